@@ -1,0 +1,1 @@
+"""What to practise next: tasks that the policy solves only sometimes."""

@@ -1,0 +1,121 @@
+"""DreamEnvironment: an experience model and a replay buffer behind the Environment protocol."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EpisodeFinished
+from dreamgym.experience.model import ExperienceModel, Query
+from dreamgym.replay.buffer import GROUNDED, ReplayBuffer, Retrieval
+from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
+
+
+class DreamEnvironment:
+    """Plays one episode of a simulated environment.
+
+    Args:
+        spec: what is simulated.
+        model: predicts each step.
+        buffer: grounds each prediction in recorded transitions.
+        episode_id: the running episode, which retrieval never returns.
+        knows_history: give the episode's history to retrieval. Off only to show what that costs.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        model: ExperienceModel,
+        buffer: ReplayBuffer,
+        *,
+        episode_id: str = "",
+        knows_history: bool = True,
+    ) -> None:
+        self._spec = spec
+        self._model = model
+        self._buffer = buffer
+        self._episode_id = episode_id
+        self._knows_history = knows_history
+        self._task: Task | None = None
+        self._seed = 0
+        self._transitions: tuple[Transition, ...] = ()
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The real system's tools, as recorded."""
+        return self._spec.tools
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """The steps so far, with provenance."""
+        return self._transitions
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the task in its recorded initial state."""
+        self._task, self._seed, self._transitions = task, seed or 0, ()
+        return StepResult(observation=task.initial_state or "")
+
+    def resume(self, task: Task, *, seed: int, transitions: Sequence[Transition]) -> None:
+        """Continue an episode that another process began."""
+        self._task, self._seed, self._transitions = task, seed, tuple(transitions)
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Predict one step and remember it. Raises EpisodeFinished, PredictionError, StoreError."""
+        task = self._task
+        if task is None:
+            raise EpisodeFinished("no episode is running: call reset first")
+        if self._transitions and self._transitions[-1].result.done:
+            raise EpisodeFinished("the episode is over: reset starts a new one")
+        state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
+        demonstrations = await self._buffer.nearest(self._retrieval(task, state, action))
+        prediction = await self._model.predict(
+            Query(
+                spec=self._spec,
+                task=task,
+                history=self._transitions,
+                state=state,
+                action=action,
+                demonstrations=demonstrations,
+                seed=self._seed,
+            )
+        )
+        succeeded = prediction.success and prediction.terminated
+        result = StepResult(
+            observation=prediction.observation,
+            reward=1.0 if succeeded else 0.0,
+            terminated=prediction.terminated,
+            is_error=prediction.is_error,
+            info={} if prediction.next_state == prediction.observation else {"state": prediction.next_state},
+        )
+        transition = Transition(
+            state=state,
+            action=action,
+            result=result,
+            next_state=prediction.next_state,
+            reasoning=prediction.reasoning,
+            provenance=prediction.provenance,
+        )
+        self._transitions = (*self._transitions, transition)
+        return result
+
+    def _retrieval(self, task: Task, state: str, action: ToolCall) -> Retrieval:
+        return Retrieval(
+            env=self._spec.name,
+            state=state,
+            action=action,
+            k=self._model.demonstrations,
+            history=self._transitions if self._knows_history else None,
+            initial_state=task.initial_state or "",
+            world=task.id if self._knows_history and self._spec.deterministic else "",
+            exclude=self._episode_id,
+            sources=GROUNDED | {Source.SYNTHETIC} if self._model.learns_from_dreams else GROUNDED,
+            seed=self._seed if self._knows_history else _step_seed(self._seed, len(self._transitions)),
+        )
+
+    async def close(self) -> None:
+        """Nothing to release: model and buffer belong to whoever made them."""
+
+
+def _step_seed(seed: int, step: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")

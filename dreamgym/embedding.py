@@ -1,0 +1,72 @@
+"""Texts to vectors: the protocol, and the built-in encoder that needs no model.
+
+Vectors are unit length, so that a dot product is the cosine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Encoder(Protocol):
+    """Anything that embeds text; found by entry point in the group `dreamgym.encoders`."""
+
+    @property
+    def name(self) -> str:
+        """Short name, as `--encoder` takes it."""
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the same text would give another vector; vectors of two fingerprints never mix."""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed texts; shape (len(texts), dim), rows of unit length. Blocking: call it in a thread."""
+
+
+def trigrams(text: str) -> Iterator[str]:
+    """Character trigrams of the lower-cased text with one blank of padding on each side."""
+    padded = f" {' '.join(text.lower().split())} "
+    return (padded[i : i + 3] for i in range(max(0, len(padded) - 2)))
+
+
+def trigram_cosine(a: str, b: str) -> float:
+    """Cosine of the two sets of character trigrams, in [0, 1]: the lexical term of the re-rank."""
+    grams_a, grams_b = set(trigrams(a)), set(trigrams(b))
+    if not grams_a or not grams_b:
+        return float(grams_a == grams_b)
+    return len(grams_a & grams_b) / math.sqrt(len(grams_a) * len(grams_b))
+
+
+class TrigramEncoder:
+    """Hashed character trigrams: deterministic, instant, no model. For tests, and where nothing else is installed."""
+
+    name = "trigram"
+
+    def __init__(self, dim: int = 256) -> None:
+        self.dim = dim
+        self.fingerprint = f"trigram-blake2b-{dim}"
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Signed hashing of trigram counts, normalised. Texts without a trigram become the first axis."""
+        import numpy as np
+
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for gram in trigrams(text):
+                digest = hashlib.blake2b(gram.encode(), digest_size=8).digest()
+                vectors[row, int.from_bytes(digest[:4], "big") % self.dim] += 1.0 if digest[4] & 1 else -1.0
+            if not vectors[row].any():
+                vectors[row, 0] = 1.0
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors

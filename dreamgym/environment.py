@@ -1,0 +1,225 @@
+"""What an environment is: a protocol to play it, a description to simulate it, an entry point to find it.
+
+An environment folder is the description on disk:
+
+    env.toml             name, description, rules, limits, and where the real environment is
+    tools.json           a raw `tools/list` result, kept byte for byte
+    tasks.jsonl          one Task per line
+    trajectories.jsonl   one Trajectory per line (read by `dreamgym seed`, not by the spec)
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
+
+from pydantic import Field, ValidationError, field_validator
+
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+
+Row = TypeVar("Row", bound=Frozen)
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One world at a time. DreamEnvironment, RemoteEnvironment and every real environment play by it."""
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """Raw MCP tool definitions, in the real system's order."""
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the task; the result's observation is what the agent sees first."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Act once.
+
+        Raises:
+            EpisodeFinished: the episode is over or was never started.
+            EnvironmentUnavailable: no answer could be had; the step does not count.
+        """
+
+    async def close(self) -> None:
+        """Release what the environment holds; calling it twice is fine."""
+
+
+Behaviour = Callable[[Task, Environment, int], Awaitable[None]]
+"""Plays one started episode to its end by `environment.step`; the int is a seed. For collecting without an LLM."""
+
+
+class EnvironmentSpec(Frozen):
+    """What a simulator must know of an environment, and nothing that runs."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    description: str = ""
+    rules: str = ""
+    """What the experience model is told about how the environment answers."""
+    tools_list: JsonObject
+    """The raw `tools/list` result of the real server."""
+    max_steps: int = Field(default=50, ge=1)
+    deterministic: bool = False
+    """The same task always is the same world, so that recordings of one task complete each other."""
+    tasks: tuple[Task, ...] = ()
+    adapter: str | None = None
+    """Name of the real environment in the entry-point group `dreamgym.environments`."""
+    options: JsonObject = Field(default_factory=dict)
+    """What the adapter is created with."""
+
+    @field_validator("tools_list")
+    @classmethod
+    def _has_named_tools(cls, value: JsonObject) -> JsonObject:
+        tools = value.get("tools")
+        if not isinstance(tools, list) or not tools:
+            raise ValueError("expected a tools/list result: an object with a non-empty list 'tools'")
+        names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ValueError("every tool needs a name")
+        if len(set(map(str, names))) != len(names):
+            raise ValueError(f"tool names are not unique: {names}")
+        return value
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        """The raw tool definitions, in order."""
+        tools = self.tools_list["tools"]
+        assert isinstance(tools, list)
+        return [tool for tool in tools if isinstance(tool, dict)]
+
+    def tool(self, name: str) -> JsonObject:
+        """The definition of one tool. Raises UnknownName."""
+        for tool in self.tools:
+            if tool["name"] == name:
+                return tool
+        raise UnknownName("tool", name, [str(tool["name"]) for tool in self.tools])
+
+    @property
+    def text_argument(self) -> tuple[str, str] | None:
+        """(tool, argument) where the one string argument of the only tool is the whole action, else None."""
+        if len(self.tools) != 1:
+            return None
+        schema = self.tools[0].get("inputSchema")
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        if not isinstance(properties, dict) or len(properties) != 1:
+            return None
+        ((argument, definition),) = properties.items()
+        is_string = isinstance(definition, dict) and definition.get("type") == "string"
+        return (str(self.tools[0]["name"]), argument) if is_string else None
+
+    def task(self, task_id: str) -> Task:
+        """One of the tasks by id. Raises UnknownName."""
+        for task in self.tasks:
+            if task.id == task_id:
+                return task
+        raise UnknownName("task", task_id, [task.id for task in self.tasks[:20]], f"{len(self.tasks)} in all")
+
+    @classmethod
+    def load(cls, folder: Path) -> EnvironmentSpec:
+        """Read an environment folder. Raises InvalidInput naming the file, and the line where it has lines."""
+        config = _read_toml(folder / "env.toml")
+        real = config.pop("real", {})
+        limits = config.pop("limits", {})
+        try:
+            return cls.model_validate(
+                {
+                    **config,
+                    **limits,
+                    "tools_list": _read_json(folder / "tools.json"),
+                    "tasks": read_jsonl(folder / "tasks.jsonl", Task) if (folder / "tasks.jsonl").exists() else (),
+                    "adapter": real.pop("adapter", None),
+                    "options": real,
+                }
+            )
+        except ValidationError as error:
+            raise InvalidInput(f"{folder / 'env.toml'}: {first_reason(error)}") from error
+
+
+class RealEnvironment(Protocol):
+    """What an entry point of `dreamgym.environments` returns when called with the folder's options."""
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """The description, complete without a folder."""
+
+    @property
+    def behaviours(self) -> Mapping[str, Behaviour]:
+        """Ways to play it without an LLM, by name (`expert`, `random`, ...)."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of `train`, `dev` or `test`, in a fixed order. Raises UnknownName for another split."""
+
+    def create(self) -> Environment:
+        """A new world that nobody else uses."""
+
+
+def load_spec(name_or_folder: str) -> EnvironmentSpec:
+    """The spec of an environment folder, or of a real environment by name. Raises UnknownName listing the names."""
+    folder = Path(name_or_folder)
+    if (folder / "env.toml").is_file():
+        return EnvironmentSpec.load(folder)
+    if folder.is_dir():
+        raise InvalidInput(f"{folder} is no environment folder: it has no env.toml")
+    return load_real(name_or_folder).spec
+
+
+def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
+    """The real environment registered as `name`. Raises UnknownName listing what is registered."""
+    found = {point.name: point for point in entry_points(group="dreamgym.environments")}
+    if name not in found:
+        raise UnknownName("environment", name, found, "A folder with an env.toml works too")
+    real: RealEnvironment = found[name].load()(options or {})
+    return real
+
+
+def real_of(spec: EnvironmentSpec) -> RealEnvironment:
+    """The real environment that a spec points to. Raises InvalidInput where it points to none."""
+    if spec.adapter is None:
+        raise InvalidInput(f"environment {spec.name!r} names no real environment: add [real] adapter = … to env.toml")
+    return load_real(spec.adapter, spec.options)
+
+
+def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
+    """All lines of a JSONL file, or none: the first bad line raises InvalidInput with file, line and reason."""
+    rows: list[Row] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(model.model_validate_json(line))
+        except ValidationError as error:
+            raise InvalidInput(f"{path}, line {number}: {first_reason(error)}") from error
+    return rows
+
+
+def first_reason(error: Exception) -> str:
+    """The first fault of a validation error in one line: where, what was expected."""
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+    return str(error)
+
+
+def _read_toml(path: Path) -> dict[str, JsonObject]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{path}: {error}") from error
+
+
+def _read_json(path: Path) -> JsonObject:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value

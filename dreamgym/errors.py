@@ -1,0 +1,72 @@
+"""Every error that a user can meet, in one tree, named by who must act.
+
+DreamGymError
+├── InvalidInput              the caller: a file, a flag or a request is not what was expected
+│   ├── UnknownName           … names something that does not exist; the message lists what there is
+│   └── MissingPackage        … needs an optional package; the message names the extra that brings it
+├── EpisodeError              the agent's side
+│   ├── UnknownEpisode        it was closed, expired, or never started
+│   └── EpisodeFinished       it is over; start a new one
+├── EnvironmentUnavailable    the environment failed; the step was not counted
+│   └── PredictionError       the experience model gave no usable answer, twice
+├── StoreError                the database cannot be reached, is too old or lacks pgvector
+└── StaleEpisode              another replica was faster; read the episode again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class DreamGymError(Exception):
+    """Base of all errors of this project."""
+
+
+class InvalidInput(DreamGymError):
+    """A file, a flag or a request is not what was expected."""
+
+
+class UnknownName(InvalidInput):
+    """A name that stands for nothing here."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(f"unknown {kind} {name!r}: there is {listed}" + (f". {hint}" if hint else ""))
+
+
+class MissingPackage(InvalidInput):
+    """An optional package is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs a package that is not installed: pip install 'dreamgym[{extra}]'")
+
+
+class EpisodeError(DreamGymError):
+    """The agent's side used an episode wrongly."""
+
+
+class UnknownEpisode(EpisodeError):
+    """No such episode."""
+
+    def __init__(self, episode: str) -> None:
+        super().__init__(f"unknown episode {episode!r}: it was closed, expired, or never started")
+
+
+class EpisodeFinished(EpisodeError):
+    """The episode is over and takes no further step."""
+
+
+class EnvironmentUnavailable(DreamGymError):
+    """The environment could not answer; the step was not counted and there is no reward."""
+
+
+class PredictionError(EnvironmentUnavailable):
+    """The experience model gave no usable answer, not even when asked again."""
+
+
+class StoreError(DreamGymError):
+    """The database cannot be used; the message says what mends it."""
+
+
+class StaleEpisode(DreamGymError):
+    """Another writer was faster: read the episode again and decide anew."""

@@ -1,0 +1,63 @@
+"""The seam of the experience model, and the one that asks a language model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.replay.buffer import Demonstration
+from dreamgym.types import Frozen, Provenance, Task, ToolCall, Transition
+
+
+class Prediction(Frozen):
+    """What the environment would answer (paper, eq. 4). There is no reward here to guess: it follows from `success`."""
+
+    reasoning: str = ""
+    observation: str
+    next_state: str
+    success: bool = False
+    """The task is accomplished by this very action; only together with `terminated`."""
+    terminated: bool = False
+    is_error: bool = False
+    """The environment refused the action."""
+    provenance: Provenance
+
+
+class Query(Frozen):
+    """Everything that a prediction may depend on (paper, eq. 4)."""
+
+    spec: EnvironmentSpec
+    task: Task
+    history: tuple[Transition, ...]
+    """All steps of the running episode, oldest first."""
+    state: str
+    action: ToolCall
+    demonstrations: tuple[Demonstration, ...]
+    """Retrieved transitions, best first."""
+    seed: int = 0
+
+
+class ExperienceModel(Protocol):
+    """Predicts one step. Same query, same answer."""
+
+    @property
+    def name(self) -> str:
+        """What provenance records."""
+
+    @property
+    def demonstrations(self) -> int:
+        """How many transitions it wants to be shown."""
+
+    @property
+    def learns_from_dreams(self) -> bool:
+        """It may be shown synthetic transitions; one that copies must not, or it would copy its own guesses."""
+
+    async def predict(self, query: Query) -> Prediction:
+        """Predict the step.
+
+        Raises:
+            PredictionError: no usable answer could be had; nothing is guessed.
+        """
+
+    async def close(self) -> None:
+        """Release the model."""

@@ -1,0 +1,81 @@
+"""Messages in, text out: the one seam to every language model, and its scripted double.
+
+The double is public: users test their environments with it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from dreamgym.types import Frozen, JsonObject
+
+
+class Message(Frozen):
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Completion(Frozen):
+    """What a model answered."""
+
+    text: str
+    finish_reason: Literal["stop", "length"] = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class LLM(Protocol):
+    """A language model; found through `dreamgym.models` entry points by the one string `--model`."""
+
+    @property
+    def name(self) -> str:
+        """What provenance records as the model."""
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        """Answer the messages; with `schema`, the text should be one JSON object under it (callers still validate).
+
+        Raises:
+            EnvironmentUnavailable: the model cannot be reached, refused or took too long.
+        """
+
+    async def close(self) -> None:
+        """Release connections and memory."""
+
+
+class ScriptedLLM:
+    """Answers from a list, or from a function of the messages. Records what it was asked."""
+
+    name = "scripted"
+
+    def __init__(self, script: Sequence[str] | Callable[[Sequence[Message]], str]) -> None:
+        self._script = script
+        self.asked: list[tuple[Message, ...]] = []
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        """The next answer of the script; an exhausted list raises IndexError, which is a fault of the test."""
+        self.asked.append(tuple(messages))
+        if callable(self._script):
+            return Completion(text=self._script(messages))
+        return Completion(text=self._script[len(self.asked) - 1])
+
+    async def close(self) -> None:
+        """Nothing to release."""

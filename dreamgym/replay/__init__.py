@@ -1,0 +1,1 @@
+"""The experience replay buffer: what really happened, found again by meaning."""

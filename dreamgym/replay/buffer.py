@@ -1,0 +1,106 @@
+"""The replay buffer's protocol.
+
+Retrieval knows the episode's history: while one recorded world agrees with what the episode has seen, its transitions
+come first. That keeps the dream one consistent world, which is what decides whether a policy transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dreamgym.types import Frozen, Source, Task, ToolCall, Trajectory, Transition
+
+GROUNDED = frozenset({Source.REAL, Source.IMPORTED})
+"""What was seen in reality."""
+
+
+class Demonstration(Frozen):
+    """A stored transition as retrieval returns it."""
+
+    id: str
+    transition: Transition
+    source: Source
+    world: str
+    score: float
+    """Cosine of the (state, action) keys plus half the trigram cosine, in [-1, 1.5]; 1.5 for an identical key."""
+    exact: bool
+    """Same state and same action, to the letter."""
+
+
+class Retrieval(Frozen):
+    """One question to the buffer."""
+
+    env: str
+    state: str
+    action: ToolCall
+    k: int
+    history: tuple[Transition, ...] | None = ()
+    """The running episode so far; None withholds it, and matches are then drawn anew at each step."""
+    initial_state: str = ""
+    """Where the running episode started."""
+    world: str = ""
+    """The world of the running episode's task, preferred while it agrees; empty where none was recorded."""
+    exclude: str = ""
+    """Id of the running episode, which is never returned."""
+    sources: frozenset[Source] = GROUNDED
+    seed: int = 0
+    """Breaks ties: the same seed prefers the same worlds throughout an episode."""
+
+
+class TaskValue(Frozen):
+    """Outcome statistics of one task under one policy version."""
+
+    task_id: str
+    policy_version: int
+    attempts: int
+    mean: float
+    variance: float
+    """V_tau: group variance of the outcome reward (paper, eq. 7); divided by n, as the paper does."""
+
+
+class BufferCounts(Frozen):
+    """How much a buffer holds for one environment."""
+
+    tasks: int
+    trajectories: int
+    transitions: int
+    worlds: int
+
+
+class ReplayBuffer(Protocol):
+    """Trajectories in, similar transitions out. Methods that write do all or nothing."""
+
+    async def add(self, trajectories: Sequence[Trajectory]) -> int:
+        """Store trajectories with their tasks and return how many were new; an id already there is left alone."""
+
+    async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
+        """At most k transitions, best first, no two with the same action and next state.
+
+        Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
+        states this episode has seen, then the episode's own task's world, then a draw that `seed` fixes per world
+        (per transition and step where the history is withheld).
+        """
+
+    async def trajectories(
+        self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
+    ) -> tuple[Trajectory, ...]:
+        """Stored trajectories, oldest first."""
+
+    async def add_tasks(self, tasks: Sequence[Task]) -> None:
+        """Store tasks; one with an id already there is left alone."""
+
+    async def tasks(self, env: str) -> tuple[Task, ...]:
+        """All tasks of an environment, in the order they were stored."""
+
+    async def record_outcomes(self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float]) -> None:
+        """Add one group's outcome rewards to the statistics of the task. Raises UnknownName for a task not stored."""
+
+    async def task_values(self, env: str) -> tuple[TaskValue, ...]:
+        """Statistics of every task that was attempted, newest policy version of each."""
+
+    async def counts(self, env: str) -> BufferCounts:
+        """How much there is."""
+
+    async def close(self) -> None:
+        """Release connections."""

@@ -1,0 +1,83 @@
+"""Where running episodes live, so that any replica can serve any request and a restart loses nothing.
+
+Writes are optimistic: a step is appended only on top of the version it was computed from.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from dreamgym.types import Frozen, StepResult, StopReason, Task, Transition
+
+
+class Episode(Frozen):
+    """A running or finished episode as the server remembers it."""
+
+    id: str
+    env: str
+    task: Task
+    seed: int
+    max_steps: int
+    group: str | None = None
+    initial: StepResult
+    """What `reset` returned."""
+    transitions: tuple[Transition, ...] = ()
+    stop_reason: StopReason | None = None
+    """None while it runs."""
+    answer: str | None = None
+    final_reward: float | None = None
+    """Reward of the final answer, where it was no tool call; None until `finish`."""
+    error: str | None = None
+    undelivered: bool = False
+    """The client of the last step had gone before the answer was sent: a resend gets that answer, not a new step."""
+    policy_version: int | None = None
+    expires_at: datetime
+
+    @property
+    def version(self) -> int:
+        """Number of steps taken: what an append must be based on."""
+        return len(self.transitions)
+
+
+class EpisodeStore(Protocol):
+    """Keeps episodes. Every method may be called from any replica."""
+
+    async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
+        """Store a new episode, or return the one that an earlier call with the same key made."""
+
+    async def load(self, episode_id: str) -> Episode:
+        """The episode as it stands. Raises UnknownEpisode."""
+
+    async def append(
+        self, episode_id: str, transition: Transition, *, version: int, stop_reason: StopReason | None = None
+    ) -> None:
+        """Add a step on top of `version` steps, ending the episode where `stop_reason` is given.
+
+        Raises:
+            StaleEpisode: the episode has another number of steps by now, or is over.
+            UnknownEpisode: there is none.
+        """
+
+    async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
+        """Note whether the answer of step `version` reached its client; ignored when the episode has moved on."""
+
+    async def finish(
+        self,
+        episode_id: str,
+        stop_reason: StopReason,
+        *,
+        answer: str | None = None,
+        final_reward: float | None = None,
+        error: str | None = None,
+    ) -> Episode:
+        """End the episode; one that is over keeps its first end. Returns it as it stands."""
+
+    async def delete(self, episode_id: str) -> None:
+        """Forget the episode. Raises UnknownEpisode."""
+
+    async def expired(self, now: datetime) -> tuple[Episode, ...]:
+        """Running episodes whose time is over."""
+
+    async def close(self) -> None:
+        """Release connections."""

@@ -1,0 +1,201 @@
+"""The words of the house: what an agent is asked, does, sees, and what is remembered of it.
+
+Every type is a frozen pydantic model and is at once the wire format, the database row and the JSONL line.
+`terminated` is the task's own end, `truncated` a limit from outside; they are never one flag.
+Lists over a group carry the suffix `_G`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+JsonObject = dict[str, JsonValue]
+
+
+class Frozen(BaseModel):
+    """Base of all data types: immutable, and unknown fields are an error instead of a silent loss."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Origin(StrEnum):
+    """Where a task came from."""
+
+    SEED = "seed"
+    GENERATED = "generated"
+    IMPORTED = "imported"
+
+
+class Source(StrEnum):
+    """Where a trajectory was played."""
+
+    REAL = "real"
+    SYNTHETIC = "synthetic"
+    IMPORTED = "imported"
+
+
+class Tier(StrEnum):
+    """How one answer came about."""
+
+    REAL = "real"
+    """The real environment gave it."""
+    RECORDED = "recorded"
+    """This very state and action was seen in reality."""
+    MODEL = "model"
+    """A model predicted it."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    TERMINATED = "terminated"
+    """The task's own end."""
+    MAX_STEPS = "max_steps"
+    FINISHED = "finished"
+    """The agent gave a final answer."""
+    CLOSED = "closed"
+    """Deleted, or expired without a final answer."""
+    ERROR = "error"
+    """The environment or the agent failed; such a trajectory never enters a gradient."""
+
+
+class Task(Frozen):
+    """What the agent is asked to do."""
+
+    id: str = Field(min_length=1)
+    env: str = Field(min_length=1)
+    instruction: str
+    initial_state: str | None = None
+    """The state in which the episode starts, as text, where it is known."""
+    origin: Origin = Origin.SEED
+    parent_id: str | None = None
+    """The task that a generated one was varied from."""
+    metadata: JsonObject = Field(default_factory=dict)
+
+
+class ToolCall(Frozen):
+    """The action, always. A text environment has one tool with one string argument."""
+
+    name: str = Field(min_length=1)
+    arguments: JsonObject = Field(default_factory=dict)
+
+    def canonical(self) -> str:
+        """One string per action: equal calls give equal strings whatever the order of their arguments."""
+        arguments = json.dumps(self.arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return f"{self.name}{arguments}"
+
+
+class StepResult(Frozen):
+    """Everything that the agent's side may see of a step; never the simulator's reasoning."""
+
+    observation: str
+    reward: float = Field(default=0.0, allow_inf_nan=False)
+    terminated: bool = False
+    truncated: bool = False
+    is_error: bool = False
+    """The tool refused the call, as the real system would say it."""
+    info: JsonObject = Field(default_factory=dict)
+    """`state` here is the state the step led to, where the observation says more or less than that."""
+
+    @property
+    def state(self) -> str:
+        """The state the step led to: the observation itself, unless `info` says otherwise."""
+        return str(self.info.get("state", self.observation))
+
+    @property
+    def done(self) -> bool:
+        """The episode is over, for whichever reason."""
+        return self.terminated or self.truncated
+
+
+class Provenance(Frozen):
+    """How an answer came about; stored with each transition, never shown to the agent."""
+
+    tier: Tier
+    model: str | None = None
+    retrieved: tuple[str, ...] = ()
+    """Ids of the transitions that the model was shown."""
+    seed: int | None = None
+
+
+class Transition(Frozen):
+    """One step as the house remembers it."""
+
+    state: str
+    action: ToolCall
+    result: StepResult
+    next_state: str
+    reasoning: str = ""
+    provenance: Provenance
+
+    def digest(self) -> bytes:
+        """Identity for de-duplication: sha256 over state, action, next state, reward and end."""
+        parts = [
+            self.state,
+            self.action.canonical(),
+            self.next_state,
+            self.result.observation,
+            repr(self.result.reward),
+            repr(self.result.terminated),
+            repr(self.result.is_error),
+        ]
+        return hashlib.sha256("\x00".join(parts).encode()).digest()
+
+
+class Trajectory(Frozen):
+    """One episode, from its task to its end."""
+
+    id: str = Field(min_length=1)
+    task: Task
+    transitions: tuple[Transition, ...] = ()
+    source: Source
+    stop_reason: StopReason
+    world: str = ""
+    """Trajectories of one world share all hidden facts (the same seed of a deterministic environment).
+    Empty means that this episode is a world of its own."""
+    policy_version: int | None = None
+    answer: str | None = None
+    """The agent's final answer, where it gave one."""
+    error: str | None = None
+    """What failed, where `stop_reason` is `error`."""
+
+    @model_validator(mode="after")
+    def _only_the_last_step_ends_the_episode(self) -> Trajectory:
+        for step, transition in enumerate(self.transitions[:-1]):
+            if transition.result.done:
+                raise ValueError(f"step {step} of {len(self.transitions)} already ends the episode")
+        return self
+
+    @property
+    def world_id(self) -> str:
+        """The world this trajectory was played in."""
+        return self.world or self.id
+
+    @property
+    def total_reward(self) -> float:
+        """Undiscounted sum of the rewards."""
+        return sum(transition.result.reward for transition in self.transitions)
+
+    @property
+    def success(self) -> bool:
+        """The task's own end was reached with a positive reward."""
+        return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0
+
+
+class TrajectoryGroup(Frozen):
+    """One task played G times: what the curriculum and GRPO both read."""
+
+    task: Task
+    trajectories_G: tuple[Trajectory, ...]
+
+    @property
+    def rewards_G(self) -> tuple[float | None, ...]:
+        """Outcome reward of each rollout, shape (G,); None for one that failed and must stay out of the gradient."""
+        return tuple(
+            None if trajectory.stop_reason is StopReason.ERROR else trajectory.total_reward
+            for trajectory in self.trajectories_G
+        )

@@ -1,0 +1,1 @@
+"""Everything that touches somebody else's framework: models, agents, trainers, real environments."""

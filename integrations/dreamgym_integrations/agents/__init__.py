@@ -1,0 +1,1 @@
+"""Agents: each is `async (task, mcp_url, policy_url) -> answer`."""

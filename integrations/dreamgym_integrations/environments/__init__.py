@@ -1,0 +1,1 @@
+"""Real environments, one file each."""

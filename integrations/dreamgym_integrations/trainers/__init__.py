@@ -1,0 +1,1 @@
+"""Trainers; everything that touches torch or TRL lives here."""
