@@ -107,7 +107,7 @@ class DreamEnvironment:
             k=self._model.demonstrations,
             history=self._transitions if self._knows_history else None,
             initial_state=task.initial_state or "",
-            world=task.id if self._knows_history and self._spec.deterministic else "",
+            world=task.world if self._knows_history and self._spec.deterministic else "",
             exclude=self._episode_id,
             sources=GROUNDED | {Source.SYNTHETIC} if self._model.learns_from_dreams else GROUNDED,
             seed=self._seed if self._knows_history else _step_seed(self._seed, len(self._transitions)),

@@ -48,7 +48,7 @@ class Environment(Protocol):
         """Release what the environment holds; calling it twice is fine."""
 
 
-Behaviour = Callable[[Task, Environment, int], Awaitable[None]]
+Behaviour = Callable[[StepResult, Environment, int], Awaitable[None]]
 """Plays one started episode to its end by `environment.step`; the int is a seed. For collecting without an LLM."""
 
 

@@ -75,6 +75,12 @@ class Task(Frozen):
     parent_id: str | None = None
     """The task that a generated one was varied from."""
     metadata: JsonObject = Field(default_factory=dict)
+    """`world` here is the recorded world of a task that was varied from another one."""
+
+    @property
+    def world(self) -> str:
+        """The world that a deterministic environment plays this task in: its own, or the one it was varied in."""
+        return str(self.metadata.get("world", self.id))
 
 
 class ToolCall(Frozen):

@@ -1,0 +1,186 @@
+"""M_task: varies the tasks that the policy solves only sometimes, and lets through only what can be played.
+
+variation → selection → validation. A variation of a task in a recorded world keeps the instruction and starts
+somewhere else: only then do the recordings say whether it can be solved, and what solving it is worth. Where no world
+was recorded the instruction itself is varied, and the experience model's own LLM proposes and selects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dreamgym.environment import EnvironmentSpec, first_reason
+from dreamgym.errors import PredictionError
+from dreamgym.llm import LLM, Message
+from dreamgym.types import Origin, Task, Trajectory
+
+_Answer = TypeVar("_Answer", bound=BaseModel)
+
+
+class RecordedWorlds:
+    """What the recordings say about where one can get to, and from where the task can be solved.
+
+    Args:
+        trajectories: what was recorded; grouped by their world.
+    """
+
+    def __init__(self, trajectories: Iterable[Trajectory]) -> None:
+        self._from: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._won: dict[str, set[str]] = defaultdict(set)
+        for trajectory in trajectories:
+            for transition in trajectory.transitions:
+                self._from[trajectory.world_id][transition.next_state].add(transition.state)
+                if transition.result.terminated and transition.result.reward > 0:
+                    self._won[trajectory.world_id].add(transition.state)
+
+    def known(self, world: str) -> bool:
+        """Something was recorded in this world."""
+        return world in self._from
+
+    def starts(self, world: str, max_steps: int) -> dict[str, int]:
+        """Every recorded state from which recorded steps solve the task, with the number of steps it takes."""
+        distance = dict.fromkeys(self._won[world], 1)
+        queue = deque(distance)
+        while queue:
+            state = queue.popleft()
+            for before in sorted(self._from[world][state]):
+                if before not in distance and distance[state] < max_steps:
+                    distance[before] = distance[state] + 1
+                    queue.append(before)
+        return distance
+
+
+class TaskGenerator(Protocol):
+    """Makes new tasks out of valuable ones."""
+
+    async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
+        """At most one playable variation per parent; fewer where none can be found."""
+
+
+class StartVariation:
+    """Varies where an episode starts, within the parent's recorded world. Needs no LLM.
+
+    Args:
+        spec: gives the step limit.
+        worlds: what was recorded.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, worlds: RecordedWorlds) -> None:
+        self._spec = spec
+        self._worlds = worlds
+
+    async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
+        """One other start per parent, drawn from the starts that the recordings show to be solvable."""
+        tasks = []
+        for parent in parents:
+            starts = sorted(set(self._worlds.starts(parent.world, self._spec.max_steps)) - {parent.initial_state})
+            if starts:
+                start = random.Random(f"{seed}:{parent.id}").choice(starts)
+                tasks.append(variation(parent, parent.instruction, start))
+        return tasks
+
+
+class LanguageVariation:
+    """Lets the experience model's LLM propose variations and select the hardest feasible one (paper, appendix C.2-3).
+
+    Args:
+        spec: what the environment is.
+        llm: proposes and selects.
+        worlds: validates where something was recorded.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, llm: LLM, worlds: RecordedWorlds) -> None:
+        self._spec = spec
+        self._llm = llm
+        self._worlds = worlds
+
+    async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
+        """One validated variation per parent; a parent for which the model gives nothing usable yields none."""
+        tasks = []
+        for parent in parents:
+            try:
+                proposals = await self._propose(parent, seed)
+                if proposals:
+                    tasks.append(await self._select(parent, proposals, seed))
+            except PredictionError:
+                continue
+        return tasks
+
+    async def _propose(self, parent: Task, seed: int) -> list[Task]:
+        starts = sorted(self._worlds.starts(parent.world, self._spec.max_steps))
+        answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=starts[:20])
+        proposals = [variation(parent, p.instruction, p.initial_state) for p in answer.variations]
+        return [task for task in proposals if self._valid(parent, task)]
+
+    async def _select(self, parent: Task, proposals: Sequence[Task], seed: int) -> Task:
+        answer = await self._ask(
+            "select", _Selection, seed, task=_shown(parent), candidates=[_shown(t) for t in proposals]
+        )
+        if not 1 <= answer.selection <= len(proposals):
+            raise PredictionError(f"selected variation {answer.selection} of {len(proposals)}")
+        return proposals[answer.selection - 1]
+
+    def _valid(self, parent: Task, task: Task) -> bool:
+        if task.instruction == parent.instruction and task.initial_state == parent.initial_state:
+            return False
+        if not self._worlds.known(parent.world):
+            return bool(task.instruction.strip())
+        starts = self._worlds.starts(parent.world, self._spec.max_steps)
+        return task.instruction == parent.instruction and task.initial_state in starts
+
+    async def _ask(self, template: str, form: type[_Answer], seed: int, **data: object) -> _Answer:
+        text = files("dreamgym.curriculum").joinpath(f"{template}.txt").read_text(encoding="utf-8")
+        prompt = text.replace(
+            "{environment}", json.dumps({"description": self._spec.description, "rules": self._spec.rules})
+        )
+        prompt = prompt.replace("{data}", json.dumps(data, ensure_ascii=False))
+        schema = form.model_json_schema()
+        completion = await self._llm.complete([Message(role="user", content=prompt)], schema=schema, seed=seed)
+        try:
+            return form.model_validate_json(completion.text)
+        except ValidationError as error:
+            raise PredictionError(f"no usable variation: {first_reason(error)}") from error
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Proposal(_Form):
+    instruction: str
+    initial_state: str | None
+
+
+class _Proposals(_Form):
+    variations: list[_Proposal]
+
+
+class _Selection(_Form):
+    reasoning: str
+    selection: int
+
+
+def variation(parent: Task, instruction: str, initial_state: str | None) -> Task:
+    """A generated task in the parent's world; the same variation always has the same id."""
+    digest = hashlib.sha256(f"{parent.id}\x00{instruction}\x00{initial_state}".encode()).hexdigest()[:12]
+    return Task(
+        id=f"generated-{digest}",
+        env=parent.env,
+        instruction=instruction,
+        initial_state=initial_state,
+        origin=Origin.GENERATED,
+        parent_id=parent.id,
+        metadata={**parent.metadata, "world": parent.world},
+    )
+
+
+def _shown(task: Task) -> dict[str, str | None]:
+    return {"instruction": task.instruction, "initial_state": task.initial_state}

@@ -1,0 +1,112 @@
+"""Success with intervals: how good a policy is, and how sure we are."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.rollout import Codec, Policy, rollout
+from dreamgym.types import Frozen, Task
+
+
+class Rate(Frozen):
+    """A proportion with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+class Evaluation(Frozen):
+    """One policy on a list of tasks."""
+
+    success: Rate
+    refused_share: float
+    """Share of actions that the environment answered with an error."""
+    mean_steps: float
+    steps: int
+    """Environment steps used in all."""
+    failed: int
+    """Episodes in which the environment failed; they count neither as success nor as failure."""
+    outcomes: tuple[float | None, ...]
+    """1 for success, 0 for failure, None for a failed environment; in the order of the tasks."""
+
+
+def wilson(successes: int, n: int, z: float = 1.959964) -> Rate:
+    """Wilson score interval of a proportion (Wilson 1927)."""
+    if n == 0:
+        return Rate(mean=0.0, low=0.0, high=1.0, n=0)
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    margin = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Rate(mean=p, low=max(0.0, min(p, centre - margin)), high=min(1.0, max(p, centre + margin)), n=n)
+
+
+def paired_difference(
+    before_SN: Sequence[Sequence[float]], after_SN: Sequence[Sequence[float]], *, resamples: int = 4000, seed: int = 0
+) -> Rate:
+    """Mean of after - before with a 95 % percentile bootstrap over seeds and tasks.
+
+    Args:
+        before_SN: outcome of each of S training seeds on each of N tasks, before.
+        after_SN: the same tasks in the same order, after.
+    """
+    differences_SN = [
+        [a - b for a, b in zip(after_N, before_N, strict=True)]
+        for before_N, after_N in zip(before_SN, after_SN, strict=True)
+    ]
+    seeds, n = len(differences_SN), len(differences_SN[0])
+    draw = random.Random(seed)
+    means = []
+    for _ in range(resamples):
+        tasks = draw.choices(range(n), k=n)
+        runs = draw.choices(range(seeds), k=seeds)
+        means.append(sum(differences_SN[s][t] for s in runs for t in tasks) / (seeds * n))
+    means.sort()
+    mean = sum(map(sum, differences_SN)) / (seeds * n)
+    return Rate(mean=mean, low=means[int(0.025 * resamples)], high=means[int(0.975 * resamples) - 1], n=n)
+
+
+async def evaluate(
+    policy: Policy,
+    codec: Codec,
+    spec: EnvironmentSpec,
+    tasks: Sequence[Task],
+    make_environment: Callable[[], Environment],
+    *,
+    seed: int = 0,
+    batch: int = 128,
+) -> Evaluation:
+    """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
+    outcomes: list[float | None] = []
+    refused = steps = failed = 0
+    for start in range(0, len(tasks), batch):
+        chunk = tasks[start : start + batch]
+        environments = [make_environment() for _ in chunk]
+        try:
+            episodes = await rollout(
+                policy, codec, spec, environments, chunk, seeds=[seed] * len(chunk), sampling_seed=seed + start
+            )
+        finally:
+            for environment in environments:
+                await environment.close()
+        for episode in episodes:
+            failed += episode.error is not None
+            outcomes.append(None if episode.error is not None else float(episode.success))
+            refused += episode.refused
+            steps += len(episode.actions)
+    valid = [outcome for outcome in outcomes if outcome is not None]
+    return Evaluation(
+        success=wilson(int(sum(valid)), len(valid)),
+        refused_share=refused / max(1, steps),
+        mean_steps=steps / max(1, len(tasks)),
+        steps=steps,
+        failed=failed,
+        outcomes=tuple(outcomes),
+    )

@@ -1,0 +1,153 @@
+"""The iteration: choose tasks, play each G times, learn what each was worth, vary the best.
+
+Knows no trainer: a trainer asks `Practice.iterate` for rollouts and does its own gradient step with them. Where the
+environment is a dream nothing here can tell whether the policy gets better; the probe in the real environment does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from pydantic import Field
+
+from dreamgym.curriculum.generator import TaskGenerator
+from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.evaluation import Evaluation
+from dreamgym.rollout import Codec, Policy, Rollout, rollout
+from dreamgym.types import Frozen, JsonObject
+
+
+class Settings(Frozen):
+    """How to train. The defaults are what the published results of the demonstration were made with."""
+
+    steps: int = Field(default=100, ge=1)
+    """Policy updates."""
+    groups: int = Field(default=8, ge=1)
+    """Tasks per update (P)."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts per task (G)."""
+    learning_rate: float = Field(default=5e-4, gt=0)
+    share: float = Field(default=0.25, ge=0, le=1)
+    """Lambda: at most this share of the tasks is generated."""
+    vary: int = Field(default=2, ge=0)
+    """How many of the most valuable tasks are varied after each update (m)."""
+    seed: int = 0
+    probe_every: int = Field(default=25, ge=1)
+    """Updates between two evaluations in the real environment."""
+    save_every: int = Field(default=25, ge=1)
+    """Updates between two checkpoints."""
+
+
+def env_seed(seed: int, iteration: int, group: int) -> int:
+    """Seed of one group's environments: equal within the group, so that only the policy makes a difference."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{iteration}:{group}".encode(), digest_size=4).digest(), "big")
+
+
+class Practice:
+    """Plays the groups of each iteration and keeps the curriculum and the record.
+
+    Args:
+        spec: the environment's description.
+        curriculum: chooses tasks.
+        generator: varies tasks; None leaves the given ones.
+        make_environment: one environment per rollout; called with the policy version.
+        settings: how many, how often, which seed.
+        record: JSONL file of metrics; one line per iteration and per probe.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        curriculum: Curriculum,
+        generator: TaskGenerator | None,
+        make_environment: Callable[[int], Environment],
+        settings: Settings,
+        record: Path,
+    ) -> None:
+        self._spec = spec
+        self.curriculum = curriculum
+        self._generator = generator
+        self._make_environment = make_environment
+        self._settings = settings
+        self._record = record
+
+    async def iterate(self, policy: Policy, codec: Codec, iteration: int) -> list[Rollout]:
+        """Play P groups of G and return the P*G rollouts, groups adjacent."""
+        settings, began = self._settings, time.monotonic()
+        tasks_P = self.curriculum.sample(settings.groups, iteration)
+        size = settings.group_size
+        async with AsyncExitStack() as stack:
+            environments = [self._make_environment(iteration) for _ in range(size * len(tasks_P))]
+            for environment in environments:
+                stack.push_async_callback(environment.close)
+            episodes = await rollout(
+                policy,
+                codec,
+                self._spec,
+                environments,
+                [task for task in tasks_P for _ in range(size)],
+                seeds=[env_seed(settings.seed, iteration, p) for p in range(len(tasks_P)) for _ in range(size)],
+                sampling_seed=env_seed(settings.seed, iteration, -1),
+            )
+        values = [
+            self.curriculum.record(task, [episode.reward for episode in episodes[p * size : (p + 1) * size]])
+            for p, task in enumerate(tasks_P)
+        ]
+        if self._generator is not None and settings.share > 0:
+            parents = self.curriculum.most_valuable(settings.vary)
+            self.curriculum.add(await self._generator.vary(parents, seed=env_seed(settings.seed, iteration, -2)))
+        self.note(_summary(iteration, episodes, values, time.monotonic() - began))
+        return episodes
+
+    def rewind(self, iteration: int) -> None:
+        """Drop what was recorded after an iteration that training now continues from."""
+        kept = [
+            line for line in read_record(self._record) if int(str(line["step"])) < iteration or "rollout_s" not in line
+        ]
+        kept = [line for line in kept if int(str(line["step"])) <= iteration]
+        self._record.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+    def note(self, line: JsonObject) -> None:
+        """Append one line to the record."""
+        with self._record.open("a", encoding="utf-8") as record:
+            record.write(json.dumps(line) + "\n")
+
+    def note_probe(self, iteration: int, where: str, evaluation: Evaluation) -> None:
+        """Append an evaluation to the record."""
+        rate = evaluation.success
+        self.note(
+            {
+                "step": iteration,
+                f"{where}_success": rate.mean,
+                f"{where}_low": rate.low,
+                f"{where}_high": rate.high,
+                f"{where}_episodes": rate.n,
+                f"{where}_refused_share": evaluation.refused_share,
+                f"{where}_steps": evaluation.steps,
+            }
+        )
+
+
+def _summary(iteration: int, episodes: Sequence[Rollout], values: Sequence[float | None], seconds: float) -> JsonObject:
+    valid = [episode for episode in episodes if episode.error is None]
+    actions = sum(len(episode.actions) for episode in valid)
+    return {
+        "step": iteration,
+        "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
+        "refused_share": sum(episode.refused for episode in valid) / max(1, actions),
+        "dead_groups": sum(value == 0 for value in values),
+        "failed": len(episodes) - len(valid),
+        "environment_steps": actions,
+        "rollout_s": round(seconds, 3),
+    }
+
+
+def read_record(path: Path) -> list[JsonObject]:
+    """All lines of a metrics file, oldest first."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

@@ -1,0 +1,172 @@
+"""GRPO through TRL: our rollouts, TRL's loss.
+
+`rollout_func` is called with the prompts already repeated G times, groups adjacent; its answer must keep that order.
+Rewards come from the episode, never from decoded text; None becomes NaN in TRL and stays out of the group's baseline.
+With `use_vllm=False` TRL recomputes the old log-probabilities itself, so ours serve as a check only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.rollout import Rollout
+from dreamgym.training import Practice, Settings
+from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+try:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+CURRICULUM_FILE = "curriculum.json"
+Result = TypeVar("Result")
+Probe = Callable[[TransformersPolicy, ChatCodec, int], Coroutine[Any, Any, None]]
+"""Looks at the policy after so many updates, on the same event loop as the rollouts."""
+
+
+def train_grpo(
+    practice: Practice, base: Path, out: Path, settings: Settings, *, probe: Probe | None = None, resume: bool = False
+) -> None:
+    """Train the policy in `base` for `settings.steps` updates and save it to `out/policy`.
+
+    Args:
+        practice: plays the groups.
+        base: checkpoint folder to start from.
+        out: run folder; trainer checkpoints go to `out/checkpoints`.
+        settings: see Settings.
+        probe: called before the first update, every `probe_every` updates, and after the last.
+        resume: continue from the newest checkpoint in `out`, curriculum included.
+
+    Raises:
+        EnvironmentUnavailable: every rollout of an update failed; nothing can be learned from that.
+    """
+    policy, codec = load_policy(base)
+    checkpoint = _newest_checkpoint(out) if resume else None
+    if checkpoint is not None:
+        practice.curriculum.restore(json.loads((checkpoint / CURRICULUM_FILE).read_text(encoding="utf-8")))
+        practice.rewind(int(checkpoint.name.rpartition("-")[2]))
+    with start_blocking_portal() as portal:
+        trainer = GRPOTrainer(
+            model=policy.model,
+            reward_funcs=_outcome,
+            args=_config(out, settings, policy.temperature),
+            train_dataset=Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
+            processing_class=policy.tokenizer,
+            rollout_func=_rollout_func(practice, policy, codec, portal),
+            callbacks=[_Bookkeeper(practice, policy, codec, portal, settings, probe)],
+        )
+        if trainer.accelerator.num_processes > 1:
+            raise InvalidInput("training runs in one process so far: start it without a multi-process launcher")
+        policy.model = trainer.model
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*")  # TRL still uses the old name
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    policy.model.save_pretrained(out / "policy")
+    policy.tokenizer.save_pretrained(out / "policy")
+
+
+def _config(out: Path, settings: Settings, temperature: float) -> GRPOConfig:
+    import torch
+
+    return GRPOConfig(
+        output_dir=str(out / "checkpoints"),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.groups * settings.group_size,
+        num_generations=settings.group_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
+        temperature=temperature,
+        seed=settings.seed,
+        save_steps=settings.save_every,
+        save_total_limit=2,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        logging_steps=10,
+        disable_tqdm=True,
+    )
+
+
+def _outcome(env_reward: list[float | None], **_: object) -> list[float | None]:
+    return env_reward
+
+
+def _rollout_func(
+    practice: Practice, policy: TransformersPolicy, codec: ChatCodec, portal: BlockingPortal
+) -> Callable[[list[str], GRPOTrainer], dict[str, Any]]:
+    def rollout_func(prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        policy.model = trainer.accelerator.unwrap_model(trainer.model)
+        episodes: list[Rollout] = portal.call(practice.iterate, policy, codec, trainer.state.global_step)
+        if len(episodes) != len(prompts):
+            raise InvalidInput(f"expected {len(prompts)} rollouts, got {len(episodes)}")
+        errors = {episode.error for episode in episodes if episode.error}
+        if all(episode.reward is None for episode in episodes):
+            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(sorted(errors))}")
+        return {
+            "prompt_ids": [episode.prompt_ids for episode in episodes],
+            "completion_ids": [episode.completion_ids or [policy.tokenizer.eos_token_id] for episode in episodes],
+            "logprobs": None,
+            "env_mask": [episode.mask or [0] for episode in episodes],
+            "env_reward": [episode.reward for episode in episodes],
+        }
+
+    return rollout_func
+
+
+class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Saves the curriculum with each checkpoint, probes, and shows progress."""
+
+    def __init__(
+        self,
+        practice: Practice,
+        policy: TransformersPolicy,
+        codec: ChatCodec,
+        portal: BlockingPortal,
+        settings: Settings,
+        probe: Probe | None,
+    ) -> None:
+        self._practice = practice
+        self._policy = policy
+        self._codec = codec
+        self._portal = portal
+        self._settings = settings
+        self._probe = probe
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Look at the policy before the first update; a resumed run has already done so."""
+        if state.global_step == 0:
+            self._look(0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Probe when it is time, and at the end."""
+        if state.global_step % self._settings.probe_every == 0 or state.global_step == self._settings.steps:
+            self._look(state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Put the curriculum into the checkpoint that was just written."""
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        (folder / CURRICULUM_FILE).write_text(json.dumps(self._practice.curriculum.state()), encoding="utf-8")
+
+    def _look(self, step: int) -> None:
+        if self._probe is not None:
+            self._portal.call(self._probe, self._policy, self._codec, step)
+
+
+def _newest_checkpoint(out: Path) -> Path | None:
+    """The newest complete checkpoint: one without its curriculum was cut off while it was written."""
+    saved = [folder for folder in (out / "checkpoints").glob("checkpoint-*") if (folder / CURRICULUM_FILE).is_file()]
+    return max(saved, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)

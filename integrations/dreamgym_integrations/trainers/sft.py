@@ -1,0 +1,102 @@
+"""Supervised fine-tuning of a policy on recorded play: behaviour cloning, and the warm start of the demonstration.
+
+Rows are tokenised by the same codec that the rollout uses, so that training and acting see the same ids.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.rollout import user_message
+from dreamgym.types import StepResult, Trajectory
+from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
+try:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+
+def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str:
+    """What the policy would have to say for this step's action."""
+    action = trajectory.transitions[step].action
+    if spec.text_argument is not None:
+        return str(action.arguments.get(spec.text_argument[1], ""))
+    return action.model_dump_json()
+
+
+def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> dict[str, list[int]]:
+    """One episode as `input_ids` and `labels`; labels are -100 wherever the environment speaks."""
+    first = StepResult(observation=trajectory.task.initial_state or "")
+    input_ids = codec.start(user_message(trajectory.task, first))
+    labels = [-100] * len(input_ids)
+    for step, transition in enumerate(trajectory.transitions):
+        said = codec.answer(action_text(spec, trajectory, step))
+        heard = codec.turn(transition.result.observation, ended=True) if step + 1 < len(trajectory.transitions) else []
+        input_ids += [*said, *heard]
+        labels += [*said, *([-100] * len(heard))]
+    return {"input_ids": input_ids, "labels": labels}
+
+
+def clone(
+    spec: EnvironmentSpec,
+    trajectories: Iterable[Trajectory],
+    base: Path,
+    out: Path,
+    *,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> None:
+    """Teach the policy in `base` to act as recorded and save it to `out`.
+
+    Raises:
+        InvalidInput: there is nothing to learn from.
+    """
+    policy, codec = load_policy(base)
+    rows = [row(spec, codec, trajectory) for trajectory in trajectories if trajectory.transitions]
+    if not rows:
+        raise InvalidInput(
+            f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"
+        )
+    trainer = SFTTrainer(
+        model=policy.model,
+        args=SFTConfig(
+            output_dir=str(out / "trainer"),
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            learning_rate=learning_rate,
+            lr_scheduler_type="cosine",
+            max_length=None,
+            seed=seed,
+            data_seed=seed,
+            use_cpu=not _has_gpu(),
+            bf16=False,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            report_to="none",
+            logging_steps=50,
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=policy.tokenizer,
+        callbacks=list(callbacks),
+    )
+    trainer.train()
+    policy.model.save_pretrained(out)
+    policy.tokenizer.save_pretrained(out)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

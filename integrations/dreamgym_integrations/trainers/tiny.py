@@ -1,0 +1,87 @@
+"""A tiny policy from scratch: 110 thousand parameters, one word one token. For text environments and two CPU cores.
+
+It is real in every part but its size: a transformers checkpoint with a tokenizer and a chat template, trained by the
+same trainers as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.types import Trajectory
+
+try:
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+except ImportError as error:
+    raise MissingPackage("a tiny policy", "train") from error
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + '<end>' }}"
+    "{% else %}{{ '<user> ' + m.content + ' <assistant> ' }}{% endif %}{% endfor %}"
+)
+
+
+def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed: int) -> None:
+    """Write an untrained tiny policy that knows the words of these trajectories.
+
+    Raises:
+        InvalidInput: an action is no text; a tiny policy cannot write JSON.
+    """
+    tokenizer = _tokenizer(set(_texts(trajectories)))
+    torch.manual_seed(seed)
+    hidden = 64
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        # the default of 0.02 cripples a model this narrow: 0-8 % success after a warm start instead of 15-28 %
+        initializer_range=hidden**-0.5,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        max_action_tokens=4,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _texts(trajectories: Iterable[Trajectory]) -> Iterable[str]:
+    for trajectory in trajectories:
+        yield trajectory.task.instruction
+        yield trajectory.task.initial_state or ""
+        for transition in trajectory.transitions:
+            argument = next(iter(transition.action.arguments.values()), None)
+            if len(transition.action.arguments) != 1 or not isinstance(argument, str):
+                raise InvalidInput(
+                    f"a tiny policy acts in words, not by {transition.action.canonical()}: use a language model"
+                )
+            yield argument
+            yield transition.result.observation
+
+
+def _tokenizer(texts: set[str]) -> PreTrainedTokenizerFast:
+    special = ["<pad>", "<unk>", "<end>", "<user>", "<assistant>"]
+    normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex(r"[^\w<>\s]+"), " ")])
+    words = {word for text in texts for word in normalizer.normalize_str(text).split()}
+    vocabulary = {token: i for i, token in enumerate([*special, *sorted(words - set(special))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.WordPiece()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token="<end>",
+        additional_special_tokens=["<user>", "<assistant>"],
+    )
+    fast.chat_template = TEMPLATE
+    return fast
