@@ -25,7 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 try:
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
@@ -70,8 +70,10 @@ def train_grpo(
         if trainer.accelerator.num_processes > 1:
             raise InvalidInput("training runs in one process so far: start it without a multi-process launcher")
         policy.model = trainer.model
+        trainer.remove_callback(PrinterCallback)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*")  # TRL still uses the old name
+            # TRL 1.16 still asks transformers for this by its old name
+            warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     policy.model.save_pretrained(out / "policy")
     policy.tokenizer.save_pretrained(out / "policy")
@@ -94,7 +96,7 @@ def _config(out: Path, settings: Settings, temperature: float) -> GRPOConfig:
         save_total_limit=2,
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
-        gradient_checkpointing=False,
+        activation_checkpointing=False,
         report_to="none",
         logging_steps=10,
         disable_tqdm=True,

@@ -16,9 +16,11 @@ from dreamgym.rollout import Generation
 try:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     raise MissingPackage("a policy checkpoint", "train") from error
 
+disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
 torch.set_num_threads(1)  # two threads of a small model on two busy cores were measured 14 times slower than one
 
 

@@ -18,7 +18,7 @@ from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
@@ -81,7 +81,7 @@ def clone(
             data_seed=seed,
             use_cpu=not _has_gpu(),
             bf16=False,
-            gradient_checkpointing=False,
+            activation_checkpointing=False,
             save_strategy="no",
             report_to="none",
             logging_steps=50,
@@ -91,6 +91,7 @@ def clone(
         processing_class=policy.tokenizer,
         callbacks=list(callbacks),
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     policy.model.save_pretrained(out)
     policy.tokenizer.save_pretrained(out)

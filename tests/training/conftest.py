@@ -1,0 +1,67 @@
+"""A small text environment, a policy that knows its words, and everything a training test needs."""
+
+import random
+from pathlib import Path
+
+import anyio
+import pytest
+from lamp import COLOURS, TOOL, LampEnvironment
+
+from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.rollout import play
+
+
+@pytest.fixture
+def lamp_spec() -> EnvironmentSpec:
+    tasks = tuple(
+        Task(
+            id=f"lamp-{i}",
+            env="lamp",
+            instruction="say the colour",
+            initial_state=f"the lamp is {colour}",
+            metadata={"colour": colour},
+        )
+        for i, colour in enumerate(COLOURS * 4)
+    )
+    return EnvironmentSpec(
+        name="lamp", tools_list={"tools": [TOOL]}, max_steps=3, deterministic=True, tasks=tasks, description="a lamp"
+    )
+
+
+@pytest.fixture
+def lamp_recordings(lamp_spec: EnvironmentSpec) -> list[Trajectory]:
+    draw = random.Random(0)
+
+    async def half_right(first: StepResult, environment: LampEnvironment, seed: int) -> None:
+        result = first
+        while not result.done:
+            colour = result.observation.split()[-1] if draw.random() < 0.4 else draw.choice(COLOURS)
+            result = await environment.step(ToolCall(name="act", arguments={"command": f"say {colour}"}))
+
+    async def record() -> list[Trajectory]:
+        return [
+            await play(LampEnvironment(), task, half_right, spec=lamp_spec, seed=i, source=Source.REAL)
+            for i in range(20)
+            for task in lamp_spec.tasks
+        ]
+
+    return anyio.run(record)
+
+
+@pytest.fixture
+def lamp_policy(lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path: Path) -> Path:
+    from dreamgym_integrations.trainers.sft import clone
+    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+    create_tiny_policy(lamp_recordings, tmp_path / "untrained", seed=0)
+    clone(
+        lamp_spec,
+        lamp_recordings,
+        tmp_path / "untrained",
+        tmp_path / "warm",
+        steps=30,
+        batch=32,
+        learning_rate=3e-3,
+        seed=0,
+    )
+    return tmp_path / "warm"

@@ -1,0 +1,150 @@
+"""Training through TRL is exact in its tokens, drops failed episodes, learns, and resumes as if never stopped."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dreamgym_integrations.trainers.grpo import train_grpo
+from dreamgym_integrations.trainers.policy import load_policy
+from lamp import LampEnvironment
+
+from dreamgym import EnvironmentSpec
+from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.rollout import rollout
+from dreamgym.training import Practice, Settings, read_record
+
+pytestmark = pytest.mark.anyio
+
+
+def practice(spec: EnvironmentSpec, settings: Settings, record: Path, **lamp: Any) -> Practice:
+    curriculum = Curriculum(spec.tasks, share=0, seed=settings.seed)
+    return Practice(spec, curriculum, None, lambda version: LampEnvironment(**lamp), settings, record)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    policy, _ = load_policy(folder)
+    return dict(policy.model.state_dict())
+
+
+async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole_sequence(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    policy, codec = load_policy(lamp_policy)
+    tasks = lamp_spec.tasks[:8]
+    environments = [LampEnvironment() for _ in tasks]
+    episodes = await rollout(policy, codec, lamp_spec, environments, tasks, seeds=[0] * 8, sampling_seed=1)
+    for episode in episodes:
+        ids = torch.tensor([episode.prompt_ids + episode.completion_ids])
+        with torch.no_grad():
+            logprobs = policy.model(ids).logits[0].log_softmax(-1)
+        start = len(episode.prompt_ids)
+        for i, (token, sampled, logprob) in enumerate(
+            zip(episode.completion_ids, episode.mask, episode.logprobs, strict=True)
+        ):
+            if sampled:
+                assert logprobs[start + i - 1, token].item() == pytest.approx(logprob, abs=1e-4)
+
+
+async def test_the_sampled_tokens_decode_to_exactly_the_actions_that_reached_the_environment(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    policy, codec = load_policy(lamp_policy)
+    tasks = lamp_spec.tasks[:8]
+    environments = [LampEnvironment() for _ in tasks]
+    episodes = await rollout(policy, codec, lamp_spec, environments, tasks, seeds=[0] * 8, sampling_seed=2)
+    for episode, environment in zip(episodes, environments, strict=True):
+        turns: list[list[int]] = []
+        previous = 0
+        for token, sampled in zip(episode.completion_ids, episode.mask, strict=True):
+            if sampled and not previous:
+                turns.append([])
+            if sampled:
+                turns[-1].append(token)
+            previous = sampled
+        assert [codec.decode(turn) for turn in turns] == episode.actions == environment.said
+
+
+async def test_a_failed_episode_has_no_reward_and_leaves_its_group_alone(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    policy, codec = load_policy(lamp_policy)
+    environments = [LampEnvironment(fails_after=0), LampEnvironment()]
+    failed, fine = await rollout(
+        policy, codec, lamp_spec, environments, lamp_spec.tasks[:1] * 2, seeds=[0, 0], sampling_seed=3
+    )
+    assert failed.reward is None
+    assert failed.error == "EnvironmentUnavailable: the lamp broke"
+    assert fine.reward is not None
+
+
+async def test_the_rollouts_of_a_group_stand_side_by_side(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    settings = Settings(groups=4, group_size=3)
+    policy, codec = load_policy(lamp_policy)
+    episodes = await practice(lamp_spec, settings, tmp_path / "m.jsonl").iterate(policy, codec, 0)
+    ids = [episode.task.id for episode in episodes]
+    assert ids == [task_id for task_id in ids[::3] for _ in range(3)]
+    assert len(set(ids)) == 4
+
+
+async def test_the_same_seed_gives_the_same_rollouts(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    settings = Settings(groups=4, group_size=3, seed=5)
+    policy, codec = load_policy(lamp_policy)
+    runs = [await practice(lamp_spec, settings, tmp_path / f"{i}.jsonl").iterate(policy, codec, 7) for i in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_training_raises_success_and_the_checkpoint_plays_by_itself(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    settings = Settings(steps=30, groups=8, group_size=8, learning_rate=1e-3, save_every=50)
+    train_grpo(practice(lamp_spec, settings, tmp_path / "m.jsonl"), lamp_policy, tmp_path, settings)
+    success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl")]
+    assert len(success) == 30
+    assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
+    load_policy(tmp_path / "policy")
+
+
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    settings = Settings(steps=4, groups=2, group_size=4, save_every=2)
+    (tmp_path / "straight").mkdir()
+    (tmp_path / "resumed").mkdir()
+    train_grpo(
+        practice(lamp_spec, settings, tmp_path / "straight" / "m.jsonl"), lamp_policy, tmp_path / "straight", settings
+    )
+    first_half = settings.model_copy(update={"steps": 2})
+    resumed = tmp_path / "resumed"
+    train_grpo(practice(lamp_spec, first_half, resumed / "m.jsonl"), lamp_policy, resumed, first_half)
+    train_grpo(practice(lamp_spec, settings, resumed / "m.jsonl"), lamp_policy, resumed, settings, resume=True)
+    straight, again = weights(tmp_path / "straight" / "policy"), weights(resumed / "policy")
+    assert all(torch.equal(straight[name], again[name]) for name in straight)
+    lines = [[line["inside_success"] for line in read_record(f / "m.jsonl")] for f in (tmp_path / "straight", resumed)]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 4
+
+
+def test_the_curriculum_is_saved_with_each_checkpoint(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    settings = Settings(steps=2, groups=2, group_size=4, save_every=2)
+    played = practice(lamp_spec, settings, tmp_path / "m.jsonl")
+    train_grpo(played, lamp_policy, tmp_path, settings)
+    saved = json.loads((tmp_path / "checkpoints" / "checkpoint-2" / "curriculum.json").read_text())
+    assert saved == played.curriculum.state()
+    assert saved["value"]
+
+
+def test_an_update_of_which_every_rollout_failed_stops_the_training(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    settings = Settings(steps=2, groups=2, group_size=4)
+    with pytest.raises(EnvironmentUnavailable, match=r"every rollout of an update failed: .*the lamp broke"):
+        train_grpo(practice(lamp_spec, settings, tmp_path / "m.jsonl", fails_after=0), lamp_policy, tmp_path, settings)
