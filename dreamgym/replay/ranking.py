@@ -1,0 +1,99 @@
+"""In which order retrieved transitions come: the one rule that every buffer follows.
+
+It is pure: buffers find candidates, this decides. A buffer may cut its candidates beforehand only by the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from dreamgym.embedding import trigram_cosine
+from dreamgym.replay.buffer import Retrieval
+from dreamgym.replay.keys import SOURCE_CODES, Key
+from dreamgym.types import Source
+
+EXACT_SCORE = 1.5
+SIMILAR_KEYS = 64
+"""How many of the nearest keys, by cosine, are ranked again with the lexical term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One stored transition as seen in one world."""
+
+    id: UUID
+    outcome: UUID
+    """Equal for transitions that show the same action, next state and observation."""
+    world: str
+    source: Source
+    agreement: int
+    """How many of the states that the episode has seen belong to this world."""
+    score: float
+    exact: bool
+
+
+class Standing(NamedTuple):
+    """Sort key of a candidate; smaller is better."""
+
+    similar: bool
+    score: float
+    disagreement: int
+    foreign: bool
+    distance: float
+    draw: str
+    world: str
+    source: int
+    id: UUID
+
+
+def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Candidate]:
+    """The best k, best first, no two with the same outcome.
+
+    A transition that was seen in several worlds is represented by the world that agrees best.
+    Scores of similar transitions count as equal when they agree to two decimals.
+    """
+    best: list[Candidate] = []
+    outcomes: set[UUID] = set()
+    for candidate in sorted(candidates, key=lambda candidate: _standing(candidate, retrieval)):
+        if len(best) == retrieval.k:
+            break
+        if candidate.outcome not in outcomes:
+            outcomes.add(candidate.outcome)
+            best.append(candidate)
+    return best
+
+
+def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
+    return Standing(
+        similar=not candidate.exact,
+        score=-round(candidate.score, 2),
+        disagreement=-candidate.agreement,
+        foreign=candidate.world != retrieval.world,
+        distance=-candidate.score,
+        draw=draw(retrieval.seed, str(candidate.id) if retrieval.history is None else candidate.world),
+        world=candidate.world,
+        source=SOURCE_CODES[candidate.source],
+        id=candidate.id,
+    )
+
+
+def draw(seed: int, name: str) -> str:
+    """The lot that `seed` gives to a name. The database computes the same: md5(seed || ':' || name)."""
+    return hashlib.md5(f"{seed}:{name}".encode(), usedforsecurity=False).hexdigest()
+
+
+def seen_states(retrieval: Retrieval) -> frozenset[str]:
+    """What the episode has seen so far; nothing where its history is withheld."""
+    if retrieval.history is None:
+        return frozenset()
+    initial = [retrieval.initial_state] if retrieval.initial_state else []
+    return frozenset(initial + [transition.next_state for transition in retrieval.history])
+
+
+def similarity(asked: Key, stored: Key, cosine: float) -> float:
+    """Cosine of the vectors plus half the trigram cosine of the texts."""
+    return cosine + 0.5 * trigram_cosine("\n".join(asked), "\n".join(stored))
