@@ -1,0 +1,44 @@
+"""The routes of the server, its start and its end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from mcp.server.transport_security import RequestBodyLimitMiddleware
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route
+
+from dreamgym.errors import DreamGymError
+from dreamgym_server.auth import Guard
+from dreamgym_server.control import TrainerDoor, refuse
+from dreamgym_server.episodes import Episodes
+from dreamgym_server.mcp import AgentDoor
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+
+def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], hides_reward: bool) -> Starlette:
+    """Both doors over the same episodes."""
+    agents = AgentDoor(episodes, hides_reward=hides_reward)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with episodes.running(), agents.running():
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/envs/{env}/episodes/{episode}/mcp", agents),
+            Route("/envs/{env}/mcp", agents),
+            Mount(
+                "/",
+                routes=TrainerDoor(episodes).routes(),
+                middleware=[Middleware(RequestBodyLimitMiddleware, MAX_BODY_BYTES)],
+            ),
+        ],
+        middleware=[Middleware(Guard, token=token, hosts=hosts)],
+        exception_handlers={DreamGymError: refuse},
+        lifespan=lifespan,
+    )

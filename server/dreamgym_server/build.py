@@ -1,0 +1,45 @@
+"""The one place that puts a server together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from starlette.applications import Starlette
+
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.episodes import EpisodeStore
+from dreamgym_server.app import create_app
+from dreamgym_server.auth import LOOPBACK
+from dreamgym_server.episodes import Episodes, Limits
+from dreamgym_server.worlds import Worlds
+
+
+def build(
+    worlds: Sequence[Worlds],
+    buffer: ReplayBuffer,
+    episodes: EpisodeStore,
+    *,
+    token: str | None = None,
+    hosts: Iterable[str] = LOOPBACK,
+    hides_reward: bool = False,
+    limits: Limits | None = None,
+) -> Starlette:
+    """A server of these environments; buffer, store and models remain their owner's to close.
+
+    Args:
+        worlds: one per environment: DreamWorlds or RealWorlds.
+        buffer: where finished episodes go.
+        episodes: where running episodes live.
+        token: the bearer token that every request must carry; None lets everyone in.
+        hosts: host names by which the server may be addressed.
+        hides_reward: keep rewards out of the agents' `_meta`.
+        limits: bounds on episodes and steps.
+
+    Raises:
+        InvalidInput: two environments of one name, or a tool schema that cannot be used.
+    """
+    by_name = {world.spec.name: world for world in worlds}
+    if len(by_name) != len(worlds):
+        raise InvalidInput(f"two environments of one name among {[world.spec.name for world in worlds]}")
+    return create_app(Episodes(by_name, episodes, buffer, limits), token=token, hosts=hosts, hides_reward=hides_reward)

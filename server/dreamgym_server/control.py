@@ -1,0 +1,180 @@
+"""The trainer's door: create, read, finish and watch episodes. No agent is ever given these URLs.
+
+What it says of a finished episode is the whole trajectory, provenance included; rewards here are authoritative.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import TypeVar
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import (
+    DreamGymError,
+    EnvironmentUnavailable,
+    InvalidInput,
+    StoreError,
+    UnknownEpisode,
+    UnknownName,
+)
+from dreamgym.replay.episodes import Episode
+from dreamgym.types import Frozen, JsonObject, StopReason
+from dreamgym_server.archive import trajectory_of
+from dreamgym_server.episodes import Episodes, NewEpisode, TooManyEpisodes
+
+WATCH_INTERVAL_S = 0.5
+
+Body = TypeVar("Body", bound=Frozen)
+
+
+class FinalAnswer(Frozen):
+    """What an agent said last, where it was no tool call."""
+
+    answer: str | None = None
+
+
+class TrainerDoor:
+    """The routes below `/envs`, except the agents'."""
+
+    def __init__(self, episodes: Episodes) -> None:
+        self._episodes = episodes
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        episode = "/envs/{env}/episodes/{episode}"
+        return [
+            Route("/healthz", self._health),
+            Route("/envs", self._environments),
+            Route("/envs/{env}/episodes", self._create, methods=["POST"]),
+            Route(episode, self._read, methods=["GET"]),
+            Route(episode, self._delete, methods=["DELETE"]),
+            Route(f"{episode}/finish", self._finish, methods=["POST"]),
+            Route(f"{episode}/events", self._events, methods=["GET"]),
+        ]
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _environments(self, request: Request) -> Response:
+        return JSONResponse(
+            {
+                "environments": [
+                    {
+                        "name": name,
+                        "description": worlds.spec.description,
+                        "source": worlds.source,
+                        "max_steps": worlds.spec.max_steps,
+                        "tasks": len(worlds.spec.tasks),
+                        "first_task": worlds.spec.tasks[0].model_dump(mode="json") if worlds.spec.tasks else None,
+                    }
+                    for name, worlds in self._episodes.worlds.items()
+                ]
+            }
+        )
+
+    async def _create(self, request: Request) -> Response:
+        env = request.path_params["env"]
+        self._episodes.world(env)
+        episode = await self._episodes.create(env, _parsed(NewEpisode, await request.body()))
+        return JSONResponse(
+            {
+                "episode": episode.id,
+                "mcp_url": f"{request.url.scheme}://{request.url.netloc}/envs/{env}/episodes/{episode.id}/mcp",
+                "task": episode.task.model_dump(mode="json"),
+                "observation": episode.initial.observation,
+                "expires_at": episode.expires_at.isoformat(),
+            },
+            status_code=201,
+        )
+
+    async def _read(self, request: Request) -> Response:
+        return self._state(await self._episodes.read(*_path(request)))
+
+    async def _finish(self, request: Request) -> Response:
+        final = _parsed(FinalAnswer, await request.body())
+        return self._state(await self._episodes.finish(*_path(request), answer=final.answer))
+
+    async def _delete(self, request: Request) -> Response:
+        await self._episodes.delete(*_path(request))
+        return Response(status_code=204)
+
+    async def _events(self, request: Request) -> Response:
+        first = await self._episodes.read(*_path(request))
+        return StreamingResponse(self._watch(request, first), media_type="text/event-stream")
+
+    async def _watch(self, request: Request, episode: Episode) -> AsyncIterator[str]:
+        """The steps so far, then each new one. Read from the store: another replica may be the one that steps."""
+        shown = 0
+        while True:
+            for transition in episode.transitions[shown:]:
+                shown += 1
+                result = transition.result.model_dump(mode="json", exclude={"info"})
+                yield _event("step", {"step": shown, "action": transition.action.model_dump(mode="json"), **result})
+            if episode.stop_reason is not None:
+                yield _event("end", {"step": shown, "stop_reason": episode.stop_reason})
+                return
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            try:
+                episode = await self._episodes.read(*_path(request))
+            except UnknownEpisode:
+                yield _event("end", {"step": shown, "stop_reason": StopReason.CLOSED})
+                return
+
+    def _state(self, episode: Episode) -> Response:
+        last = episode.transitions[-1].result if episode.transitions else episode.initial
+        trajectory = trajectory_of(episode, self._episodes.world(episode.env).spec)
+        rewards = sum(transition.result.reward for transition in episode.transitions)
+        return JSONResponse(
+            {
+                "episode": episode.id,
+                "step": episode.version,
+                "reward": rewards + (episode.final_reward or 0.0),
+                "terminated": last.terminated,
+                "truncated": last.truncated,
+                "stop_reason": episode.stop_reason,
+                "error": episode.error,
+                "trajectory": trajectory.model_dump(mode="json") if trajectory else None,
+            }
+        )
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Our errors as HTTP: the one translation for the trainer's door, and for URLs at the agent's."""
+    assert isinstance(error, DreamGymError)
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    headers = {"Retry-After": "5"} if status == HTTPStatus.TOO_MANY_REQUESTS else None
+    return JSONResponse({"error": str(error)}, status, headers)
+
+
+_STATUS = (
+    (UnknownName, HTTPStatus.NOT_FOUND),
+    (UnknownEpisode, HTTPStatus.NOT_FOUND),
+    (TooManyEpisodes, HTTPStatus.TOO_MANY_REQUESTS),
+    (InvalidInput, HTTPStatus.BAD_REQUEST),
+    (EnvironmentUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (DreamGymError, HTTPStatus.CONFLICT),
+)
+
+
+def _parsed(model: type[Body], body: bytes) -> Body:
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise InvalidInput(f"request body: {first_reason(error)}") from error
+
+
+def _path(request: Request) -> tuple[str, str]:
+    return request.path_params["env"], request.path_params["episode"]
+
+
+def _event(kind: str, data: JsonObject) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -1,0 +1,80 @@
+"""What one process holds of a running episode: its world, its lock and the calls under way. All of it can be lost."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dreamgym.environment import Environment
+from dreamgym.replay.episodes import Episode
+from dreamgym.types import JsonObject, StopReason
+
+
+class Client(Protocol):
+    """Whoever waits for an answer; a Starlette request is one."""
+
+    async def is_disconnected(self) -> bool:
+        """The answer would reach nobody."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call is answered with. The text is all that the agent reads."""
+
+    text: str
+    step: int
+    """Steps taken so far."""
+    is_error: bool = False
+    reward: float | None = None
+    """None where no step was taken."""
+    terminated: bool = False
+    truncated: bool = False
+    structured: JsonObject | None = None
+    uncounted: str = ""
+    """Why this is no step: `refused`, `unavailable` or `ended`; empty for a step."""
+
+
+@dataclass
+class Call:
+    """A call under way, and the clients that wait for it."""
+
+    clients: list[Client]
+    request_id: str | int | None = None
+    cancelled: bool = False
+    task: asyncio.Task[Answer] | None = None
+
+    async def abandoned(self) -> bool:
+        """No client is left to answer."""
+        if self.cancelled:
+            return True
+        for client in self.clients:
+            if not await client.is_disconnected():
+                return False
+        return True
+
+
+@dataclass
+class Live:
+    """An episode in this process. `episode` is what the store held when we last looked."""
+
+    episode: Episode
+    environment: Environment | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    calls: dict[str, Call] = field(default_factory=dict)
+    """By canonical action; the newest of several identical ones."""
+    failures: int = 0
+    """In a row."""
+
+
+def ended(episode: Episode) -> Answer:
+    """The answer to a call that comes after the end."""
+    by_limit = episode.stop_reason in {StopReason.MAX_STEPS, StopReason.CLOSED, StopReason.ERROR}
+    return Answer(
+        text="The session has ended.",
+        step=episode.version,
+        is_error=True,
+        terminated=not by_limit,
+        truncated=by_limit,
+        uncounted="ended",
+    )

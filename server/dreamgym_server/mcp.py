@@ -1,0 +1,250 @@
+"""The agent's door: every environment and every episode through one MCP server, in both eras of the protocol.
+
+The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
+call and the newest revision has none. `initialize`, `server/discover` and `tools/list` are answered without touching
+the database. Answers are plain JSON, not event streams: nothing is reported while a step runs, a step must survive
+its client anyway, and a stream costs twice the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    SERVER_INFO_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    CallToolRequestParams,
+    PaginatedRequestParams,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+import dreamgym
+from dreamgym.errors import UnknownEpisode
+from dreamgym.types import JsonObject, StopReason, ToolCall
+from dreamgym_server.episodes import Episodes, NewEpisode
+from dreamgym_server.live import Answer
+from dreamgym_server.worlds import Worlds
+
+EPISODE_HEADER = "x-dreamgym-episode"
+SESSION_HEADER = "mcp-session-id"
+VERSION_HEADER = "mcp-protocol-version"
+LISTING_LIFETIME_MS = 3_600_000
+
+_SESSION = re.compile(r"session-[0-9a-f]{32}")
+Context = ServerRequestContext[Any, Request]
+
+_schemas: ContextVar[Mapping[str, Any]] = ContextVar("_schemas")
+
+
+@dataclass
+class Visit:
+    """One HTTP request at this door."""
+
+    worlds: Worlds
+    episode: str | None
+    is_session: bool = False
+    """The episode was minted by `initialize` at the bare URL."""
+    status: int | None = None
+    """Overrides the HTTP status of the answer."""
+    minted: str | None = None
+
+
+class AgentDoor:
+    """The ASGI endpoint of `/envs/{env}/mcp` and `/envs/{env}/episodes/{episode}/mcp`."""
+
+    def __init__(self, episodes: Episodes, *, hides_reward: bool = False) -> None:
+        self._episodes = episodes
+        self._hides_reward = hides_reward
+        self._closed_sessions: set[str] = set()
+        self._schemas_of = {
+            name: {str(tool["name"]): tool.get("inputSchema") for tool in worlds.spec.tools}
+            for name, worlds in episodes.worlds.items()
+        }
+        self._server: Server[Any] = Server(
+            "dreamgym",
+            version=dreamgym.__version__,
+            get_tool_input_schema=lambda tool: _schemas.get({}).get(tool),
+            on_list_tools=self._list_tools,  # type: ignore[arg-type]  # a raw listing, see _as_environment
+            on_call_tool=self._call_tool,  # type: ignore[arg-type]
+        )
+        self._server.middleware = [self._as_environment]
+        self._manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Requests are served inside of this."""
+        return self._manager.run()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Find out which episode is meant, then let the SDK speak the protocol."""
+        headers = Headers(scope=scope)
+        visit = self._visit(scope["path_params"], headers)
+        refusal = await self._refusal(visit, scope["method"], headers)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        scope["dreamgym.visit"] = visit
+        _schemas.set(self._schemas_of[visit.worlds.spec.name])
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start" and (visit.status or visit.minted):
+                session = [(SESSION_HEADER.encode(), visit.minted.encode())] if visit.minted else []
+                status = visit.status or message["status"]
+                message = {**message, "status": status, "headers": [*message["headers"], *session]}
+            await send(message)
+
+        await self._manager.handle_request(scope, receive, answer)
+
+    def _visit(self, path: Mapping[str, str], headers: Headers) -> Visit:
+        worlds = self._episodes.world(path["env"])
+        episode = path.get("episode") or headers.get(EPISODE_HEADER)
+        if episode is not None:
+            return Visit(worlds, episode)
+        return Visit(worlds, headers.get(SESSION_HEADER), is_session=True)
+
+    async def _refusal(self, visit: Visit, method: str, headers: Headers) -> Response | None:
+        """The answer to what the SDK need not see, or None."""
+        if visit.is_session and visit.episode is not None:
+            if visit.episode in self._closed_sessions or not _SESSION.fullmatch(visit.episode):
+                return JSONResponse({"error": str(UnknownEpisode(visit.episode))}, 404)
+            if method == "DELETE":
+                await self._close_session(visit)
+                return Response(status_code=200)
+        if method != "POST":  # no stream to open, nothing to delete
+            return Response(status_code=405, headers={"Allow": "POST"})
+        version = headers.get(VERSION_HEADER)
+        if visit.is_session and version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return _needs_handshake(version)
+        return None
+
+    async def _close_session(self, visit: Visit) -> None:
+        assert visit.episode is not None
+        env = visit.worlds.spec.name
+        self._closed_sessions.add(visit.episode)
+        try:
+            await self._episodes.finish(env, visit.episode, StopReason.CLOSED)
+        except UnknownEpisode:  # it never called a tool: stored as closed, so that every replica refuses it
+            await self._episodes.create(env, NewEpisode(), episode_id=visit.episode)
+            await self._episodes.finish(env, visit.episode, StopReason.CLOSED)
+
+    async def _as_environment(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Present the environment, not this server: its name, and its tool listing exactly as recorded.
+
+        The SDK would drop unknown fields of a listing and reorder its schemas; what a middleware returns it passes on.
+        """
+        visit = _visit_of(ctx)
+        if ctx.method == "tools/list":
+            return await self._list_tools(ctx, None)
+        if ctx.method == "notifications/cancelled" and visit.episode and ctx.params:
+            await self._episodes.cancel(visit.worlds.spec.name, visit.episode, ctx.params["requestId"])
+        result = await call_next(ctx)
+        if isinstance(result, dict) and ctx.method == "initialize":
+            if visit.is_session:
+                visit.minted = f"session-{secrets.token_hex(16)}"
+            return {**result, "serverInfo": _server_info(visit)}
+        if isinstance(result, dict) and ctx.method == "server/discover":
+            return _introduced(result, visit)
+        return result
+
+    async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> JsonObject:
+        visit = _visit_of(ctx)
+        if ctx.params and ctx.params.get("cursor"):
+            raise MCPError(INVALID_PARAMS, "Invalid cursor: the listing has one page")
+        listing = visit.worlds.spec.tools_list
+        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            return listing
+        cache: JsonObject = {"ttlMs": LISTING_LIFETIME_MS, "cacheScope": "public"}
+        return _introduced({**cache, **listing}, visit)
+
+    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> JsonObject:
+        visit = _visit_of(ctx)
+        env = visit.worlds.spec.name
+        if visit.episode is None:
+            visit.status = 404
+            raise MCPError(INVALID_PARAMS, "no episode: create one and use its URL, or send initialize first")
+        action = ToolCall(name=params.name, arguments=params.arguments or {})
+        try:
+            answer = await self._answer(visit, env, action, ctx)
+        except UnknownEpisode as error:
+            visit.status = 404
+            raise MCPError(INVALID_PARAMS, str(error)) from error
+        result = self._result(answer, visit.episode)
+        return result if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else _introduced(result, visit)
+
+    async def _answer(self, visit: Visit, env: str, action: ToolCall, ctx: Context) -> Answer:
+        assert visit.episode is not None
+        try:
+            return await self._episodes.call(env, visit.episode, action, _request(ctx), ctx.request_id)
+        except UnknownEpisode:
+            if not visit.is_session:
+                raise
+        await self._episodes.create(env, NewEpisode(), episode_id=visit.episode)  # a session's first call
+        return await self._episodes.call(env, visit.episode, action, _request(ctx), ctx.request_id)
+
+    def _result(self, answer: Answer, episode: str) -> JsonObject:
+        """An answer as a tool result. Reward and end are for trainers: in `_meta`, which no agent's model is shown."""
+        meta: JsonObject = {
+            "dreamgym/episode": episode,
+            "dreamgym/step": answer.step,
+            "dreamgym/terminated": answer.terminated,
+            "dreamgym/truncated": answer.truncated,
+        }
+        if answer.uncounted:
+            meta["dreamgym/uncounted"] = answer.uncounted
+        elif not self._hides_reward:
+            meta["dreamgym/reward"] = answer.reward
+        content: JsonObject = {"type": "text", "text": answer.text}
+        result: JsonObject = {"content": [content], "isError": answer.is_error, "_meta": meta}
+        if answer.structured is not None:
+            result["structuredContent"] = answer.structured
+        return result
+
+
+def _request(ctx: Context) -> Request:
+    assert ctx.request is not None, "this server speaks HTTP only"
+    return ctx.request
+
+
+def _visit_of(ctx: Context) -> Visit:
+    visit: Visit = _request(ctx).scope["dreamgym.visit"]
+    return visit
+
+
+def _introduced(result: JsonObject, visit: Visit) -> JsonObject:
+    """A modern result, stamped as the environment's; the SDK would stamp this server's own name."""
+    meta = result.get("_meta")
+    stamped = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_META_KEY: _server_info(visit)}
+    return {"resultType": "complete", **result, "_meta": stamped}
+
+
+def _server_info(visit: Visit) -> JsonObject:
+    return {"name": visit.worlds.spec.name, "version": dreamgym.__version__}
+
+
+def _needs_handshake(version: str) -> Response:
+    """A client without a handshake gets no episode minted; those that can will come back with one."""
+    supported = list(HANDSHAKE_PROTOCOL_VERSIONS)
+    message = f"this URL names no episode: send the header X-DreamGym-Episode, or use one of {', '.join(supported)}"
+    error = {
+        "code": UNSUPPORTED_PROTOCOL_VERSION,
+        "message": message,
+        "data": {"supported": supported, "requested": version},
+    }
+    return Response(
+        json.dumps({"jsonrpc": "2.0", "id": None, "error": error}), status_code=400, media_type="application/json"
+    )

@@ -1,0 +1,93 @@
+"""An app behind a real socket: in this event loop, or in a thread of its own for callers that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from dreamgym.errors import InvalidInput
+
+GRACE_S = 10
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and leaves the process's signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def running(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve the app in this event loop and yield its base URL; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    config = uvicorn.Config(
+        app, lifespan="on", log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    ready = asyncio.create_task(server.ready.wait())
+    try:
+        await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if not server.started:
+            await serving
+            raise InvalidInput("the server did not start; its log says why")
+        name = f"[{host}]" if family == socket.AF_INET6 else host
+        yield f"http://{name}:{listener.getsockname()[1]}"
+    finally:
+        ready.cancel()
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+@contextmanager
+def running_in_thread(make_app: Callable[[], AbstractAsyncContextManager[ASGIApp]]) -> Iterator[str]:
+    """Serve from a thread with its own event loop; `make_app` is entered there, so its connections live there."""
+    url: Future[str] = Future()
+    stop = threading.Event()
+
+    async def serve() -> None:
+        async with make_app() as app, running(app) as address:
+            url.set_result(address)
+            await asyncio.to_thread(stop.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # handed to whoever waits for the URL
+            if url.done():
+                raise
+            url.set_exception(error)
+
+    thread = threading.Thread(target=run, name="dreamgym-server")
+    thread.start()
+    try:
+        yield url.result()
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,126 @@
+"""Where an episode's world comes from: dreamed, or the real thing.
+
+The rest of the server cannot tell the two apart. A world must be restorable from the stored steps alone, because the
+next call of an episode may reach another process than the last one did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.episodes import Episode
+from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
+
+
+class WorldChanged(EnvironmentUnavailable):
+    """The world did not come back as the episode left it; trying again would not help."""
+
+
+class Worlds(Protocol):
+    """Everything that the server needs to know of one environment."""
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """The description that agents and trainers are shown."""
+
+    @property
+    def source(self) -> Source:
+        """What trajectories played here are stored as."""
+
+    def create(self, episode_id: str) -> Environment:
+        """A new world, not yet reset."""
+
+    async def restore(self, episode: Episode) -> Environment:
+        """The world of an episode as its last step left it.
+
+        Raises:
+            WorldChanged: the world does not come back the same.
+        """
+
+    def transition(
+        self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
+    ) -> Transition:
+        """What is remembered of the step that `environment` has just taken."""
+
+
+class DreamWorlds:
+    """Simulated worlds of one environment; `knows_history=False` is the ablation of DreamEnvironment."""
+
+    source = Source.SYNTHETIC
+
+    def __init__(
+        self, spec: EnvironmentSpec, model: ExperienceModel, buffer: ReplayBuffer, *, knows_history: bool = True
+    ) -> None:
+        self.spec = spec
+        self._model = model
+        self._buffer = buffer
+        self._knows_history = knows_history
+
+    def create(self, episode_id: str) -> DreamEnvironment:
+        """A new dream."""
+        return DreamEnvironment(
+            self.spec, self._model, self._buffer, episode_id=episode_id, knows_history=self._knows_history
+        )
+
+    async def restore(self, episode: Episode) -> DreamEnvironment:
+        """A dream is its history."""
+        environment = self.create(episode.id)
+        environment.resume(episode.task, seed=episode.seed, transitions=episode.transitions)
+        return environment
+
+    def transition(
+        self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
+    ) -> Transition:
+        """The dream remembers its own steps, with the reasoning behind them."""
+        assert isinstance(environment, DreamEnvironment)
+        return environment.transitions[-1]
+
+
+class RealWorlds:
+    """Real worlds of one environment; `create` makes one that nobody else uses."""
+
+    source = Source.REAL
+
+    def __init__(self, spec: EnvironmentSpec, create: Callable[[], Environment]) -> None:
+        self.spec = spec
+        self._create = create
+
+    def create(self, episode_id: str) -> Environment:
+        """A new real world."""
+        return self._create()
+
+    async def restore(self, episode: Episode) -> Environment:
+        """Play the stored actions again and insist on the same answers."""
+        environment = self._create()
+        try:
+            first = await environment.reset(episode.task, seed=episode.seed)
+            _same(episode, 0, episode.initial, first)
+            for step, transition in enumerate(episode.transitions, start=1):
+                _same(episode, step, transition.result, await environment.step(transition.action))
+        except BaseException:
+            await environment.close()
+            raise
+        return environment
+
+    def transition(
+        self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
+    ) -> Transition:
+        """States are what the environment says they are."""
+        last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
+        return Transition(
+            state=last, action=action, result=result, next_state=result.state, provenance=Provenance(tier=Tier.REAL)
+        )
+
+
+def _same(episode: Episode, step: int, stored: StepResult, replayed: StepResult) -> None:
+    if stored.observation != replayed.observation:
+        raise WorldChanged(
+            f"episode {episode.id!r} could not be restored: step {step} answered {stored.observation[:200]!r} before "
+            f"and {replayed.observation[:200]!r} when played again"
+        )
