@@ -1,0 +1,29 @@
+"""A LangChain agent (`create_agent`) with the tools of an MCP server.
+
+python langgraph_create_agent.py MCP_URL CHAT_URL TASK
+"""
+
+import asyncio
+import os
+import sys
+
+from langchain.agents import create_agent
+from langchain.mcp import MCPAdapter
+from langchain_openai import ChatOpenAI
+
+
+async def play(task: str, mcp_url: str, policy_url: str) -> str:
+    model = ChatOpenAI(
+        model=os.environ.get("MODEL", "policy"),
+        base_url=policy_url,
+        api_key=os.environ.get("OPENAI_API_KEY", "none"),
+    )
+    async with MCPAdapter(mcp_url) as adapter:
+        agent = create_agent(model, await adapter.list_tools())
+        result = await agent.ainvoke({"messages": [{"role": "user", "content": task}]})
+    return result["messages"][-1].text
+
+
+if __name__ == "__main__":
+    url, chat_url, text = sys.argv[1:]
+    print(asyncio.run(play(text, url, chat_url)))

@@ -1,0 +1,32 @@
+"""A LangGraph agent (`langgraph.prebuilt.create_react_agent`) with the tools of an MCP server.
+
+python langgraph_prebuilt.py MCP_URL CHAT_URL TASK
+"""
+
+import asyncio
+import os
+import sys
+
+from langchain.mcp import MCPAdapter
+from langchain_openai import ChatOpenAI
+from langgraph.prebuilt import create_react_agent
+
+
+async def play(task: str, mcp_url: str, policy_url: str) -> str:
+    model = ChatOpenAI(
+        model=os.environ.get("MODEL", "policy"),
+        base_url=policy_url,
+        api_key=os.environ.get("OPENAI_API_KEY", "none"),
+    )
+    async with MCPAdapter(mcp_url) as adapter:
+        agent = create_react_agent(model, await adapter.list_tools())
+        result = await agent.ainvoke(
+            {"messages": [{"role": "user", "content": task}]},
+            {"recursion_limit": 100},
+        )
+    return result["messages"][-1].text
+
+
+if __name__ == "__main__":
+    url, chat_url, text = sys.argv[1:]
+    print(asyncio.run(play(text, url, chat_url)))

@@ -1,0 +1,78 @@
+"""The built-in agent: reason, call a tool, read the answer, until the model answers without a call.
+
+Knows nothing of episodes or rewards: it would run unchanged against the real system's own MCP server.
+The policy is any chat-completions endpoint, `http://host/v1` or `http://host/v1#model`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from dreamgym.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from openai.types.chat import ChatCompletionMessageToolCallUnion
+
+MAX_TURNS = 100
+"""A model that never stops calling tools is stopped here; environments have far lower limits of their own."""
+SYSTEM = (
+    "Solve the user's task with the tools, one call at a time. Say in a few words what you think before each call. "
+    "When the task is done or cannot be done, answer without a call."
+)
+
+
+async def play(task: str, mcp_url: str, policy_url: str) -> str:
+    """Work on the task with the tools at `mcp_url`, asking the model at `policy_url`. Returns the final answer."""
+    try:
+        from mcp import Client
+        from openai import AsyncOpenAI
+    except ImportError as error:
+        raise MissingPackage("the agent 'react'", "client,openai") from error
+    base_url, _, model = policy_url.partition("#")
+    key = os.environ.get("OPENAI_API_KEY", "none")
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
+    async with Client(mcp_url) as environment, AsyncOpenAI(base_url=base_url, api_key=key) as policy:
+        tools: list[Any] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
+                },
+            }
+            for tool in (await environment.list_tools()).tools
+        ]
+        for _ in range(MAX_TURNS):
+            completion = await policy.chat.completions.create(model=model or "policy", messages=messages, tools=tools)
+            said = completion.choices[0].message
+            messages.append(said.model_dump(exclude_none=True))
+            if not said.tool_calls:
+                return said.content or ""
+            for call in said.tool_calls:
+                seen = await _observe(environment, call)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": seen})
+    return ""
+
+
+async def _observe(environment: Client, call: ChatCompletionMessageToolCallUnion) -> str:
+    """What the tool answers; a call that cannot be made is told to the model, which may do better."""
+    from mcp import MCPError
+    from mcp.types import TextContent
+
+    if call.type != "function":
+        return f"There are only function tools, no {call.type!r} tools."
+    try:
+        given = json.loads(call.function.arguments or "{}")
+    except ValueError as error:
+        return f"The arguments are not JSON: {error}"
+    if not isinstance(given, dict):
+        return f"The arguments must be a JSON object, not {type(given).__name__}."
+    try:
+        result = await environment.call_tool(call.function.name, given)
+    except MCPError as error:
+        return f"The call was refused: {error}"
+    return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
