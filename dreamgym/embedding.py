@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
+
+from dreamgym.errors import MissingPackage, UnknownName
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,3 +74,23 @@ class TrigramEncoder:
                 vectors[row, 0] = 1.0
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
+
+
+def load_encoder(name: str | None = None) -> Encoder:
+    """An encoder by name; without one, `minilm` where its packages are there, else `trigram` and a line that says so.
+
+    Raises:
+        UnknownName: no encoder is registered under this name; the message lists those that are.
+        MissingPackage: the one asked for needs a package that is not installed.
+    """
+    found = {point.name: point for point in entry_points(group="dreamgym.encoders")}
+    if name is not None and name not in found:
+        raise UnknownName("encoder", name, found)
+    try:
+        encoder: Encoder = found[name or "minilm"].load()()
+    except MissingPackage as error:
+        if name is not None:
+            raise
+        print(f"encoder: trigram, which matches spelling and not meaning ({error})", file=sys.stderr)
+        return TrigramEncoder()
+    return encoder

@@ -1,1 +1,126 @@
-"""`dreamgym-serve`."""
+"""`dreamgym-serve`: environments, simulated or real, as an MCP server.
+
+SIGTERM and Ctrl-C end it in order, so that running steps are stored and the embedded PostgreSQL is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dreamgym.cli import run
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import EnvironmentSpec, load_spec, real_of
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.buffer import ReplayBuffer
+
+if TYPE_CHECKING:
+    from dreamgym_server.worlds import Worlds
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def serve(
+    env: Annotated[list[str], typer.Option(help="An environment's name or folder; may be given several times.")],
+    model: Annotated[
+        str | None, typer.Option(help="Experience model: nearest, local, a checkpoint folder, http://host/v1, …")
+    ] = None,
+    real: Annotated[bool, typer.Option("--real", help="Serve the real environments, not dreams of them.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    dsn: Annotated[
+        str | None, typer.Option(envvar="DREAMGYM_DSN", help="PostgreSQL with pgvector. Default: the embedded server.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="minilm or trigram, or one of your own.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A host name to be addressed by, besides localhost; * allows all.")
+    ] = None,
+    hide_reward: Annotated[bool, typer.Option("--hide-reward", help="Keep rewards out of the agents' _meta.")] = False,
+    withhold_history: Annotated[
+        bool, typer.Option("--withhold-history", help="Retrieve without the episode's history, to show what it costs.")
+    ] = False,
+) -> None:
+    """Serve environments over MCP.
+
+    Example: dreamgym-serve --env coin --model nearest
+    """
+    if real and (model or withhold_history):
+        raise InvalidInput("--model and --withhold-history are for dreams: leave them out with --real")
+    from dreamgym_server.auth import LOOPBACK, check_bind, read_token
+    from dreamgym_server.running import running
+
+    token = read_token(token_file)
+    check_bind(host, token)
+    specs = [load_spec(name) for name in env]
+
+    async def until_stopped() -> None:
+        from dreamgym_server.build import build
+        from dreamgym_server.worlds import RealWorlds
+
+        from dreamgym.replay.postgres import open_store
+
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with AsyncExitStack() as stack:
+            store = await open_store(dsn, load_encoder(encoder))
+            stack.push_async_callback(store.close)
+            if real:
+                worlds: list[Worlds] = [RealWorlds(spec, real_of(spec).create) for spec in specs]
+            else:
+                worlds = await _dreams(specs, model, store.buffer, stack, withhold_history=withhold_history)
+            served = build(
+                worlds,
+                store.buffer,
+                store.episodes,
+                token=token,
+                hosts={*LOOPBACK, host, *(allowed_host or ())},
+                hides_reward=hide_reward,
+            )
+            url = await stack.enter_async_context(running(served, host=host, port=port))
+            for spec in specs:
+                typer.echo(f"{url}/envs/{spec.name}/mcp")
+            await stopped.wait()
+
+    asyncio.run(until_stopped())
+
+
+async def _dreams(
+    specs: list[EnvironmentSpec],
+    model: str | None,
+    buffer: ReplayBuffer,
+    stack: AsyncExitStack,
+    *,
+    withhold_history: bool,
+) -> list[Worlds]:
+    from dreamgym_server.worlds import DreamWorlds
+
+    from dreamgym.experience.select import load_model
+
+    experience = load_model(model)
+    stack.push_async_callback(experience.close)
+    typer.echo(f"experience model: {experience.name}", err=True)
+    for spec in specs:
+        if (await buffer.counts(spec.name)).transitions == 0:
+            typer.echo(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym seed mends that", err=True)
+    return [DreamWorlds(spec, experience, buffer, knows_history=not withhold_history) for spec in specs]
+
+
+def main() -> None:
+    """Entry point of `dreamgym-serve`."""
+    run(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The trainer's side of a server: start, read and end episodes. An agent is given `mcp_url` and nothing else."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import ConfigDict
+
+from dreamgym.types import Frozen, JsonObject, StopReason, Task, Trajectory
+from dreamgym_client.connection import Connection
+
+
+class Started(Frozen):
+    """A new episode."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    episode: str
+    mcp_url: str
+    task: Task
+    observation: str
+    """What the agent sees first."""
+    expires_at: datetime
+
+
+class EpisodeState(Frozen):
+    """An episode as the server has it; rewards here are authoritative."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    episode: str
+    step: int
+    reward: float
+    """The sum so far."""
+    terminated: bool
+    truncated: bool
+    stop_reason: StopReason | None
+    """None while it runs."""
+    error: str | None
+    trajectory: Trajectory | None
+    """With provenance; None while it runs."""
+
+
+class ControlClient:
+    """The control API of one server; use it as an async context manager."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._address = (url, token)
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> ControlClient:
+        self._connection = Connection.acquire(*self._address)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._connection is not None:
+            await self._connection.release()
+            self._connection = None
+
+    async def create(
+        self,
+        env: str,
+        *,
+        task: Task | None = None,
+        task_id: str | None = None,
+        seed: int | None = None,
+        max_steps: int | None = None,
+        group: str | None = None,
+        idempotency_key: str | None = None,
+        policy_version: int | None = None,
+    ) -> Started:
+        """Start an episode of a task, of a task that the server knows, or of the environment's first one.
+
+        Raises:
+            InvalidInput: the server refused; its message lists what there is.
+            EnvironmentUnavailable: the server cannot be reached or has no room.
+        """
+        order: JsonObject = {
+            "task": task.model_dump(mode="json") if task else None,
+            "task_id": task_id,
+            "seed": seed,
+            "max_steps": max_steps,
+            "group": group,
+            "idempotency_key": idempotency_key,
+            "policy_version": policy_version,
+        }
+        body: JsonObject = {key: value for key, value in order.items() if value is not None}
+        return Started.model_validate(await self._connected.json("POST", f"/envs/{env}/episodes", body=body))
+
+    async def read(self, env: str, episode: str) -> EpisodeState:
+        """The episode as it stands. Raises UnknownEpisode."""
+        return await self._state("GET", env, episode)
+
+    async def finish(self, env: str, episode: str, *, answer: str | None = None) -> EpisodeState:
+        """End the episode with a final answer; one that is over keeps its first end. Raises UnknownEpisode."""
+        return await self._state("POST", env, episode, "/finish", {"answer": answer})
+
+    async def delete(self, env: str, episode: str) -> None:
+        """End the episode and forget it; what was played stays in the buffer. Raises UnknownEpisode."""
+        await self._connected.json("DELETE", f"/envs/{env}/episodes/{episode}", episode=episode)
+
+    async def environments(self) -> list[JsonObject]:
+        """What the server serves."""
+        listed = (await self._connected.json("GET", "/envs"))["environments"]
+        assert isinstance(listed, list)
+        return [environment for environment in listed if isinstance(environment, dict)]
+
+    async def _state(
+        self, method: str, env: str, episode: str, verb: str = "", body: JsonObject | None = None
+    ) -> EpisodeState:
+        path = f"/envs/{env}/episodes/{episode}{verb}"
+        return EpisodeState.model_validate(await self._connected.json(method, path, body=body, episode=episode))
+
+    @property
+    def _connected(self) -> Connection:
+        assert self._connection is not None, "use it as `async with ControlClient(url) as control`"
+        return self._connection
