@@ -49,7 +49,7 @@ class Environment(Protocol):
 
 
 Behaviour = Callable[[StepResult, Environment, int], Awaitable[None]]
-"""Plays one started episode to its end by `environment.step`; the int is a seed. For collecting without an LLM."""
+"""Plays on from what `reset` gave until a result is done, by `environment.step`; the int is a seed. Needs no LLM."""
 
 
 class EnvironmentSpec(Frozen):
@@ -180,6 +180,11 @@ def real_of(spec: EnvironmentSpec) -> RealEnvironment:
     if spec.adapter is None:
         raise InvalidInput(f"environment {spec.name!r} names no real environment: add [real] adapter = … to env.toml")
     return load_real(spec.adapter, spec.options)
+
+
+def behaviours_of(spec: EnvironmentSpec) -> Mapping[str, Behaviour]:
+    """The behaviours of the real environment, none where the spec points to no real one."""
+    return real_of(spec).behaviours if spec.adapter else {}
 
 
 def read_jsonl(path: Path, model: type[Row]) -> list[Row]:

@@ -19,8 +19,9 @@ from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.evaluation import Evaluation
+from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Codec, Policy, Rollout, rollout
-from dreamgym.types import Frozen, JsonObject
+from dreamgym.types import Frozen, JsonObject, Task
 
 
 class Settings(Frozen):
@@ -59,6 +60,8 @@ class Practice:
         make_environment: one environment per rollout; called with the policy version.
         settings: how many, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe.
+        buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
+        on_note: called with each line of the record, to show progress.
     """
 
     def __init__(
@@ -69,6 +72,9 @@ class Practice:
         make_environment: Callable[[int], Environment],
         settings: Settings,
         record: Path,
+        *,
+        buffer: ReplayBuffer | None = None,
+        on_note: Callable[[JsonObject], None] = lambda line: None,
     ) -> None:
         self._spec = spec
         self.curriculum = curriculum
@@ -76,6 +82,8 @@ class Practice:
         self._make_environment = make_environment
         self._settings = settings
         self._record = record
+        self._buffer = buffer
+        self._on_note = on_note
 
     async def iterate(self, policy: Policy, codec: Codec, iteration: int) -> list[Rollout]:
         """Play P groups of G and return the P*G rollouts, groups adjacent."""
@@ -95,15 +103,30 @@ class Practice:
                 seeds=[env_seed(settings.seed, iteration, p) for p in range(len(tasks_P)) for _ in range(size)],
                 sampling_seed=env_seed(settings.seed, iteration, -1),
             )
-        values = [
-            self.curriculum.record(task, [episode.reward for episode in episodes[p * size : (p + 1) * size]])
-            for p, task in enumerate(tasks_P)
-        ]
+        values = await self._learn_values(tasks_P, episodes, iteration)
         if self._generator is not None and settings.share > 0:
-            parents = self.curriculum.most_valuable(settings.vary)
-            self.curriculum.add(await self._generator.vary(parents, seed=env_seed(settings.seed, iteration, -2)))
+            await self._vary(self._generator, iteration)
         self.note(_summary(iteration, episodes, values, time.monotonic() - began))
         return episodes
+
+    async def _learn_values(
+        self, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
+    ) -> list[float | None]:
+        size, values = self._settings.group_size, []
+        for p, task in enumerate(tasks_P):
+            rewards_G = [episode.reward for episode in episodes[p * size : (p + 1) * size]]
+            values.append(self.curriculum.record(task, rewards_G))
+            if self._buffer is not None:
+                valid = [reward for reward in rewards_G if reward is not None]
+                await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid)
+        return values
+
+    async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
+        parents = self.curriculum.most_valuable(self._settings.vary)
+        tasks = await generator.vary(parents, seed=env_seed(self._settings.seed, iteration, -2))
+        if self._buffer is not None:
+            await self._buffer.add_tasks(tasks)
+        self.curriculum.add(tasks)
 
     def rewind(self, iteration: int) -> None:
         """Drop what was recorded after an iteration that training now continues from."""
@@ -117,6 +140,7 @@ class Practice:
         """Append one line to the record."""
         with self._record.open("a", encoding="utf-8") as record:
             record.write(json.dumps(line) + "\n")
+        self._on_note(line)
 
     def note_probe(self, iteration: int, where: str, evaluation: Evaluation) -> None:
         """Append an evaluation to the record."""

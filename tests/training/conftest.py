@@ -1,10 +1,12 @@
 """A small text environment, a policy that knows its words, and everything a training test needs."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from lamp import COLOURS, TOOL, LampEnvironment
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
@@ -65,3 +67,9 @@ def lamp_policy(lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], t
         seed=0,
     )
     return tmp_path / "warm"
+
+
+@pytest.fixture
+def portal() -> Iterator[BlockingPortal]:
+    with start_blocking_portal() as portal:
+        yield portal

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.grpo import train_grpo
 from dreamgym_integrations.trainers.policy import load_policy
 from lamp import LampEnvironment
@@ -101,10 +102,10 @@ async def test_the_same_seed_gives_the_same_rollouts(
 
 
 def test_training_raises_success_and_the_checkpoint_plays_by_itself(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=30, groups=8, group_size=8, learning_rate=1e-3, save_every=50)
-    train_grpo(practice(lamp_spec, settings, tmp_path / "m.jsonl"), lamp_policy, tmp_path, settings)
+    train_grpo(practice(lamp_spec, settings, tmp_path / "m.jsonl"), lamp_policy, tmp_path, settings, portal=portal)
     success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl")]
     assert len(success) == 30
     assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
@@ -112,18 +113,24 @@ def test_training_raises_success_and_the_checkpoint_plays_by_itself(
 
 
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=4, groups=2, group_size=4, save_every=2)
     (tmp_path / "straight").mkdir()
     (tmp_path / "resumed").mkdir()
     train_grpo(
-        practice(lamp_spec, settings, tmp_path / "straight" / "m.jsonl"), lamp_policy, tmp_path / "straight", settings
+        practice(lamp_spec, settings, tmp_path / "straight" / "m.jsonl"),
+        lamp_policy,
+        tmp_path / "straight",
+        settings,
+        portal=portal,
     )
     first_half = settings.model_copy(update={"steps": 2})
     resumed = tmp_path / "resumed"
-    train_grpo(practice(lamp_spec, first_half, resumed / "m.jsonl"), lamp_policy, resumed, first_half)
-    train_grpo(practice(lamp_spec, settings, resumed / "m.jsonl"), lamp_policy, resumed, settings, resume=True)
+    train_grpo(practice(lamp_spec, first_half, resumed / "m.jsonl"), lamp_policy, resumed, first_half, portal=portal)
+    train_grpo(
+        practice(lamp_spec, settings, resumed / "m.jsonl"), lamp_policy, resumed, settings, portal=portal, resume=True
+    )
     straight, again = weights(tmp_path / "straight" / "policy"), weights(resumed / "policy")
     assert all(torch.equal(straight[name], again[name]) for name in straight)
     lines = [[line["inside_success"] for line in read_record(f / "m.jsonl")] for f in (tmp_path / "straight", resumed)]
@@ -132,19 +139,25 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 
 
 def test_the_curriculum_is_saved_with_each_checkpoint(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4, save_every=2)
     played = practice(lamp_spec, settings, tmp_path / "m.jsonl")
-    train_grpo(played, lamp_policy, tmp_path, settings)
+    train_grpo(played, lamp_policy, tmp_path, settings, portal=portal)
     saved = json.loads((tmp_path / "checkpoints" / "checkpoint-2" / "curriculum.json").read_text())
     assert saved == played.curriculum.state()
     assert saved["value"]
 
 
 def test_an_update_of_which_every_rollout_failed_stops_the_training(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4)
     with pytest.raises(EnvironmentUnavailable, match=r"every rollout of an update failed: .*the lamp broke"):
-        train_grpo(practice(lamp_spec, settings, tmp_path / "m.jsonl", fails_after=0), lamp_policy, tmp_path, settings)
+        train_grpo(
+            practice(lamp_spec, settings, tmp_path / "m.jsonl", fails_after=0),
+            lamp_policy,
+            tmp_path,
+            settings,
+            portal=portal,
+        )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.rollout import Rollout
@@ -37,7 +37,14 @@ Probe = Callable[[TransformersPolicy, ChatCodec, int], Coroutine[Any, Any, None]
 
 
 def train_grpo(
-    practice: Practice, base: Path, out: Path, settings: Settings, *, probe: Probe | None = None, resume: bool = False
+    practice: Practice,
+    base: Path,
+    out: Path,
+    settings: Settings,
+    *,
+    portal: BlockingPortal,
+    probe: Probe | None = None,
+    resume: bool = False,
 ) -> None:
     """Train the policy in `base` for `settings.steps` updates and save it to `out/policy`.
 
@@ -46,6 +53,7 @@ def train_grpo(
         base: checkpoint folder to start from.
         out: run folder; trainer checkpoints go to `out/checkpoints`.
         settings: see Settings.
+        portal: the event loop on which the environments live.
         probe: called before the first update, every `probe_every` updates, and after the last.
         resume: continue from the newest checkpoint in `out`, curriculum included.
 
@@ -57,24 +65,23 @@ def train_grpo(
     if checkpoint is not None:
         practice.curriculum.restore(json.loads((checkpoint / CURRICULUM_FILE).read_text(encoding="utf-8")))
         practice.rewind(int(checkpoint.name.rpartition("-")[2]))
-    with start_blocking_portal() as portal:
-        trainer = GRPOTrainer(
-            model=policy.model,
-            reward_funcs=_outcome,
-            args=_config(out, settings, policy.temperature),
-            train_dataset=Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
-            processing_class=policy.tokenizer,
-            rollout_func=_rollout_func(practice, policy, codec, portal),
-            callbacks=[_Bookkeeper(practice, policy, codec, portal, settings, probe)],
-        )
-        if trainer.accelerator.num_processes > 1:
-            raise InvalidInput("training runs in one process so far: start it without a multi-process launcher")
-        policy.model = trainer.model
-        trainer.remove_callback(PrinterCallback)
-        with warnings.catch_warnings():
-            # TRL 1.16 still asks transformers for this by its old name
-            warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer = GRPOTrainer(
+        model=policy.model,
+        reward_funcs=_outcome,
+        args=_config(out, settings, policy.temperature),
+        train_dataset=Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
+        processing_class=policy.tokenizer,
+        rollout_func=_rollout_func(practice, policy, codec, portal),
+        callbacks=[_Bookkeeper(practice, policy, codec, portal, settings, probe)],
+    )
+    if trainer.accelerator.num_processes > 1:
+        raise InvalidInput("training runs in one process so far: start it without a multi-process launcher")
+    policy.model = trainer.model
+    trainer.remove_callback(PrinterCallback)
+    with warnings.catch_warnings():
+        # TRL 1.16 still asks transformers for this by its old name
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     policy.model.save_pretrained(out / "policy")
     policy.tokenizer.save_pretrained(out / "policy")
 

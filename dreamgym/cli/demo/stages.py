@@ -1,0 +1,221 @@
+"""The stages of the demonstration; each leaves a file and finds what an interrupted run left.
+
+collect → seed → an unchanged agent plays → warm start → GRPO in the dream → what that is worth in the real game.
+The dream is made of recorded play and no real step is taken while training. The real game only measures, on test tasks
+that nothing else touches, and the last checkpoint is the one that counts: no choice is made by looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from dreamgym.cli.collect import play_behaviour
+from dreamgym.cli.demo.measure import measure
+from dreamgym.cli.demo.report import write_report
+from dreamgym.cli.demo.side_by_side import side_by_side
+from dreamgym.cli.train import Run, run_training
+from dreamgym.cli.wiring import Against, opened_store, say
+from dreamgym.environment import load_real, read_jsonl
+from dreamgym.training import Settings
+from dreamgym.types import JsonObject, Source, Task, Trajectory
+
+ENV = "coin"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    worlds: int = 400
+    episodes_per_world: int = 10
+    warm_episodes: int = 1500
+    warm_steps: int = 200
+    seeds: int = 3
+    """Training runs in the dream, and as many with the history withheld from retrieval."""
+    steps: int = 75
+    probe_every: int = 25
+    curve_tasks: int = 300
+    """The first test tasks: the curves."""
+    final_tasks: int = 500
+    """The last test tasks: the table."""
+
+
+QUICK = Size(
+    worlds=40,
+    warm_episodes=400,
+    warm_steps=60,
+    seeds=1,
+    steps=6,
+    probe_every=3,
+    curve_tasks=40,
+    final_tasks=60,
+)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One training run of the demonstration."""
+
+    name: str
+    seed: int
+    knows_history: bool
+
+
+class Demo:
+    """One run of the demonstration.
+
+    Args:
+        folder: where everything goes.
+        size: how much of everything.
+        dsn: a PostgreSQL server that may create a database; None for the embedded one.
+    """
+
+    def __init__(self, folder: Path, size: Size, dsn: str | None) -> None:
+        self.folder = folder
+        self.size = size
+        self.real = load_real(ENV)
+        self._server_dsn = dsn
+        self._began = time.monotonic()
+        self.seconds: dict[str, float] = {}
+        self.arms = [
+            Arm(f"{kind}-{seed}", seed, kind == "dream") for seed in range(size.seeds) for kind in ("dream", "control")
+        ]
+
+    def run(self) -> None:
+        """Go through all stages and write the report."""
+        dsn = asyncio.run(self._scratch_database())
+        recorded = self._timed("collect", self._collect)
+        self._timed("seed", partial(asyncio.run, self._seed(recorded, dsn)))
+        self._timed("play", partial(side_by_side, self.folder, ENV, self.real.tasks("test")[0], dsn, self.say))
+        self._timed("warm start", partial(self._warm_start, recorded))
+        self._timed("train", partial(self._train, dsn))
+        self.say("6/6 measure: every policy on the same tasks, in the dream and in the real game")
+        results = self._timed("measure", partial(asyncio.run, measure(self, dsn)))
+        report = {
+            "environment": ENV,
+            "size": asdict(self.size),
+            "recorded": {"episodes": len(recorded), "real_steps": sum(len(t.transitions) for t in recorded)},
+            "seconds": {**self.seconds, "total": round(time.monotonic() - self._began)},
+            **results,
+        }
+        write_report(report, self.folder)
+        self.say(f"report.md, report.json and report.png are in {self.folder}")
+
+    def say(self, text: str) -> None:
+        """Talk to the person, with the time since the start."""
+        elapsed = int(time.monotonic() - self._began)
+        say(f"[{elapsed // 60:02d}:{elapsed % 60:02d}] {text}")
+
+    def _timed(self, stage: str, work):  # type: ignore[no-untyped-def]
+        began = time.monotonic()
+        result = work()
+        self.seconds[stage] = round(time.monotonic() - began, 1)
+        return result
+
+    async def _scratch_database(self) -> str:
+        from dreamgym.replay.postgres import scratch_database
+
+        name = "dreamgym_" + "".join(c if c.isalnum() else "_" for c in self.folder.name.lower())
+        return await scratch_database(self._server_dsn, name)
+
+    def _collect(self) -> list[Trajectory]:
+        self.say("1/6 collect: playing the real game, well and deliberately badly")
+        file = self.folder / "recorded.jsonl"
+        if not file.exists():
+            tasks = self.real.tasks("train")[: self.size.worlds]
+            mixed = asyncio.run(self._played("mixed", tasks, len(tasks) * self.size.episodes_per_world, seed=100_000))
+            noisy = asyncio.run(self._played("noisy", tasks, self.size.warm_episodes, seed=0))
+            part = file.with_suffix(".part")
+            part.write_text("".join(t.model_dump_json() + "\n" for t in [*noisy, *mixed]), encoding="utf-8")
+            part.rename(file)
+        return read_jsonl(file, Trajectory)
+
+    async def _played(self, behaviour: str, tasks: Sequence[Task], episodes: int, *, seed: int) -> list[Trajectory]:
+        played: list[Trajectory] = []
+        chosen, spec = self.real.behaviours[behaviour], self.real.spec
+        async for trajectory in play_behaviour(
+            spec, self.real.create, chosen, tasks, episodes, seed=seed, source=Source.REAL
+        ):
+            played.append(trajectory)
+            if len(played) % 1000 == 0 or len(played) == episodes:
+                won = sum(t.success for t in played) / len(played)
+                self.say(f"    {behaviour} play: {len(played)} of {episodes} episodes, {won:.0%} successful")
+        return played
+
+    async def _seed(self, recorded: Sequence[Trajectory], dsn: str) -> None:
+        self.say("2/6 seed: storing it in PostgreSQL, with embeddings")
+        async with opened_store(dsn) as store:
+            for start in range(0, len(recorded), 500):
+                await store.buffer.add(recorded[start : start + 500])
+                self.say(f"    {min(start + 500, len(recorded))} of {len(recorded)} episodes")
+
+    def _warm_start(self, recorded: Sequence[Trajectory]) -> None:
+        from dreamgym_integrations.trainers.sft import clone
+        from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+        self.say("4/6 warm start: a policy of 110 thousand parameters imitates mostly random play")
+        if (self.folder / "warm" / "config.json").exists():
+            return
+        noisy = recorded[: self.size.warm_episodes]
+        create_tiny_policy(recorded, self.folder / "untrained", seed=0)
+        clone(
+            self.real.spec,
+            noisy,
+            self.folder / "untrained",
+            self.folder / "warm",
+            steps=self.size.warm_steps,
+            batch=32,
+            learning_rate=3e-3,
+            seed=0,
+        )
+
+    def _train(self, dsn: str) -> None:
+        self.say("5/6 train: GRPO inside the dream, through the server; the real game is only looked at")
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+            running = [pool.submit(train_arm, self.folder, arm, self.size, dsn, self._began) for arm in self.arms]
+            for finished in as_completed(running):
+                finished.result()
+
+
+def train_arm(folder: Path, arm: Arm, size: Size, dsn: str, began: float) -> None:
+    """Train one arm in this process, or find that it is done."""
+    out, real = folder / arm.name, load_real(ENV)
+    if (out / "policy" / "config.json").exists():
+        return
+    out.mkdir(exist_ok=True)
+    start = time.monotonic()
+    run_training(
+        Run(
+            spec=real.spec,
+            env=ENV,
+            against=Against.DREAM,
+            base=folder / "warm",
+            out=out,
+            settings=Settings(steps=size.steps, seed=arm.seed, probe_every=size.probe_every),
+            probe_tasks=real.tasks("test")[: size.curve_tasks],
+            model="nearest",
+            dsn=dsn,
+            server_flags=() if arm.knows_history else ("--withhold-history",),
+            resume=True,
+            on_note=partial(_show, arm.name, began),
+        )
+    )
+    (out / "seconds.json").write_text(json.dumps(round(time.monotonic() - start, 1)), encoding="utf-8")
+
+
+def _show(arm: str, began: float, line: JsonObject) -> None:
+    elapsed = int(time.monotonic() - began)
+    clock = f"[{elapsed // 60:02d}:{elapsed % 60:02d}]     {arm:<10} update {line['step']:>3}"
+    if "real_success" in line:
+        say(f"{clock}: {float(str(line['real_success'])):.0%} of {line['real_episodes']} REAL test episodes successful")
+    elif int(str(line["step"])) % 5 == 0:
+        say(f"{clock}: {float(str(line['inside_success'])):.0%} successful in the dream")

@@ -1,0 +1,131 @@
+"""What several verbs need: their common options, the store, environments, and a server in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import Environment, EnvironmentSpec, real_of
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.types import Task
+
+if TYPE_CHECKING:
+    from dreamgym.replay.postgres import Store
+
+
+class Against(StrEnum):
+    """Where an episode is played."""
+
+    DREAM = "dream"
+    REAL = "real"
+
+
+EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
+Dsn = Annotated[
+    str | None, typer.Option(envvar="DREAMGYM_DSN", help="PostgreSQL with pgvector. Default: the embedded server.")
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", help="Experience model: nearest, local, a checkpoint folder, http://host/v1, …."),
+]
+PolicyUrl = Annotated[
+    str | None,
+    typer.Option(envvar="OPENAI_BASE_URL", help="Chat completions endpoint of the model behind the agent."),
+]
+Seed = Annotated[int, typer.Option(help="Fixes every random draw.")]
+
+
+def say(text: str) -> None:
+    """Talk to the person; results go to stdout."""
+    typer.echo(text, err=True)
+
+
+@asynccontextmanager
+async def opened_store(dsn: str | None) -> AsyncIterator[Store]:
+    """The store at a DSN, or on the embedded server."""
+    from dreamgym.replay.postgres import open_store
+
+    store = await open_store(dsn, load_encoder(None))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def environment_maker(
+    spec: EnvironmentSpec, against: Against, model: ExperienceModel | None, buffer: ReplayBuffer
+) -> Callable[[], Environment]:
+    """Make environments in this process: the real one, or a dream of it."""
+    if against is Against.REAL:
+        return real_of(spec).create
+    if model is None:
+        raise InvalidInput("a dream needs an experience model")
+    return lambda: DreamEnvironment(spec, model, buffer)
+
+
+def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:
+    """The tasks of a split of the real environment, or of the folder where there is none."""
+    if spec.adapter is not None and split is not None:
+        return real_of(spec).tasks(split)
+    tasks = [task for task in spec.tasks if split is None or task.metadata.get("split", split) == split]
+    if not tasks:
+        raise InvalidInput(f"environment {spec.name!r} has no tasks" + (f" of split {split!r}" if split else ""))
+    return tasks
+
+
+@contextmanager
+def server(
+    env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
+) -> Iterator[str]:
+    """`dreamgym-serve` in a process of its own, on a free port of this machine; yields its URL.
+
+    Raises:
+        EnvironmentUnavailable: it did not come up.
+    """
+    port = _free_port()
+    command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
+    command += ["--real"] if against is Against.REAL else []
+    command += ["--model", model] if model and against is Against.DREAM else []
+    command += ["--dsn", dsn] if dsn else []
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(url, process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], limit_s: float = 120) -> None:
+    import httpx2
+
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise EnvironmentUnavailable(f"dreamgym-serve ended with exit code {process.returncode}; see above")
+        try:
+            if httpx2.get(f"{url}/healthz", timeout=2).status_code == 200:
+                return
+        except httpx2.HTTPError:
+            time.sleep(0.1)
+    raise EnvironmentUnavailable(f"dreamgym-serve did not answer within {limit_s:.0f} s")
