@@ -1,0 +1,186 @@
+"""The curriculum practises what is solved only sometimes, keeps the given tasks covered, and can be continued."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym import (
+    EnvironmentSpec,
+    Origin,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, variation
+from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.curriculum.value import group_variance
+from dreamgym.errors import InvalidInput
+from dreamgym.llm import ScriptedLLM
+
+rewards = st.lists(st.one_of(st.none(), st.sampled_from([0.0, 1.0])), max_size=12)
+
+
+def tasks(n: int) -> list[Task]:
+    return [Task(id=f"t{i}", env="rooms", instruction="find it", initial_state="hall") for i in range(n)]
+
+
+@given(rewards)
+def test_the_value_of_a_task_is_p_times_one_minus_p(rewards_G: list[float | None]) -> None:
+    valid = [reward for reward in rewards_G if reward is not None]
+    value = group_variance(rewards_G)
+    if len(valid) < 2:
+        assert value is None
+    else:
+        p = sum(valid) / len(valid)
+        assert value == pytest.approx(p * (1 - p))
+        assert value <= 0.25
+
+
+@given(share=st.floats(0, 1), n=st.integers(1, 20), generated=st.integers(0, 30), iteration=st.integers(0, 50))
+def test_at_most_the_share_of_an_iteration_is_generated(share: float, n: int, generated: int, iteration: int) -> None:
+    curriculum = Curriculum(tasks(5), share=share, seed=1)
+    curriculum.add(variation(task, "find it", f"room {i}") for i, task in enumerate(tasks(generated)))
+    sampled = curriculum.sample(n, iteration)
+    assert len(sampled) == n
+    assert sum(task.origin is Origin.GENERATED for task in sampled) <= share * n
+
+
+def test_the_same_iteration_draws_the_same_tasks_and_another_one_others() -> None:
+    curriculum = Curriculum(tasks(50), share=0, seed=3)
+    assert curriculum.sample(8, 4) == curriculum.sample(8, 4)
+    assert curriculum.sample(8, 4) != curriculum.sample(8, 5)
+
+
+def test_half_solved_tasks_are_the_most_valuable_and_solved_ones_are_no_parents() -> None:
+    curriculum = Curriculum(tasks(3), share=0.5, seed=0)
+    easy, half, rare = tasks(3)
+    curriculum.record(easy, [1.0, 1.0, 1.0, 1.0])
+    curriculum.record(half, [1.0, 0.0, 1.0, 0.0])
+    curriculum.record(rare, [1.0, 0.0, 0.0, 0.0])
+    assert [task.id for task in curriculum.most_valuable(5)] == [half.id, rare.id]
+
+
+def test_a_generated_task_that_teaches_nothing_is_dropped() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    curriculum.record(new, [0.0, 0.0, 0.0])
+    assert curriculum.generated == ()
+
+
+def test_a_failed_group_says_nothing_about_its_task() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    assert curriculum.record(new, [None, None, 1.0]) is None
+    assert curriculum.generated == (new,)
+
+
+def test_a_restored_curriculum_goes_on_as_the_saved_one_would() -> None:
+    saved = Curriculum(tasks(20), share=0.5, seed=2)
+    saved.add(variation(task, "find it", "cellar") for task in tasks(4))
+    saved.record(tasks(1)[0], [1.0, 0.0])
+    restored = Curriculum(tasks(20), share=0.5, seed=2)
+    restored.restore(json.loads(json.dumps(saved.state())))
+    assert restored.sample(8, 9) == saved.sample(8, 9)
+    assert restored.most_valuable(3) == saved.most_valuable(3)
+
+
+def test_a_curriculum_without_tasks_says_what_to_do() -> None:
+    with pytest.raises(InvalidInput, match="dreamgym collect"):
+        Curriculum([], share=0, seed=0)
+
+
+def rooms(*steps: tuple[str, str, float]) -> Trajectory:
+    """One recorded episode in world t0: (state, next state, reward)."""
+    return Trajectory(
+        id="-".join(state for state, _, _ in steps),
+        task=tasks(1)[0],
+        transitions=tuple(
+            Transition(
+                state=state,
+                action=ToolCall(name="act", arguments={"command": f"to {there}"}),
+                result=StepResult(observation=there, reward=reward, terminated=reward > 0),
+                next_state=there,
+                provenance=Provenance(tier=Tier.REAL),
+            )
+            for state, there, reward in steps
+        ),
+        source=Source.REAL,
+        stop_reason=StopReason.TERMINATED,
+        world="t0",
+    )
+
+
+@pytest.fixture
+def recorded() -> RecordedWorlds:
+    return RecordedWorlds(
+        [
+            rooms(("hall", "kitchen", 0), ("kitchen", "cellar", 0), ("cellar", "won", 1)),
+            rooms(("hall", "attic", 0), ("attic", "roof", 0)),
+        ]
+    )
+
+
+@pytest.fixture
+def spec() -> EnvironmentSpec:
+    return EnvironmentSpec(name="rooms", tools_list={"tools": [{"name": "act"}]}, max_steps=5, deterministic=True)
+
+
+def test_only_states_from_which_recorded_steps_lead_to_success_are_starts(recorded: RecordedWorlds) -> None:
+    assert recorded.starts("t0", 5) == {"cellar": 1, "kitchen": 2, "hall": 3}
+    assert recorded.starts("t0", 2) == {"cellar": 1, "kitchen": 2}
+    assert recorded.starts("unknown", 5) == {}
+
+
+@pytest.mark.anyio
+async def test_a_variation_of_a_recorded_task_starts_elsewhere_in_its_world_and_can_be_solved(
+    spec: EnvironmentSpec, recorded: RecordedWorlds
+) -> None:
+    (varied,) = await StartVariation(spec, recorded).vary(tasks(1), seed=0)
+    assert varied.initial_state in {"kitchen", "cellar"}
+    assert (varied.world, varied.parent_id, varied.origin) == ("t0", "t0", Origin.GENERATED)
+
+
+@pytest.mark.anyio
+async def test_a_task_whose_world_was_never_solved_is_not_varied(spec: EnvironmentSpec) -> None:
+    unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
+    assert await StartVariation(spec, unsolved).vary(tasks(1), seed=0) == []
+
+
+def proposals(*pairs: tuple[str, str | None]) -> str:
+    return json.dumps({"variations": [{"instruction": i, "initial_state": s} for i, s in pairs]})
+
+
+SELECT_FIRST = json.dumps({"reasoning": "hard but feasible", "selection": 1})
+
+
+@pytest.mark.anyio
+async def test_the_model_proposes_and_selects_and_only_playable_proposals_reach_the_selection(
+    spec: EnvironmentSpec, recorded: RecordedWorlds
+) -> None:
+    llm = ScriptedLLM([proposals(("find it", "roof"), ("win at once", "cellar"), ("find it", "kitchen")), SELECT_FIRST])
+    (varied,) = await LanguageVariation(spec, llm, recorded).vary(tasks(1), seed=0)
+    assert (varied.instruction, varied.initial_state) == ("find it", "kitchen")
+    assert '"roof"' not in llm.asked[1][0].content
+
+
+@pytest.mark.anyio
+async def test_without_a_recorded_world_the_instruction_is_varied(spec: EnvironmentSpec) -> None:
+    llm = ScriptedLLM([proposals(("book two rooms", None), ("find it", "hall")), SELECT_FIRST])
+    (varied,) = await LanguageVariation(spec, llm, RecordedWorlds([])).vary(tasks(1), seed=0)
+    assert varied.instruction == "book two rooms"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answers", [["no JSON"], [proposals(("book two rooms", None)), '{"selection": 7}']])
+async def test_a_model_that_answers_rubbish_yields_no_task(spec: EnvironmentSpec, answers: list[str]) -> None:
+    assert await LanguageVariation(spec, ScriptedLLM(answers), RecordedWorlds([])).vary(tasks(1), seed=0) == []
