@@ -111,7 +111,7 @@ class RemoteEnvironment:
         match meta.get("dreamgym/uncounted"):
             case "unavailable":
                 raise EnvironmentUnavailable(text)
-            case "ended":
+            case "ended" | "closed":
                 raise EpisodeFinished(text)
             case "refused":
                 return StepResult(observation=text, is_error=True)

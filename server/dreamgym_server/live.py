@@ -32,7 +32,7 @@ class Answer:
     truncated: bool = False
     structured: JsonObject | None = None
     uncounted: str = ""
-    """Why this is no step: `refused`, `unavailable` or `ended`; empty for a step."""
+    """Why this is no step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
 
 
 @dataclass
@@ -76,5 +76,5 @@ def ended(episode: Episode) -> Answer:
         is_error=True,
         terminated=not by_limit,
         truncated=by_limit,
-        uncounted="ended",
+        uncounted="closed" if episode.stop_reason is StopReason.CLOSED else "ended",
     )

@@ -180,6 +180,8 @@ class AgentDoor:
         action = ToolCall(name=params.name, arguments=params.arguments or {})
         try:
             answer = await self._answer(visit, env, action, ctx)
+            if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
+                raise UnknownEpisode(visit.episode)
         except UnknownEpisode as error:
             visit.status = 404
             raise MCPError(INVALID_PARAMS, str(error)) from error

@@ -1,0 +1,159 @@
+"""A counter as a real environment, the same counter dreamed, and real servers around both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from dreamgym_server.build import build
+from dreamgym_server.running import running
+from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EpisodeFinished, StoreError
+from dreamgym.experience.model import Prediction, Query
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.episodes import Episode, EpisodeStore
+from dreamgym.replay.memory import MemoryEpisodeStore
+from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall
+
+ADD_TOOL: JsonObject = {
+    "name": "add",
+    "x-vendor": {"z": 1, "a": [None, 2.5]},
+    "description": "Add to the counter; the goal ends the task.",
+    "inputSchema": {
+        "type": "object",
+        "required": ["n"],
+        "properties": {"n": {"type": "integer", "minimum": 0}, "a": {"type": "string"}},
+        "additionalProperties": False,
+    },
+    "execution": {"taskSupport": "forbidden"},
+}
+PEEK_TOOL: JsonObject = {"name": "peek", "inputSchema": {"type": "object"}}
+
+
+def counter_spec(name: str = "counter", **fields: object) -> EnvironmentSpec:
+    """A counter that is solved at 10."""
+    return EnvironmentSpec.model_validate(
+        {
+            "name": name,
+            "tools_list": {"tools": [ADD_TOOL, PEEK_TOOL], "vendorNote": "kept"},
+            "max_steps": 20,
+            "tasks": [
+                Task(id=f"{name}-{i}", env=name, instruction=f"Reach 10, start at {i}.", initial_state=f"count {i}")
+                for i in range(3)
+            ],
+            **fields,
+        }
+    )
+
+
+class CounterEnvironment:
+    """The real thing. `jitter` makes a world that cannot be replayed."""
+
+    created: int = 0
+
+    def __init__(self, spec: EnvironmentSpec, salt: str = "") -> None:
+        self._spec, self._salt = spec, salt
+        self._count: int | None = None
+        self.closed = False
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        return self._spec.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        self._count = int((task.initial_state or "count 0").split()[-1])
+        return StepResult(observation=f"count {self._count}{self._salt}")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        if self._count is None or self._count >= 10:
+            raise EpisodeFinished("over")
+        self._count = count_after(self._count, action)
+        return StepResult(
+            observation=f"count {self._count}{self._salt}",
+            reward=1.0 if self._count == 10 else 0.0,
+            terminated=self._count >= 10,
+        )
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def count_after(count: int, action: ToolCall) -> int:
+    """What the counter shows after the action."""
+    n = action.arguments.get("n", 0)
+    assert isinstance(n, int)
+    return count + n
+
+
+class CounterModel:
+    """Dreams the counter. `before` runs inside every prediction: to wait, to fail, to look around."""
+
+    name = "counter-model"
+    demonstrations = 2
+    learns_from_dreams = False
+
+    def __init__(self) -> None:
+        self.before: Callable[[Query], object] = lambda query: None
+        self.asked: list[Query] = []
+
+    async def predict(self, query: Query) -> Prediction:
+        self.asked.append(query)
+        waiting = self.before(query)
+        if waiting is not None:
+            await waiting  # type: ignore[misc]
+        count = count_after(int(query.state.split()[-1]), query.action)
+        return Prediction(
+            reasoning="it adds up",
+            observation=f"count {count}",
+            next_state=f"count {count}",
+            success=count == 10,
+            terminated=count >= 10,
+            provenance=Provenance(tier=Tier.MODEL, model=self.name, seed=query.seed),
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+class BreakableStore(MemoryEpisodeStore):
+    """Fails like a database that went away, while `broken`."""
+
+    broken = False
+
+    async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
+        self._check()
+        return await super().create(episode, idempotency_key=idempotency_key)
+
+    async def load(self, episode_id: str) -> Episode:
+        self._check()
+        return await super().load(episode_id)
+
+    def _check(self) -> None:
+        if self.broken:
+            raise StoreError("the database cannot be reached: start it")
+
+
+class Stage:
+    """Servers over one buffer and one episode store; starting a second one is a restart."""
+
+    def __init__(self, buffer: ReplayBuffer, episodes: EpisodeStore) -> None:
+        self.buffer, self.episodes = buffer, episodes
+        self.model = CounterModel()
+
+    def dream(self, spec: EnvironmentSpec | None = None) -> DreamWorlds:
+        return DreamWorlds(spec or counter_spec(), self.model, self.buffer)
+
+    def real(self, spec: EnvironmentSpec | None = None, salt: str = "") -> RealWorlds:
+        spec = spec or counter_spec()
+        return RealWorlds(spec, lambda: CounterEnvironment(spec, salt))
+
+    @asynccontextmanager
+    async def serve(self, *worlds: Worlds, **options: Any) -> AsyncIterator[tuple[str, httpx2.AsyncClient]]:
+        """A server and an HTTP client of it."""
+        app = build(worlds or [self.dream()], self.buffer, self.episodes, **options)
+        async with running(app) as url, httpx2.AsyncClient(base_url=url) as http:
+            yield url, http

@@ -1,0 +1,292 @@
+"""The agent's door: what an MCP client of either era sees, and what it must never see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from server_stage import ADD_TOOL, BreakableStore, Stage, counter_spec
+
+pytestmark = pytest.mark.anyio
+
+MODES = ["legacy", "auto", "2026-07-28"]
+HANDSHAKE = {"mcp-protocol-version": "2025-11-25"}
+MODERN = {"mcp-protocol-version": "2026-07-28"}
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+async def create(http: httpx2.AsyncClient, env: str = "counter", **order: Any) -> dict[str, Any]:
+    """A new episode."""
+    answer = await http.post(f"/envs/{env}/episodes", json=order)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def ask(
+    http: httpx2.AsyncClient, url: str, method: str, params: dict[str, Any], headers: dict[str, str]
+) -> httpx2.Response:
+    """One raw JSON-RPC request."""
+    if headers.get("mcp-protocol-version") == "2026-07-28":
+        params = {**params, "_meta": ENVELOPE}
+        headers = {**headers, "mcp-method": method, **({"mcp-name": params["name"]} if "name" in params else {})}
+    return await http.post(
+        url,
+        json={"jsonrpc": "2.0", "id": 7, "method": method, "params": params},
+        headers={"accept": "application/json, text/event-stream", **headers},
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_an_episode_is_played_to_its_end(stage: Stage, mode: str, kind: str) -> None:
+    world = stage.dream() if kind == "dream" else stage.real()
+    async with stage.serve(world) as (_, http):
+        made = await create(http, task_id="counter-1")
+        async with Client(made["mcp_url"], mode=mode) as client:
+            first = await client.call_tool("add", {"n": 4})
+            last = await client.call_tool("add", {"n": 5})
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert made["observation"] == "count 1"
+    assert [first.content[0].text, last.content[0].text] == ["count 5", "count 10"]
+    assert [state[key] for key in ("step", "reward", "terminated", "stop_reason")] == [2, 1.0, True, "terminated"]
+    assert state["trajectory"]["source"] == ("synthetic" if kind == "dream" else "real")
+
+
+@pytest.mark.parametrize("headers", [HANDSHAKE, MODERN])
+async def test_the_tool_listing_is_the_recorded_one_byte_for_byte(stage: Stage, headers: dict[str, str]) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        listed = (await ask(http, made["mcp_url"], "tools/list", {}, headers)).text
+    recorded = json.dumps(counter_spec().tools_list["tools"], separators=(",", ":"))
+    assert f'"tools":{recorded}' in listed
+    assert '"vendorNote":"kept"' in listed
+
+
+async def test_a_listing_has_one_page_and_refuses_a_cursor(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        answer = (await ask(http, made["mcp_url"], "tools/list", {"cursor": "x"}, HANDSHAKE)).json()
+    assert answer["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_server_presents_itself_as_the_environment(stage: Stage, mode: str) -> None:
+    async with stage.serve(stage.dream(), stage.dream(counter_spec("other"))) as (_, http):
+        made = await create(http, "other")
+        async with Client(made["mcp_url"], mode=mode) as client:
+            await client.list_tools()
+            listed = await client.call_tool("peek", {})
+            if mode != "2026-07-28":  # that mode never asks who the server is
+                assert client.server_info is not None
+                assert client.server_info.name == "other"
+    if mode != "legacy":
+        assert listed.meta["io.modelcontextprotocol/serverInfo"]["name"] == "other"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_agent_sees_the_real_tools_and_no_reward(stage: Stage, mode: str) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            result = await client.call_tool("add", {"n": 10})
+            assert client.server_capabilities.prompts is None
+            assert client.server_capabilities.resources is None
+    assert names == ["add", "peek"]
+    assert result.content[0].text == "count 10"
+    assert result.structured_content is None
+    assert result.meta["dreamgym/reward"] == 1.0
+    assert "reward" not in json.dumps([block.model_dump() for block in result.content])
+
+
+async def test_a_hidden_reward_is_in_no_part_of_the_answer(stage: Stage) -> None:
+    async with stage.serve(hides_reward=True) as (_, http):
+        made = await create(http)
+        answer = await ask(http, made["mcp_url"], "tools/call", {"name": "add", "arguments": {"n": 10}}, MODERN)
+    assert "reward" not in answer.text
+    assert answer.json()["result"]["_meta"]["dreamgym/terminated"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({}, "'n' is a required property"),
+        ({"n": "four"}, "n: 'four' is not of type 'integer'"),
+        ({"n": -1}, "n: -1 is less than the minimum of 0"),
+        ({"n": 1, "m": 2}, "'m' was unexpected"),
+        ({"n": 1, "a": "x" * 70_000}, "the arguments exceed 65536 bytes"),
+    ],
+)
+async def test_arguments_off_the_schema_are_a_tool_error_before_any_model_is_asked(
+    stage: Stage, arguments: dict[str, Any], named: str
+) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"]) as client:
+            result = await client.call_tool("add", arguments)
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert result.is_error
+    assert named in result.content[0].text
+    assert result.content[0].text.startswith("Input validation error")
+    assert stage.model.asked == []
+    assert state["step"] == 0
+
+
+async def test_arguments_nested_beyond_reason_are_refused_and_harm_nothing(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        deep = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"peek","arguments":{"a":%s}}}' % (
+            "[" * 20_000 + "]" * 20_000
+        )
+        answer = await http.post(
+            made["mcp_url"], content=deep, headers={"accept": "application/json", "content-type": "application/json"}
+        )
+        async with Client(made["mcp_url"]) as client:
+            after = await client.call_tool("add", {"n": 1})
+    assert answer.status_code in {200, 400}
+    assert "error" in answer.text.lower()
+    assert after.meta["dreamgym/step"] == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_wrong_tool_is_a_tool_error_and_no_step(stage: Stage, mode: str) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            result = await client.call_tool("nope", {})
+    assert result.is_error
+    assert result.content[0].text == "MCP error -32602: Tool nope not found"
+    assert result.meta["dreamgym/step"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_finished_episode_refuses_another_call(stage: Stage, mode: str) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            await client.call_tool("add", {"n": 10})
+            again = await client.call_tool("add", {"n": 1})
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert again.is_error
+    assert again.content[0].text == "The session has ended."
+    assert again.meta["dreamgym/terminated"] is True
+    assert "dreamgym/reward" not in again.meta
+    assert state["step"] == 1
+
+
+@pytest.mark.parametrize("headers", [HANDSHAKE, MODERN])
+async def test_an_unknown_episode_is_not_found(stage: Stage, headers: dict[str, str]) -> None:
+    async with stage.serve() as (_, http):
+        answer = await ask(http, "/envs/counter/episodes/nope/mcp", "tools/call", {"name": "peek"}, headers)
+    assert answer.status_code == 404
+    assert "unknown episode 'nope': it was closed, expired, or never started" in answer.text
+
+
+async def test_an_episode_of_another_environment_is_unknown_here(stage: Stage) -> None:
+    async with stage.serve(stage.dream(), stage.dream(counter_spec("other"))) as (_, http):
+        made = await create(http, "other")
+        path = f"/envs/counter/episodes/{made['episode']}"
+        call = await ask(http, f"{path}/mcp", "tools/call", {"name": "peek"}, HANDSHAKE)
+        assert [call.status_code, (await http.get(path)).status_code] == [404, 404]
+
+
+async def test_an_unknown_environment_is_not_found_and_the_others_are_listed(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        answer = await ask(http, "/envs/nope/mcp", "tools/list", {}, HANDSHAKE)
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "unknown environment 'nope': there is counter"}
+
+
+async def test_a_stream_or_a_deletion_at_an_episodes_url_is_not_allowed(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        statuses = [(await http.request(verb, made["mcp_url"])).status_code for verb in ("GET", "DELETE")]
+    assert statuses == [405, 405]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_episode_header_names_the_episode_at_the_bare_url(stage: Stage, mode: str) -> None:
+    async with stage.serve() as (url, http):
+        made = await create(http, task_id="counter-2")
+        async with httpx2.AsyncClient(headers={"X-DreamGym-Episode": made["episode"]}) as named:
+            for expected in ("count 4", "count 6"):  # a session per call, as some clients have it
+                transport = streamable_http_client(f"{url}/envs/counter/mcp", http_client=named)
+                async with Client(transport, mode=mode) as client:
+                    assert (await client.call_tool("add", {"n": 2})).content[0].text == expected
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_bare_url_gives_each_session_an_episode_of_the_first_task(stage: Stage, mode: str) -> None:
+    async def life(url: str, n: int) -> list[str]:
+        async with Client(f"{url}/envs/counter/mcp", mode=mode) as client:
+            return [(await client.call_tool("add", {"n": n})).content[0].text for _ in range(3)]
+
+    async with stage.serve() as (url, _):
+        lives = await asyncio.gather(life(url, 1), life(url, 2))
+    assert lives == [["count 1", "count 2", "count 3"], ["count 2", "count 4", "count 6"]]
+
+
+async def test_a_client_without_a_handshake_is_told_that_the_bare_url_names_no_episode(stage: Stage) -> None:
+    async with stage.serve() as (url, http):
+        answer = await ask(http, "/envs/counter/mcp", "tools/call", {"name": "peek"}, MODERN)
+        async with Client(f"{url}/envs/counter/mcp", mode="2026-07-28") as client:
+            with pytest.raises(MCPError, match="names no episode"):
+                await client.call_tool("add", {"n": 1})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == -32022
+    assert "2025-11-25" in answer.json()["error"]["data"]["supported"]
+
+
+@pytest.mark.parametrize("plays", [True, False])
+async def test_a_deleted_session_is_not_found_even_after_a_restart(stage: Stage, plays: bool) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    call = ("tools/call", {"name": "add", "arguments": {"n": 1}})
+    async with stage.serve() as (_, http):
+        opened = await ask(http, "/envs/counter/mcp", "initialize", hello, {})
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], **HANDSHAKE}
+        if plays:
+            assert (await ask(http, "/envs/counter/mcp", *call, session)).status_code == 200
+        assert (await http.delete("/envs/counter/mcp", headers=session)).status_code == 200
+        assert (await ask(http, "/envs/counter/mcp", "tools/list", {}, session)).status_code == 404
+    async with stage.serve() as (_, http):
+        assert (await ask(http, "/envs/counter/mcp", *call, session)).status_code == 404
+
+
+async def test_a_session_that_was_never_opened_is_not_found(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        call = {"name": "add", "arguments": {"n": 1}}
+        invented = await ask(http, "/envs/counter/mcp", "tools/call", call, {"mcp-session-id": "x", **HANDSHAKE})
+        none = await ask(http, "/envs/counter/mcp", "tools/call", call, HANDSHAKE)
+    assert [invented.status_code, none.status_code] == [404, 404]
+
+
+async def test_sixteen_parallel_episodes_keep_their_states_apart(stage: Stage) -> None:
+    async def play(http: httpx2.AsyncClient, number: int) -> tuple[list[str], dict[str, Any]]:
+        made = await create(http, task_id=f"counter-{number % 3}")
+        async with Client(made["mcp_url"], mode=MODES[number % 3]) as client:
+            seen = [(await client.call_tool("add", {"n": 1})).content[0].text for _ in range(number % 5)]
+        return seen, (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+
+    async with stage.serve(stage.dream()) as (_, http):
+        played = await asyncio.gather(*(play(http, number) for number in range(16)))
+    for number, (seen, state) in enumerate(played):
+        assert seen == [f"count {number % 3 + step}" for step in range(1, number % 5 + 1)]
+        assert state["step"] == number % 5
+
+
+async def test_neither_a_handshake_nor_a_listing_asks_the_database(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        assert isinstance(stage.episodes, BreakableStore)
+        stage.episodes.broken = True
+        async with Client(f"{url}/envs/counter/mcp", mode="legacy") as client:
+            assert (await client.list_tools()).tools[0].name == ADD_TOOL["name"]

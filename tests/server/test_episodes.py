@@ -1,0 +1,353 @@
+"""Episodes: one step at a time, none twice, none lost, whatever clients, models and processes do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from dreamgym_server.episodes import UNAVAILABLE, Episodes, Limits, NewEpisode
+from mcp import Client
+from server_stage import BreakableStore, Stage, counter_spec
+
+from dreamgym.errors import EnvironmentUnavailable, PredictionError, StoreError, UnknownEpisode
+from dreamgym.replay.episodes import Episode
+from dreamgym.types import Source, StopReason, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+ADD = ToolCall(name="add", arguments={"n": 1})
+
+
+class Someone:
+    """A client that is there, or gone."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        self.gone = gone
+
+    async def is_disconnected(self) -> bool:
+        return self.gone
+
+
+def episodes_of(stage: Stage, *, real: bool = False, **spec: Any) -> Episodes:
+    """A server process without its doors."""
+    world = (stage.real if real else stage.dream)(counter_spec(**spec))
+    return Episodes({"counter": world}, stage.episodes, stage.buffer)
+
+
+def hold(stage: Stage) -> tuple[asyncio.Event, asyncio.Event]:
+    """Make the model wait: (it was asked, let it answer)."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    def before(query: object) -> object:
+        asked.set()
+        return go_on.wait()
+
+    stage.model.before = before
+    return asked, go_on
+
+
+async def send_and_vanish(url: str, asked: asyncio.Event) -> None:
+    """A client that calls `add` and is gone before the answer."""
+    address = urlsplit(url)
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    params = {"name": "add", "arguments": {"n": 1}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    head = f"POST {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Accept: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    await writer.drain()
+    await asked.wait()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_parallel_calls_in_one_episode_are_taken_one_after_the_other(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            results = await asyncio.gather(*(client.call_tool("add", {"n": n}) for n in (1, 2, 3)))
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert sorted(result.meta["dreamgym/step"] for result in results) == [1, 2, 3]
+    assert state["step"] == 3
+    assert max(int(result.content[0].text.split()[-1]) for result in results) == 6
+
+
+async def test_two_identical_calls_of_a_waiting_client_are_two_steps(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            results = await asyncio.gather(*(client.call_tool("add", {"n": 1}) for _ in range(2)))
+    assert sorted(result.content[0].text for result in results) == ["count 1", "count 2"]
+
+
+async def test_a_resend_after_a_broken_connection_is_the_same_step(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        await send_and_vanish(made["mcp_url"], asked)
+        async with Client(made["mcp_url"]) as client:
+            again = asyncio.create_task(client.call_tool("add", {"n": 1}))
+            await asyncio.wait({again}, timeout=0)
+            go_on.set()
+            assert (await again).meta["dreamgym/step"] == 1
+            assert (await client.call_tool("add", {"n": 1})).meta["dreamgym/step"] == 2
+    assert len(stage.model.asked) == 2
+
+
+async def test_a_resend_joins_the_step_under_way_when_the_first_client_has_gone(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    episodes = episodes_of(stage)
+    async with episodes.running():
+        made = await episodes.create("counter", NewEpisode())
+        first = asyncio.create_task(episodes.call("counter", made.id, ADD, Someone(gone=True)))
+        await asked.wait()
+        second = asyncio.create_task(episodes.call("counter", made.id, ADD, Someone()))
+        await asyncio.wait({second}, timeout=0)
+        go_on.set()
+        assert (await first) == (await second)
+        assert (await second).step == 1
+        assert (await episodes.read("counter", made.id)).undelivered is False
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_answer_that_reached_nobody_is_given_to_the_resend_and_only_once(stage: Stage, restarts: bool) -> None:
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    first = await episodes.call("counter", made.id, ADD, Someone(gone=True))
+    episodes = episodes_of(stage) if restarts else episodes
+    resent = await episodes.call("counter", made.id, ADD, Someone())
+    third = await episodes.call("counter", made.id, ADD, Someone())
+    assert (first, resent.step, third.step) == (resent, 1, 2)
+    assert len(stage.model.asked) == 2
+
+
+async def test_the_last_answer_of_an_episode_is_redelivered_too(stage: Stage) -> None:
+    episodes = episodes_of(stage, max_steps=1)
+    made = await episodes.create("counter", NewEpisode())
+    first = await episodes.call("counter", made.id, ADD, Someone(gone=True))
+    assert first.truncated
+    assert await episodes.call("counter", made.id, ADD, Someone()) == first
+    assert (await episodes.call("counter", made.id, ADD, Someone())).uncounted == "ended"
+
+
+async def test_another_call_after_an_undelivered_answer_is_a_step_of_its_own(stage: Stage) -> None:
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    await episodes.call("counter", made.id, ADD, Someone(gone=True))
+    other = await episodes.call("counter", made.id, ToolCall(name="add", arguments={"n": 3}), Someone())
+    same = await episodes.call("counter", made.id, ADD, Someone())
+    assert [other.step, same.step] == [2, 3]
+
+
+async def test_a_client_that_cancels_its_request_makes_the_next_identical_call_a_resend(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        body = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
+        first = asyncio.create_task(http.post(made["mcp_url"], json=body, headers={"accept": "application/json"}))
+        await asked.wait()
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+        await http.post(made["mcp_url"], json=note, headers={"accept": "application/json"})
+        second = asyncio.create_task(http.post(made["mcp_url"], json=body, headers={"accept": "application/json"}))
+        await asyncio.wait({second}, timeout=0)
+        go_on.set()
+        steps = [(await answer).json()["result"]["_meta"]["dreamgym/step"] for answer in (first, second)]
+    assert steps == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_an_episode_goes_on_after_a_restart(stage: Stage, kind: str) -> None:
+    world = stage.dream if kind == "dream" else stage.real
+    async with stage.serve(world()) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={"task_id": "counter-2"})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 3})
+    async with stage.serve(world()) as (url, http):
+        async with Client(url + urlsplit(made["mcp_url"]).path) as client:
+            result = await client.call_tool("add", {"n": 5})
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert result.content[0].text == "count 10"
+    assert [t["next_state"] for t in state["trajectory"]["transitions"]] == ["count 5", "count 10"]
+
+
+async def test_a_real_world_that_does_not_come_back_the_same_ends_the_episode_as_an_error(stage: Stage) -> None:
+    async with stage.serve(stage.real()) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 3})
+    async with stage.serve(stage.real(salt="!")) as (url, http):
+        async with Client(url + urlsplit(made["mcp_url"]).path) as client:
+            result = await client.call_tool("add", {"n": 5})
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert result.is_error
+    assert "dreamgym/reward" not in result.meta
+    assert (state["stop_reason"], state["step"]) == ("error", 1)
+    assert "could not be restored" in state["error"]
+
+
+async def test_two_processes_that_serve_one_episode_never_lose_or_repeat_a_step(stage: Stage) -> None:
+    here, there = episodes_of(stage), episodes_of(stage)
+    made = await here.create("counter", NewEpisode())
+    for turn in range(6):
+        answer = await (here, there)[turn % 2].call("counter", made.id, ADD, Someone())
+        assert (answer.step, answer.text) == (turn + 1, f"count {turn + 1}")
+
+
+async def test_the_last_allowed_step_is_truncated_and_not_terminated(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={"max_steps": 2})).json()
+        async with Client(made["mcp_url"]) as client:
+            results = [await client.call_tool("add", {"n": 1}) for _ in range(3)]
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert [result.meta["dreamgym/truncated"] for result in results] == [False, True, True]
+    assert [result.is_error for result in results] == [False, False, True]
+    assert (state["stop_reason"], state["terminated"], state["truncated"]) == ("max_steps", False, True)
+    assert state["trajectory"]["transitions"][-1]["result"]["truncated"] is True
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [PredictionError("rubbish"), EnvironmentUnavailable("no model"), StoreError("no database"), ValueError("a bug")],
+)
+async def test_a_failed_step_is_a_tool_error_that_does_not_count(stage: Stage, failure: Exception) -> None:
+    def fail_once(query: object) -> None:
+        stage.model.before = lambda query: None
+        raise failure
+
+    stage.model.before = fail_once
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            failed = await client.call_tool("add", {"n": 1})
+            good = await client.call_tool("add", {"n": 1})
+    assert failed.is_error
+    assert failed.content[0].text == UNAVAILABLE
+    assert "dreamgym/reward" not in failed.meta
+    assert [failed.meta["dreamgym/step"], good.meta["dreamgym/step"]] == [0, 1]
+
+
+async def test_three_failures_in_a_row_end_the_episode_as_an_error_that_enters_no_buffer(stage: Stage) -> None:
+    def fail(query: object) -> None:
+        if len(stage.model.asked) > 1:
+            raise PredictionError("rubbish, twice")
+
+    stage.model.before = fail
+    async with stage.serve() as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            results = [await client.call_tool("add", {"n": 1}) for _ in range(5)]
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert [result.is_error for result in results] == [False, True, True, True, True]
+    assert (state["stop_reason"], state["error"], state["reward"]) == ("error", "rubbish, twice", 0.0)
+    assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
+
+
+async def test_a_step_that_takes_too_long_does_not_count(stage: Stage) -> None:
+    _, go_on = hold(stage)
+    async with stage.serve(limits=Limits(step_s=0.01)) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            result = await client.call_tool("add", {"n": 1})
+    assert not go_on.is_set()
+    assert (result.is_error, result.meta["dreamgym/step"]) == (True, 0)
+
+
+async def test_a_database_that_went_away_costs_the_step_and_not_the_episode(stage: Stage) -> None:
+    class Flaky(BreakableStore):
+        async def append(self, *args: Any, **options: Any) -> None:
+            if self.broken:
+                raise StoreError("the database cannot be reached")
+            await super().append(*args, **options)
+
+    stage.episodes = store = Flaky()
+    episodes = episodes_of(stage, real=True)
+    made = await episodes.create("counter", NewEpisode())
+    store.broken = True
+    failed = await episodes.call("counter", made.id, ADD, Someone())
+    store.broken = False
+    good = await episodes.call("counter", made.id, ADD, Someone())
+    assert (failed.uncounted, good.step, good.text) == ("unavailable", 1, "count 1")
+
+
+async def test_what_was_played_is_in_the_buffer_when_the_server_has_stopped(stage: Stage) -> None:
+    worlds = stage.dream(counter_spec(deterministic=True)), stage.real(counter_spec("other"))
+    async with stage.serve(*worlds) as (_, http):
+        for env in ("counter", "other"):
+            made = (await http.post(f"/envs/{env}/episodes", json={"policy_version": 3})).json()
+            async with Client(made["mcp_url"]) as client:
+                await client.call_tool("add", {"n": 10})
+    (dreamed,) = await stage.buffer.trajectories("counter", sources=frozenset(Source))
+    (real,) = await stage.buffer.trajectories("other", sources=frozenset(Source))
+    assert (dreamed.source, dreamed.world, dreamed.policy_version) == (Source.SYNTHETIC, "counter-0", 3)
+    assert (real.source, real.world, real.success) == (Source.REAL, "", True)
+
+
+async def test_an_episode_whose_time_is_over_is_closed(stage: Stage) -> None:
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    assert await episodes.sweep(datetime.now(UTC)) == 0
+    assert await episodes.sweep(datetime.now(UTC) + timedelta(days=1)) == 1
+    assert (await episodes.read("counter", made.id)).stop_reason is StopReason.CLOSED
+    assert (await episodes.call("counter", made.id, ADD, Someone())).is_error
+
+
+async def test_what_another_servers_environment_left_behind_is_not_swept(stage: Stage) -> None:
+    spec = counter_spec("other")
+    other = Episodes({"other": stage.real(spec)}, stage.episodes, stage.buffer)
+    made: Episode = await other.create("other", NewEpisode())
+    assert await episodes_of(stage).sweep(datetime.now(UTC) + timedelta(days=1)) == 0
+    assert (await other.read("other", made.id)).stop_reason is None
+
+
+async def test_an_episode_finishes_after_the_step_under_way(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    step = asyncio.create_task(episodes.call("counter", made.id, ADD, Someone()))
+    await asked.wait()
+    finish = asyncio.create_task(episodes.finish("counter", made.id))
+    await asyncio.wait({finish}, timeout=0)
+    go_on.set()
+    assert (await step).step == 1
+    assert (await finish).version == 1
+
+
+async def test_deleting_an_episode_forgets_it_here_and_in_the_store(stage: Stage) -> None:
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    await episodes.delete("counter", made.id)
+    with pytest.raises(UnknownEpisode):
+        await episodes.call("counter", made.id, ADD, Someone())
+
+
+REPORT_TOOL = {
+    "name": "report",
+    "inputSchema": {"type": "object"},
+    "outputSchema": {"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("observation", "structured"),
+    [('{"count": 3}', {"count": 3}), ('{"count": "three"}', None), ("count 3", None), ("[3]", None)],
+)
+async def test_an_answer_under_an_output_schema_is_valid_structured_content_or_no_answer(
+    stage: Stage, observation: str, structured: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict = stage.model.predict
+
+    async def report(query: Any) -> Any:
+        return (await predict(query)).model_copy(update={"observation": observation})
+
+    monkeypatch.setattr(stage.model, "predict", report)
+    async with stage.serve(stage.dream(counter_spec(tools_list={"tools": [REPORT_TOOL]}))) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.list_tools()
+            result = await client.call_tool("report", {})
+    assert result.structured_content == structured
+    assert result.is_error is (structured is None)
+    assert result.meta["dreamgym/step"] == (0 if structured is None else 1)
