@@ -1,0 +1,130 @@
+"""NearestModel: what it repeats, what it refuses, what it substitutes, and that it never invents a reward."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queries import DESK, HOUSE, act, query, transition
+
+from dreamgym.errors import PredictionError
+from dreamgym.experience.model import Query
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.types import Tier, ToolCall, Transition
+
+pytestmark = pytest.mark.anyio
+
+KITCHEN, HALL = "kitchen. east: hall.", "hall. west: kitchen."
+
+
+def book(name: str, seats: int) -> ToolCall:
+    return ToolCall(name="book", arguments={"name": name, "seats": seats})
+
+
+async def test_a_recorded_action_in_its_state_is_repeated_to_the_letter() -> None:
+    won = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
+    prediction = await NearestModel().predict(query(HOUSE, HALL, act("take coin"), won))
+    assert (prediction.observation, prediction.success, prediction.terminated) == ("you take the coin.", True, True)
+    assert prediction.provenance.tier is Tier.RECORDED
+    assert prediction.provenance.retrieved == ("d0",)
+
+
+async def test_the_first_exact_demonstration_wins_over_better_ranked_similar_ones() -> None:
+    similar = transition(HALL, act("move west"), KITCHEN)
+    first = transition(KITCHEN, act("move east"), HALL)
+    second = transition(KITCHEN, act("move east"), "another hall.")
+    prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("move east"), similar, first, second))
+    assert prediction.observation == HALL
+
+
+async def test_a_recorded_end_without_reward_is_no_success() -> None:
+    lost = transition(HALL, act("wait"), "you fall asleep.", terminated=True)
+    prediction = await NearestModel().predict(query(HOUSE, HALL, act("wait"), lost))
+    assert (prediction.terminated, prediction.success) == (True, False)
+
+
+async def test_a_text_action_never_recorded_here_is_refused_as_this_state_refused() -> None:
+    won = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
+    elsewhere = transition(HALL, act("fly"), f"no wings. {HALL}", HALL, is_error=True)
+    here = transition(KITCHEN, act("jump"), f"unknown action. {KITCHEN}", KITCHEN, is_error=True)
+    prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("take coin"), won, elsewhere, here))
+    assert prediction.observation == f"unknown action. {KITCHEN}"
+    assert prediction.next_state == KITCHEN
+    assert (prediction.is_error, prediction.success, prediction.terminated) == (True, False, False)
+    assert prediction.provenance.tier is Tier.MODEL
+
+
+async def test_a_refusal_of_another_state_is_told_with_the_current_state() -> None:
+    elsewhere = transition(HALL, act("fly"), f"unknown action. {HALL}", HALL, is_error=True)
+    prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("coin"), elsewhere))
+    assert (prediction.observation, prediction.next_state) == (f"unknown action. {KITCHEN}", KITCHEN)
+
+
+async def test_a_refusal_that_moved_the_world_is_no_model_for_refusing() -> None:
+    moved = transition(KITCHEN, act("fly"), HALL, is_error=True)
+    still = transition(HALL, act("fly"), f"unknown action. {HALL}", HALL, is_error=True)
+    prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("coin"), moved, still))
+    assert prediction.observation == f"unknown action. {KITCHEN}"
+
+
+async def test_without_any_recorded_refusal_the_nearest_answers_but_never_with_success() -> None:
+    won = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
+    prediction = await NearestModel().predict(query(HOUSE, KITCHEN, act("take coin"), won))
+    assert prediction.observation == "you take the coin."
+    assert (prediction.success, prediction.terminated) == (False, False)
+
+
+async def test_arguments_of_the_action_stand_where_the_recorded_ones_stood() -> None:
+    other = transition("desk", ToolCall(name="cancel", arguments={"name": "Bob"}), "cancelled Bob")
+    seen = transition("desk", book("Ann Lee", 2), "2 seats for Ann Lee, ref Z12, 2.5 EUR", "Ann Lee: 2")
+    prediction = await NearestModel().predict(query(DESK, "desk", book("Bo", 3), other, seen))
+    assert prediction.observation == "3 seats for Bo, ref Z12, 2.5 EUR"
+    assert prediction.next_state == "Bo: 3"
+
+
+async def test_swapped_values_are_substituted_at_once_and_not_one_after_the_other() -> None:
+    move = ToolCall(name="move", arguments={"here": "shelf", "there": "table"})
+    back = ToolCall(name="move", arguments={"here": "table", "there": "shelf"})
+    seen = transition("desk", move, "from shelf to table")
+    prediction = await NearestModel().predict(query(DESK, "desk", back, seen))
+    assert prediction.observation == "from table to shelf"
+
+
+async def test_a_value_of_one_letter_is_left_alone() -> None:
+    seen = transition("desk", book("a", 2), "a table is booked")
+    prediction = await NearestModel().predict(query(DESK, "desk", book("Zoe", 2), seen))
+    assert prediction.observation == "a table is booked"
+
+
+async def test_another_tool_answers_only_where_the_same_tool_was_never_recorded() -> None:
+    seen = transition("desk", ToolCall(name="cancel", arguments={"name": "Bob"}), "cancelled Bob")
+    prediction = await NearestModel().predict(query(DESK, "desk", book("Ann", 1), seen))
+    assert prediction.observation == "cancelled Ann"
+
+
+async def test_nothing_recorded_is_an_error_that_says_how_to_record() -> None:
+    with pytest.raises(PredictionError, match=r"'house'.*dreamgym collect.*dreamgym seed"):
+        await NearestModel().predict(query(HOUSE, KITCHEN, act("look")))
+
+
+texts = st.text(alphabet="ab .1", max_size=6)
+steps = st.builds(
+    lambda state, command, observation, next_state, end, error: transition(
+        state, act(command), observation, next_state, reward=float(end), terminated=end, is_error=error
+    ),
+    texts,
+    texts,
+    texts,
+    texts,
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=5), texts, texts)
+async def test_success_is_only_ever_copied_from_the_same_action_in_the_same_state(
+    recorded: list[Transition], state: str, command: str
+) -> None:
+    asked: Query = query(HOUSE, state, act(command), *recorded)
+    prediction = await NearestModel().predict(asked)
+    if prediction.success or prediction.terminated:
+        assert any(shown.exact and shown.transition.result.terminated for shown in asked.demonstrations)
+    assert await NearestModel().predict(asked) == prediction
