@@ -100,7 +100,9 @@ def server(
     command += ["--real"] if against is Against.REAL else []
     command += ["--model", model] if model and against is Against.DREAM else []
     command += ["--dsn", dsn] if dsn else []
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    # reachable from this machine only, and gone with us: it needs no token
+    environ = {name: value for name, value in os.environ.items() if name != "DREAMGYM_TOKEN"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**environ, "OMP_NUM_THREADS": "1"})
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(url, process)

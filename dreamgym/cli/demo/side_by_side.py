@@ -1,0 +1,83 @@
+"""One episode of an unchanged LangGraph agent in the dream, and the same task in the real game, side by side.
+
+The agent is given two URLs. Between the two episodes only one of them changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dreamgym.cli.play import play_agent
+from dreamgym.cli.wiring import Against, server
+from dreamgym.rollout import load_agent
+from dreamgym.types import Task, ToolCall, Trajectory
+
+COLUMN = 58
+
+
+def side_by_side(folder: Path, env: str, task: Task, dsn: str, say: Callable[[str], None]) -> None:
+    """Play both episodes, print them and keep the text in `side_by_side.txt`."""
+    say("3/6 play: an unchanged LangGraph agent, first in the dream, then in the real game; only the URL differs")
+    file = folder / "side_by_side.txt"
+    if not file.exists():
+        policy, described = _chat_policy()
+        played = [asyncio.run(_played(env, against, task, dsn, policy)) for against in (Against.DREAM, Against.REAL)]
+        file.write_text(f"chat model: {described}\n{columns(*played)}\n", encoding="utf-8")
+    for line in file.read_text(encoding="utf-8").splitlines():
+        say(f"    {line}")
+
+
+async def _played(env: str, against: Against, task: Task, dsn: str, policy: Any) -> Trajectory:
+    from dreamgym_integrations.models.chat_server import chat_server
+
+    with server(env, against, model="nearest", dsn=dsn) as url:
+        async with chat_server(policy) as policy_url:
+            return (await play_agent(url, env, load_agent("langgraph"), policy_url, task, 0)).trajectory
+
+
+def _chat_policy() -> tuple[Any, str]:
+    """The local small model where it is installed, else an explorer that follows a script."""
+    from dreamgym.errors import DreamGymError
+    from dreamgym.experience.select import load_llm
+
+    try:
+        return load_llm("local"), "the local small model"
+    except DreamGymError:
+        return explore, "scripted (a depth-first search); `dreamgym models pull local` brings a small real one"
+
+
+def explore(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Any:
+    """A scripted chat model: reads the places out of the conversation and searches on."""
+    from dreamgym_integrations.environments.coin_behaviours import Explorer
+    from dreamgym_integrations.models.chat_server import Reply
+
+    explorer, command = Explorer(Random(0)), "look around"
+    for message in messages:
+        text = str(message.get("content") or "")
+        if message["role"] == "user":
+            command = explorer.look(text.splitlines()[-1])
+        elif message["role"] == "tool":
+            if "you take the coin" in text or "ended" in text:
+                return Reply(text="Done.")
+            command = explorer.look(text)
+    return Reply(tool_calls=(ToolCall(name="act", arguments={"command": command}),))
+
+
+def columns(dream: Trajectory, real: Trajectory) -> str:
+    """Two episodes in two columns."""
+    left, right = _told("DREAM", dream), _told("REAL", real)
+    return "\n".join(f"{a:<{COLUMN}} | {b}" for a, b in zip_longest(left, right, fillvalue=""))
+
+
+def _told(title: str, trajectory: Trajectory) -> list[str]:
+    lines = [title, *textwrap.wrap(trajectory.task.initial_state or "", COLUMN)]
+    for transition in trajectory.transitions:
+        lines.append(f"> {' '.join(str(value) for value in transition.action.arguments.values())}")
+        lines += textwrap.wrap(transition.result.observation, COLUMN)
+    return [*lines, f"[{trajectory.stop_reason}, reward {trajectory.total_reward:g}]"]

@@ -1,0 +1,89 @@
+"""An environment folder is read whole or not at all, and every fault says where it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dreamgym import EnvironmentSpec, Task
+from dreamgym.environment import load_real, load_spec, read_jsonl, real_of
+from dreamgym.errors import InvalidInput, UnknownName
+
+TOOLS = {
+    "tools": [
+        {
+            "name": "act",
+            "x-vendor": {"kept": [1, 2]},
+            "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}},
+        }
+    ],
+    "nextCursor": None,
+}
+TASK = {"id": "t1", "env": "rooms", "instruction": "find it"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "env.toml").write_text('name = "rooms"\nrules = "walk"\n[limits]\nmax_steps = 7\n')
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(TASK) + "\n\n" + json.dumps({**TASK, "id": "t2"}) + "\n")
+    return tmp_path
+
+
+def test_a_folder_gives_its_tools_unchanged_and_its_tasks_in_order(folder: Path) -> None:
+    spec = load_spec(str(folder))
+    assert spec.tools_list == TOOLS
+    assert [task.id for task in spec.tasks] == ["t1", "t2"]
+    assert (spec.name, spec.max_steps, spec.text_argument) == ("rooms", 7, ("act", "command"))
+
+
+def test_a_malformed_line_is_named_with_its_file_and_number(folder: Path) -> None:
+    (folder / "tasks.jsonl").write_text(json.dumps(TASK) + '\n{"id": "t2", "env": "rooms"}\n')
+    with pytest.raises(InvalidInput, match=r"tasks\.jsonl, line 2: instruction: Field required"):
+        load_spec(str(folder))
+
+
+def test_a_line_that_is_no_json_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("{")
+    with pytest.raises(InvalidInput, match=r"t\.jsonl, line 1: Invalid JSON"):
+        read_jsonl(tmp_path / "t.jsonl", Task)
+
+
+def test_an_unknown_setting_is_refused_instead_of_ignored(folder: Path) -> None:
+    (folder / "env.toml").write_text('name = "rooms"\nmax_step = 7\n')
+    with pytest.raises(InvalidInput, match=r"env\.toml: max_step: Extra inputs"):
+        load_spec(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [({}, "non-empty list"), ({"tools": [{}]}, "needs a name"), ({"tools": [{"name": "a"}] * 2}, "not unique")],
+)
+def test_a_tools_list_that_is_none_is_refused(folder: Path, tools: object, reason: str) -> None:
+    (folder / "tools.json").write_text(json.dumps(tools))
+    with pytest.raises(InvalidInput, match=reason):
+        load_spec(str(folder))
+
+
+def test_an_unknown_environment_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match=r"unknown environment 'chess': there is coin\. A folder"):
+        load_spec("chess")
+
+
+def test_a_folder_without_env_toml_is_no_environment(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"has no env\.toml"):
+        load_spec(str(tmp_path))
+
+
+def test_a_folder_that_names_no_real_environment_says_how_to_name_one(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"add \[real\] adapter"):
+        real_of(load_spec(str(folder)))
+
+
+def test_a_registered_environment_is_found_by_name() -> None:
+    assert load_real("coin").spec.adapter == "coin"
+
+
+def test_two_tools_are_no_text_environment() -> None:
+    two = [{**TOOLS["tools"][0], "name": name} for name in ("a", "b")]  # type: ignore[dict-item, index]
+    assert EnvironmentSpec(name="x", tools_list={"tools": two}).text_argument is None
