@@ -1,0 +1,71 @@
+"""The conversation is tokenised piece by piece and reads as the chat template would have it."""
+
+import random
+
+import pytest
+from dreamgym_integrations.trainers.policy import ChatCodec
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from dreamgym.errors import InvalidInput
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def byte_pairs() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    words = ["kitchen", "living room", "move north", "take the coin", "nothing", "unknown action"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|im_start|>", "<|im_end|>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(words * 20, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<pad>")
+    fast.chat_template = CHATML
+    return fast
+
+
+TOKENIZER = byte_pairs()
+CODEC = ChatCodec(TOKENIZER)
+words = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=40)
+
+
+@given(task=words, said=words, heard=words)
+def test_the_pieces_read_as_the_template_renders_the_whole(task: str, said: str, heard: str) -> None:
+    ids = [*CODEC.start(task), *CODEC.answer(said), *CODEC.turn(heard, ended=True)]
+    turns = [("user", task), ("assistant", said), ("user", heard)]
+    whole = TOKENIZER.apply_chat_template(
+        [{"role": role, "content": content} for role, content in turns], tokenize=False, add_generation_prompt=True
+    )
+    assert TOKENIZER.decode(ids) == whole
+
+
+@given(said=words, heard=words)
+def test_a_turn_that_the_policy_did_not_close_is_closed_for_it(said: str, heard: str) -> None:
+    open_ids = CODEC.answer(said)[:-1]
+    closed = [*CODEC.answer(said), *CODEC.turn(heard, ended=True)]
+    assert [*open_ids, *CODEC.turn(heard, ended=False)] == closed
+
+
+def test_sampled_ids_do_not_survive_a_round_trip_through_text_which_is_why_none_is_made() -> None:
+    draw = random.Random(0)
+    ordinary = range(3, len(TOKENIZER))
+    sampled = [[draw.choice(ordinary) for _ in range(6)] for _ in range(50)]
+    again = [TOKENIZER(TOKENIZER.decode(ids), add_special_tokens=False)["input_ids"] for ids in sampled]
+    assert sum(ids != back for ids, back in zip(sampled, again, strict=True)) > 25
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
+    mute = byte_pairs()
+    mute.chat_template = None
+    with pytest.raises(InvalidInput, match="no chat template"):
+        ChatCodec(mute)
