@@ -16,6 +16,9 @@ from starlette.types import ASGIApp
 from dreamgym.errors import InvalidInput
 
 GRACE_S = 10
+"""How long a step under way may delay the end."""
+IDLE_S = 75
+"""How long an unused connection is kept; agents think for longer than uvicorn's five seconds."""
 
 
 class _Server(uvicorn.Server):
@@ -46,7 +49,12 @@ async def running(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> As
         listener.close()
         raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror}") from error
     config = uvicorn.Config(
-        app, lifespan="on", log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S
+        app,
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=IDLE_S,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

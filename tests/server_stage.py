@@ -152,8 +152,10 @@ class Stage:
         return RealWorlds(spec, lambda: CounterEnvironment(spec, salt))
 
     @asynccontextmanager
-    async def serve(self, *worlds: Worlds, **options: Any) -> AsyncIterator[tuple[str, httpx2.AsyncClient]]:
+    async def serve(
+        self, *worlds: Worlds, port: int = 0, **options: Any
+    ) -> AsyncIterator[tuple[str, httpx2.AsyncClient]]:
         """A server and an HTTP client of it."""
         app = build(worlds or [self.dream()], self.buffer, self.episodes, **options)
-        async with running(app) as url, httpx2.AsyncClient(base_url=url) as http:
+        async with running(app, port=port) as url, httpx2.AsyncClient(base_url=url) as http:
             yield url, http

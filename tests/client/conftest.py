@@ -1,0 +1,14 @@
+"""The stage that the client tests play on."""
+
+from __future__ import annotations
+
+import pytest
+from server_stage import BreakableStore, Stage
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.replay.memory import MemoryBuffer
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage(MemoryBuffer(TrigramEncoder()), BreakableStore())

@@ -1,0 +1,220 @@
+"""A remote environment keeps the promises of the Environment protocol, and says what the server said."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from dreamgym_client.control import ControlClient
+from dreamgym_client.environment import RemoteEnvironment
+from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
+
+from dreamgym.environment import Environment
+from dreamgym.errors import (
+    EnvironmentUnavailable,
+    EpisodeFinished,
+    InvalidInput,
+    PredictionError,
+    UnknownEpisode,
+)
+from dreamgym.types import Source, StopReason, Task, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+TASK = Task(id="brought", env="counter", instruction="Reach 10.", initial_state="count 6")
+
+
+def add(n: object) -> ToolCall:
+    return ToolCall(name="add", arguments={"n": n})
+
+
+@pytest.mark.parametrize("hides_reward", [False, True])
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_an_episode_is_played_and_remembered(stage: Stage, kind: str, hides_reward: bool) -> None:
+    world = stage.dream() if kind == "dream" else stage.real()
+    async with stage.serve(world, hides_reward=hides_reward) as (url, _):
+        environment: Environment = (remote := RemoteEnvironment(url, "counter", policy_version=4))
+        first = await environment.reset(TASK, seed=3)
+        results = [await environment.step(add(n)) for n in (1, 3)]
+        trajectory = await remote.trajectory()
+        await environment.close()
+    assert first.observation == "count 6"
+    assert [(r.observation, r.reward, r.terminated) for r in results] == [("count 7", 0, False), ("count 10", 1, True)]
+    assert [t.result.observation for t in trajectory.transitions] == ["count 7", "count 10"]
+    assert (trajectory.success, trajectory.policy_version, trajectory.task) == (True, 4, TASK)
+    assert trajectory.source is (Source.SYNTHETIC if kind == "dream" else Source.REAL)
+
+
+async def test_the_tools_are_the_raw_definitions(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        with pytest.raises(EnvironmentUnavailable, match="after its first reset"):
+            _ = remote.tools
+        await remote.reset(TASK)
+        assert list(remote.tools) == [ADD_TOOL, PEEK_TOOL]
+        await remote.close()
+
+
+async def test_a_refused_call_is_a_result_and_not_a_step(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        refused = await remote.step(add("four"))
+        trajectory = await remote.trajectory()
+        await remote.close()
+    assert refused.is_error
+    assert "n: 'four' is not of type 'integer'" in refused.observation
+    assert trajectory.transitions == ()
+
+
+async def test_a_step_after_the_end_or_before_the_start_is_refused(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        with pytest.raises(EpisodeFinished):
+            await remote.step(add(1))
+        await remote.reset(TASK)
+        await remote.step(add(4))
+        with pytest.raises(EpisodeFinished):
+            await remote.step(add(1))
+        await remote.close()
+
+
+async def test_an_episode_ended_from_outside_is_finished_here_too(stage: Stage) -> None:
+    async with stage.serve() as (url, _), ControlClient(url) as control:
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        await control.finish("counter", remote.episode, answer="done")
+        with pytest.raises(EpisodeFinished, match="session has ended"):
+            await remote.step(add(1))
+        assert (await remote.trajectory()).answer == "done"
+        await remote.close()
+
+
+async def test_a_failing_model_is_an_unavailable_environment_and_in_the_end_an_error(stage: Stage) -> None:
+    def fail(query: object) -> None:
+        raise PredictionError("rubbish")
+
+    stage.model.before = fail
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        for _ in range(3):
+            with pytest.raises(EnvironmentUnavailable):
+                await remote.step(add(1))
+        trajectory = await remote.trajectory()
+        await remote.close()
+    assert (trajectory.stop_reason, trajectory.error) == (StopReason.ERROR, "rubbish")
+
+
+async def test_closing_finishes_a_running_episode_and_may_be_repeated(stage: Stage) -> None:
+    async with stage.serve() as (url, _), ControlClient(url) as control:
+        remote = RemoteEnvironment(url, "counter")
+        await remote.close()
+        await remote.reset(TASK)
+        await remote.step(add(1))
+        await remote.close()
+        await remote.close()
+        state = await control.read("counter", remote.episode)
+        assert (await remote.trajectory()).stop_reason is StopReason.FINISHED
+    assert (state.stop_reason, state.step, state.reward) == (StopReason.FINISHED, 1, 0.0)
+
+
+async def test_a_new_reset_is_a_new_episode(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, "counter", max_steps=1)
+        await remote.reset(TASK)
+        first = remote.episode
+        await remote.reset(TASK)
+        assert remote.episode != first
+        assert (await remote.step(add(1))).truncated
+        await remote.close()
+
+
+async def test_episodes_may_be_reset_stepped_and_closed_by_different_tasks_in_any_order(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        remotes = [RemoteEnvironment(url, "counter") for _ in range(24)]
+        await asyncio.gather(*(remote.reset(TASK) for remote in remotes))
+        for _ in range(2):
+            results = await asyncio.gather(*(remote.step(add(n % 3)) for n, remote in enumerate(remotes)))
+        await asyncio.gather(*(remote.close() for remote in remotes))
+    assert [result.observation for result in results] == [f"count {6 + 2 * (n % 3)}" for n in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("env", "task", "error", "said"),
+    [
+        ("nope", TASK, InvalidInput, "unknown environment 'nope': there is counter"),
+        ("counter", TASK.model_copy(update={"env": "nope"}), InvalidInput, "is one of 'nope'"),
+    ],
+)
+async def test_a_refused_reset_says_why(stage: Stage, env: str, task: Task, error: type[Exception], said: str) -> None:
+    async with stage.serve() as (url, _):
+        remote = RemoteEnvironment(url, env)
+        with pytest.raises(error, match=said):
+            await remote.reset(task)
+        await remote.close()
+
+
+async def test_a_server_without_room_or_without_life_is_unavailable(stage: Stage) -> None:
+    from dreamgym_server.episodes import Limits
+
+    async with stage.serve(limits=Limits(open_episodes=0)) as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        with pytest.raises(EnvironmentUnavailable, match="0 episodes are open"):
+            await remote.reset(TASK)
+        await remote.close()
+    with pytest.raises(EnvironmentUnavailable, match="cannot be reached"):
+        await remote.reset(TASK)
+    await remote.close()
+
+
+async def test_the_token_is_sent(stage: Stage) -> None:
+    async with stage.serve(token="secret") as (url, _):
+        with pytest.raises(InvalidInput, match="expected the server's bearer token"):
+            await RemoteEnvironment(url, "counter", "wrong").reset(TASK)
+        remote = RemoteEnvironment(url, "counter", "secret")
+        await remote.reset(TASK)
+        assert (await remote.step(add(1))).observation == "count 7"
+        await remote.close()
+
+
+async def test_a_step_goes_on_over_a_connection_that_a_restart_has_closed(stage: Stage) -> None:
+    async with stage.serve() as (url, _):
+        port = int(url.rpartition(":")[2])
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        await remote.step(add(1))
+    async with stage.serve(port=port):
+        assert (await remote.step(add(1))).observation == "count 8"
+        await remote.close()
+
+
+async def test_arguments_that_a_schema_marks_travel_in_headers_too(stage: Stage) -> None:
+    tool = {
+        "name": "add",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}, "région": {"type": "string", "x-mcp-header": "Region"}},
+        },
+    }
+    async with stage.serve(stage.dream(counter_spec(tools_list={"tools": [tool]}))) as (url, _):
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        result = await remote.step(ToolCall(name="add", arguments={"n": 1, "région": "Île-de-France"}))
+        await remote.close()
+    assert result.observation == "count 7"
+
+
+async def test_the_control_client_starts_reads_finishes_and_deletes(stage: Stage) -> None:
+    async with stage.serve() as (url, _), ControlClient(url) as control:
+        started = await control.create("counter", task_id="counter-2", seed=5, max_steps=3, idempotency_key="k")
+        again = await control.create("counter", task_id="counter-2", idempotency_key="k")
+        assert (started.episode, started.observation) == (again.episode, "count 2")
+        assert (await control.read("counter", started.episode)).trajectory is None
+        finished = await control.finish("counter", started.episode, answer="two")
+        assert finished.trajectory is not None
+        assert finished.trajectory.answer == "two"
+        await control.delete("counter", started.episode)
+        with pytest.raises(UnknownEpisode):
+            await control.read("counter", started.episode)
+        assert [one["name"] for one in await control.environments()] == ["counter"]

@@ -1,0 +1,183 @@
+"""The trainer's door: episodes are created, read, finished, watched and deleted; bad input is told what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dreamgym_server.build import build
+from dreamgym_server.episodes import Limits
+from mcp import Client
+from server_stage import BreakableStore, Stage, counter_spec
+
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Trajectory
+
+pytestmark = pytest.mark.anyio
+
+EPISODES = "/envs/counter/episodes"
+
+
+async def test_finishing_without_an_end_gives_no_reward_and_keeps_the_answer(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 1."})).json()
+    assert (state["stop_reason"], state["reward"], state["terminated"]) == ("finished", 0.0, False)
+    assert state["trajectory"]["answer"] == "It is 1."
+
+
+async def test_finishing_after_the_end_changes_nothing(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 10})
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
+    assert (state["stop_reason"], state["reward"]) == ("terminated", 1.0)
+
+
+async def test_a_finished_episode_reads_as_a_trajectory_with_provenance(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={"seed": 9})).json()
+        running = (await http.get(f"{EPISODES}/{made['episode']}")).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 10})
+        state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
+    trajectory = Trajectory.model_validate(state["trajectory"])
+    assert running["trajectory"] is None
+    assert trajectory.success
+    assert trajectory.transitions[0].reasoning == "it adds up"
+    assert trajectory.transitions[0].provenance.seed == 9
+
+
+async def test_one_idempotency_key_is_one_episode(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = [(await http.post(EPISODES, json={"idempotency_key": key})).json()["episode"] for key in "aab"]
+    assert made[0] == made[1] != made[2]
+
+
+async def test_a_task_may_be_brought_along(stage: Stage) -> None:
+    task = {"id": "new", "env": "counter", "instruction": "Reach 10.", "initial_state": "count 7"}
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={"task": task})).json()
+        async with Client(made["mcp_url"]) as client:
+            result = await client.call_tool("add", {"n": 3})
+    assert made["observation"] == "count 7"
+    assert made["task"]["instruction"] == "Reach 10."
+    assert result.meta["dreamgym/reward"] == 1.0
+
+
+async def test_a_task_of_the_buffer_is_known_by_its_id(stage: Stage) -> None:
+    task = counter_spec().tasks[0].model_copy(update={"id": "stored", "initial_state": "count 5"})
+    await stage.buffer.add_tasks([task])
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={"task_id": "stored"})).json()
+    assert made["observation"] == "count 5"
+
+
+TASK = {"id": "t", "env": "other", "instruction": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("/envs/nope/episodes", {}, 404, "unknown environment 'nope': there is counter"),
+        (EPISODES, {"task_id": "nope"}, 404, "unknown task 'nope': there is counter-0, counter-1, counter-2"),
+        (EPISODES, {"task": TASK}, 400, "task 't' is one of 'other', not of 'counter'"),
+        (EPISODES, {"task": {"id": "t"}}, 400, "request body: task.env: Field required"),
+        (EPISODES, {"max_steps": 0}, 400, "request body: max_steps: Input should be greater than or equal to 1"),
+        (EPISODES, {"wish": 1}, 400, "request body: wish: Extra inputs are not permitted"),
+        (EPISODES, [], 400, "request body: Input should be an object"),
+        (f"{EPISODES}/nope/finish", {}, 404, "unknown episode 'nope': it was closed, expired, or never started"),
+    ],
+)
+async def test_bad_input_is_told_what_was_expected(stage: Stage, path: str, body: Any, status: int, said: str) -> None:
+    async with stage.serve() as (_, http):
+        answer = await http.post(path, json=body)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(said)
+
+
+async def test_a_body_that_is_no_json_is_refused(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        answer = await http.post(EPISODES, content=b"{")
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("path", [EPISODES, "/envs/counter/mcp"])
+async def test_a_body_over_the_limit_is_too_large(stage: Stage, path: str) -> None:
+    async with stage.serve() as (_, http):
+        body = b'{"task_id": "' + b"x" * (4 * 1024 * 1024) + b'"}'
+        answer = await http.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+
+
+async def test_no_more_episodes_are_open_than_allowed(stage: Stage) -> None:
+    async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        refused = await http.post(EPISODES, json={})
+        await http.post(f"{EPISODES}/{made['episode']}/finish")
+        again = await http.post(EPISODES, json={})
+    assert [refused.status_code, again.status_code] == [429, 201]
+    assert "retry-after" in refused.headers
+
+
+async def test_a_deleted_episode_is_forgotten_and_what_was_played_is_kept(stage: Stage) -> None:
+    async with stage.serve(stage.real()) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
+        deleted = await http.delete(f"{EPISODES}/{made['episode']}")
+        statuses = [
+            (await http.request(verb, f"{EPISODES}/{made['episode']}")).status_code for verb in ("GET", "DELETE")
+        ]
+    assert [deleted.status_code, *statuses] == [204, 404, 404]
+    assert [trajectory.id for trajectory in await stage.buffer.trajectories("counter")] == [made["episode"]]
+
+
+async def test_the_events_of_an_episode_are_its_steps_and_its_end(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with (
+            Client(made["mcp_url"]) as client,
+            http.stream("GET", f"{EPISODES}/{made['episode']}/events") as seen,
+        ):
+            lines = seen.aiter_lines()
+            await client.call_tool("add", {"n": 1})
+            first = [await anext(lines) for _ in range(3)]
+            await client.call_tool("add", {"n": 9})
+            rest = [line async for line in lines]
+    assert first[0] == "event: step"
+    assert '"observation": "count 1"' in first[1]
+    assert [line for line in rest if line.startswith("event")] == ["event: step", "event: end"]
+    assert "reasoning" not in "".join(rest)
+
+
+async def test_the_environments_are_listed(stage: Stage) -> None:
+    async with stage.serve(stage.dream(), stage.real(counter_spec("other"))) as (_, http):
+        listed = (await http.get("/envs")).json()["environments"]
+    assert [(one["name"], one["source"], one["tasks"]) for one in listed] == [
+        ("counter", "synthetic", 3),
+        ("other", "real", 3),
+    ]
+
+
+async def test_a_database_that_is_away_is_said_so(stage: Stage) -> None:
+    assert isinstance(stage.episodes, BreakableStore)
+    stage.episodes.broken = True
+    async with stage.serve() as (_, http):
+        answer = await http.post(EPISODES, json={})
+    assert (answer.status_code, answer.json()) == (503, {"error": "the database cannot be reached: start it"})
+
+
+def test_two_environments_of_one_name_are_refused(stage: Stage) -> None:
+    with pytest.raises(InvalidInput, match="two environments of one name"):
+        build([stage.dream(), stage.real()], stage.buffer, stage.episodes)
+
+
+@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "https://example.org/schema.json"}])
+def test_a_tool_schema_that_cannot_be_used_is_refused_at_start(stage: Stage, schema: dict[str, str]) -> None:
+    spec = counter_spec(tools_list={"tools": [{"name": "broken", "inputSchema": schema}]})
+    with pytest.raises(InvalidInput, match="tool 'broken': not a usable JSON schema"):
+        build([stage.dream(spec)], stage.buffer, stage.episodes)
