@@ -15,11 +15,17 @@ set_tracing_disabled(disabled=True)
 
 
 async def play(task: str, mcp_url: str, policy_url: str) -> str:
-    client = AsyncOpenAI(base_url=policy_url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
-    model = OpenAIChatCompletionsModel(model=os.environ.get("MODEL", "policy"), openai_client=client)
     # The default of 5 seconds is too short for a step that a language model simulates.
-    async with MCPServerStreamableHttp(params={"url": mcp_url}, client_session_timeout_seconds=60) as server:
-        agent = Agent(name="Assistant", instructions="Use the tools to do the task.", model=model, mcp_servers=[server])
+    async with (
+        AsyncOpenAI(base_url=policy_url, api_key=os.environ.get("OPENAI_API_KEY", "none")) as client,
+        MCPServerStreamableHttp(params={"url": mcp_url}, client_session_timeout_seconds=60) as server,
+    ):
+        agent = Agent(
+            name="Assistant",
+            instructions="Use the tools to do the task.",
+            model=OpenAIChatCompletionsModel(model=os.environ.get("MODEL", "policy"), openai_client=client),
+            mcp_servers=[server],
+        )
         result = await Runner.run(agent, task, max_turns=50)
     return result.final_output
 

@@ -21,6 +21,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
         from langchain.agents import create_agent
         from langchain_core._api import LangChainBetaWarning
         from langchain_openai import ChatOpenAI
+        from openai import DefaultAsyncHttpxClient
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LangChainBetaWarning)
@@ -29,8 +30,9 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
         raise MissingPackage("the agent 'langgraph'", "langgraph") from error
     base_url, _, name = policy_url.partition("#")
     key = SecretStr(os.environ.get("OPENAI_API_KEY", "none"))
-    model = ChatOpenAI(model=name or "policy", base_url=base_url, api_key=key)
-    async with MCPAdapter(mcp_url) as adapter:
+    # A connection of its own: ChatOpenAI would share one between event loops, and never close it.
+    async with DefaultAsyncHttpxClient() as http, MCPAdapter(mcp_url) as adapter:
+        model = ChatOpenAI(model=name or "policy", base_url=base_url, api_key=key, http_async_client=http)
         agent = create_agent(model, await adapter.list_tools())
         result = await agent.ainvoke(
             {"messages": [{"role": "user", "content": task}]}, {"recursion_limit": 2 * MAX_TURNS + 1}

@@ -1,0 +1,65 @@
+"""A chat-completions endpoint with a scripted model behind it, on a real socket."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dreamgym_server.running import running
+from scripted import FOUND, GAVE_UP, next_command
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from dreamgym.types import JsonObject
+
+
+def _text(content: str | Iterable[dict[str, str]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def plays_coin(body: JsonObject) -> JsonObject:
+    """The scripted player's next message."""
+    messages: Any = body["messages"]
+    user = next(_text(message["content"]) for message in messages if message["role"] == "user")
+    observations = [_text(message["content"]) for message in messages if message["role"] == "tool"]
+    command = next_command(user, observations)
+    if command is None:
+        return says(FOUND if "you take the coin." in observations else GAVE_UP)
+    return calls("act", json.dumps({"command": command}))
+
+
+def says(text: str) -> JsonObject:
+    """A final answer."""
+    return {"role": "assistant", "content": text}
+
+
+def calls(tool: str, arguments: str) -> JsonObject:
+    """One tool call."""
+    function: JsonObject = {"name": tool, "arguments": arguments}
+    call: JsonObject = {"id": "call-1", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@asynccontextmanager
+async def chat_endpoint(model: Callable[[JsonObject], JsonObject] = plays_coin) -> AsyncIterator[str]:
+    """Serve what `model` makes of each request's body, and yield the base URL."""
+
+    async def complete(request: Request) -> JSONResponse:
+        body = await request.json()
+        message = model(body)
+        finish_reason = "tool_calls" if "tool_calls" in message else "stop"
+        return JSONResponse(
+            {
+                "id": "scripted",
+                "object": "chat.completion",
+                "created": 0,
+                "model": body["model"],
+                "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+                "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            }
+        )
+
+    async with running(Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])) as url:
+        yield f"{url}/v1"

@@ -1,0 +1,21 @@
+"""Runs one example script as a stranger would, many episodes at once, in a process that has nothing of ours.
+
+stdin: {"script", "episodes": [[task, mcp_url, policy_url], ...]}; stdout: the answers, and the modules of ours.
+"""
+
+import asyncio
+import json
+import runpy
+import sys
+
+given = json.load(sys.stdin)
+play = runpy.run_path(given["script"])["play"]
+
+
+async def main() -> list[str]:
+    """All episodes together."""
+    return list(await asyncio.gather(*(play(*episode) for episode in given["episodes"])))
+
+
+answers = asyncio.run(main())
+print(json.dumps({"answers": answers, "ours": [name for name in sys.modules if name.startswith("dreamgym")]}))

@@ -1,0 +1,43 @@
+"""A scripted chat model that plays `coin` by what it reads, and what an episode must look like if it was played so."""
+
+from collections.abc import Sequence
+from random import Random
+
+from dreamgym_integrations.environments.coin_behaviours import Explorer
+
+from dreamgym.environment import Environment
+from dreamgym.types import StepResult, Task, ToolCall
+
+FOUND = "I have the coin."
+GAVE_UP = "I did not find the coin."
+
+
+def asked(task: Task, view: str) -> str:
+    """What the user types. The task's id makes every episode's conversation its own."""
+    return f"{task.instruction} This is {task.id}.\n{view}"
+
+
+def next_command(user: str, observations: Sequence[str]) -> str | None:
+    """The next command, or None to stop: an explorer with a slip here and there, all of it fixed by what was read."""
+    random = Random(user)
+    explorer = Explorer(random)
+    command = None
+    for observation in [user.rpartition("\n")[2], *observations]:
+        if observation == "you take the coin." or observation == "The session has ended.":
+            return None
+        command = explorer.look(observation.removeprefix("unknown action. ").removeprefix("you carry nothing. "))
+        if random.random() < 0.2:
+            command = random.choice(["inventory", "coin", "move north", "look around"])
+    return command
+
+
+async def played_directly(environment: Environment, task: Task, seed: int, limit: int) -> list[tuple[str, StepResult]]:
+    """The commands and answers of the same script without server, protocol, chat or framework."""
+    start = await environment.reset(task, seed=seed)
+    steps: list[tuple[str, StepResult]] = []
+    while len(steps) < limit and not (steps and steps[-1][1].done):
+        command = next_command(asked(task, start.observation), [result.observation for _, result in steps])
+        assert command is not None
+        steps.append((command, await environment.step(ToolCall(name="act", arguments={"command": command}))))
+    await environment.close()
+    return steps

@@ -1,0 +1,146 @@
+"""Agents written for any MCP server play in the dream and in reality, sixteen at once, and every episode is right."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from chat_endpoint import chat_endpoint
+from dreamgym.experience.nearest import NearestModel
+from dreamgym_client.control import ControlClient
+from dreamgym_server.build import build
+from dreamgym_server.running import running
+from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from scripted import FOUND, GAVE_UP, asked, played_directly
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import Environment, load_real
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.rollout import load_agent, play
+from dreamgym.types import Source, StopReason, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COIN = load_real("coin")
+TASKS = COIN.tasks("train")[:16]
+
+Episodes = Sequence[tuple[str, str, str]]
+"""Task, MCP URL and policy URL of each."""
+Players = Callable[[Episodes], Awaitable[Sequence[str]]]
+
+
+@dataclass
+class Place:
+    """A server, and the same world without a server."""
+
+    url: str
+    source: Source
+    directly: Callable[[], Environment]
+
+
+async def recorded() -> MemoryBuffer:
+    """A buffer with two real episodes of every task."""
+    buffer, environment = MemoryBuffer(TrigramEncoder()), COIN.create()
+    for number, task in enumerate([*TASKS, *TASKS]):
+        behaviour = COIN.behaviours["mixed"]
+        await buffer.add([await play(environment, task, behaviour, spec=COIN.spec, seed=number, source=Source.REAL)])
+    await environment.close()
+    return buffer
+
+
+@asynccontextmanager
+async def place(source: Source) -> AsyncIterator[Place]:
+    """The dream or reality, served."""
+    buffer = await recorded()
+    worlds: Worlds = RealWorlds(COIN.spec, COIN.create)
+    directly: Callable[[], Environment] = COIN.create
+    if source is Source.SYNTHETIC:
+        worlds = DreamWorlds(COIN.spec, NearestModel(), buffer)
+
+        def directly() -> Environment:
+            return DreamEnvironment(COIN.spec, NearestModel(), buffer)
+
+    async with running(build([worlds], buffer, MemoryEpisodeStore())) as url:
+        yield Place(url, source, directly)
+
+
+async def check_sixteen_at_once(where: Place, players: Players) -> None:
+    """Let the players play 16 tasks and compare every step with the same script played without them."""
+    async with ControlClient(where.url) as control, chat_endpoint() as policy_url:
+        started = [await control.create("coin", task=task, seed=3) for task in TASKS]
+        answers = await players([(asked(one.task, one.observation), one.mcp_url, policy_url) for one in started])
+        states = [
+            await control.finish("coin", one.episode, answer=answer)
+            for one, answer in zip(started, answers, strict=True)
+        ]
+    won = 0
+    for task, answer, state in zip(TASKS, answers, states, strict=True):
+        expected = await played_directly(where.directly(), task, 3, COIN.spec.max_steps)
+        trajectory = state.trajectory
+        assert isinstance(trajectory, Trajectory)
+        assert [step.action.arguments["command"] for step in trajectory.transitions] == [said for said, _ in expected]
+        assert [step.result.observation for step in trajectory.transitions] == [
+            result.observation for _, result in expected
+        ]
+        assert trajectory.task == task
+        assert trajectory.source is where.source
+        assert trajectory.success == expected[-1][1].terminated
+        assert state.reward == float(trajectory.success)
+        assert state.stop_reason is (StopReason.TERMINATED if trajectory.success else StopReason.MAX_STEPS)
+        assert answer == (FOUND if trajectory.success else GAVE_UP)
+        won += trajectory.success
+    assert 0 < won < len(TASKS)
+
+
+def in_this_process(name: str) -> Players:
+    """One of our agents, by entry point."""
+    agent = load_agent(name)
+
+    async def players(episodes: Episodes) -> Sequence[str]:
+        return await asyncio.gather(*(agent(*episode) for episode in episodes))
+
+    return players
+
+
+def as_a_script(script: Path) -> Players:
+    """An example, in a process of its own that must import nothing of ours."""
+
+    async def players(episodes: Episodes) -> Sequence[str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).with_name("drive.py")),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        given = json.dumps({"script": str(script), "episodes": episodes}).encode()
+        out, said = await process.communicate(given)
+        assert process.returncode == 0, said.decode()
+        result = json.loads(out)
+        assert result["ours"] == []
+        answers: list[str] = result["answers"]
+        return answers
+
+    return players
+
+
+@pytest.mark.parametrize("source", [Source.REAL, Source.SYNTHETIC])
+@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+async def test_a_built_in_agent_plays_sixteen_episodes_at_once(name: str, source: Source) -> None:
+    async with place(source) as where:
+        await check_sixteen_at_once(where, in_this_process(name))
+
+
+@pytest.mark.parametrize("source", [Source.REAL, Source.SYNTHETIC])
+@pytest.mark.parametrize("script", ["langgraph_create_agent", "langgraph_prebuilt", "openai_agents_sdk"])
+async def test_an_example_plays_sixteen_episodes_at_once_and_imports_nothing_of_ours(
+    script: str, source: Source
+) -> None:
+    async with place(source) as where:
+        await check_sixteen_at_once(where, as_a_script(EXAMPLES / f"{script}.py"))
