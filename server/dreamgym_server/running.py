@@ -29,7 +29,10 @@ class _Server(uvicorn.Server):
         self.ready = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn would take the whole process along
+            raise InvalidInput("the server did not start; its log says why") from None
         self.ready.set()
 
     @contextlib.contextmanager
@@ -61,15 +64,14 @@ async def running(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> As
     ready = asyncio.create_task(server.ready.wait())
     try:
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if not server.started:
+        if not ready.done():
             await serving
-            raise InvalidInput("the server did not start; its log says why")
         name = f"[{host}]" if family == socket.AF_INET6 else host
         yield f"http://{name}:{listener.getsockname()[1]}"
     finally:
         ready.cancel()
         server.should_exit = True
-        await serving
+        await asyncio.wait({serving})
         listener.close()
 
 

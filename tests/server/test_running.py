@@ -46,7 +46,6 @@ async def test_a_port_that_is_taken_is_said_so(stage: Stage) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_an_app_that_does_not_start_is_an_error() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "lifespan.startup.failed", "message": "no"})
