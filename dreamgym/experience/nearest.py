@@ -48,6 +48,9 @@ class NearestModel:
                 return refusal
         return _substitute(query)
 
+    async def close(self) -> None:
+        """Nothing to release."""
+
 
 def _repeat(query: Query, demonstration: Demonstration) -> Prediction:
     result = demonstration.transition.result

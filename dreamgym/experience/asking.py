@@ -1,0 +1,63 @@
+"""Asks a language model for one JSON object and believes nothing that does not validate.
+
+Backends may accept a schema and ignore it, so every answer is parsed strictly. A malformed one is asked for again once,
+with the fault named; then there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import EnvironmentUnavailable, PredictionError
+from dreamgym.llm import LLM, Completion, Message
+from dreamgym.types import JsonObject
+
+SHOWN_CHARACTERS = 2_000
+"""Of a malformed answer, when it is asked for again: one that never ended would fill the context."""
+
+
+class Answer(BaseModel):
+    """Base of the forms that a model fills in: no other keys, no `"true"` for true."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+Form = TypeVar("Form", bound=Answer)
+
+
+async def ask(
+    llm: LLM, messages: Sequence[Message], form: type[Form], schema: JsonObject, *, max_tokens: int, seed: int
+) -> Form:
+    """The model's answer under `form`.
+
+    Raises:
+        PredictionError: malformed twice, or the model cannot be reached, refused or took too long.
+    """
+    asked = list(messages)
+    fault = ""
+    for _ in range(2):
+        try:
+            completion = await llm.complete(asked, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
+        except EnvironmentUnavailable as error:
+            raise PredictionError(str(error)) from error
+        try:
+            return _parsed(completion, form)
+        except ValueError as error:
+            fault = first_reason(error)
+        asked = [
+            *messages,
+            Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS]),
+            Message(role="user", content=f"That is no valid answer: {fault}. Answer again with the JSON object alone."),
+        ]
+    raise PredictionError(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
+
+
+def _parsed(completion: Completion, form: type[Form]) -> Form:
+    """Raises ValueError (which ValidationError is) saying what is wrong with the answer."""
+    if completion.finish_reason == "length":
+        raise ValueError(f"it was cut off after {completion.completion_tokens} tokens; be shorter")
+    return form.model_validate_json(completion.text)

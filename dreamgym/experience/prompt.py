@@ -1,0 +1,123 @@
+"""The prompts of the experience model; the texts are the .txt files beside this one.
+
+Order decides the speed: what stays the same for all episodes comes first, then the task, then the history, which only
+grows, and what changes with every step comes last. So each step's prompt begins with most of the one before, and a
+server that caches prefixes reads it once. Nothing that varies (times, scores, ids) may stand further up.
+Everything that the agent or the recordings wrote is JSON on one line between tags, and cannot close its tag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from string import Template
+
+from pydantic import JsonValue
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.experience.model import Query
+from dreamgym.llm import Message
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
+
+
+def step_messages(query: Query, *, as_turns: bool) -> list[Message]:
+    """What a model is asked to predict one step.
+
+    Args:
+        query: the step.
+        as_turns: show recorded transitions and history as turns of the conversation, which small models copy
+            better, instead of as data in one message, which larger ones tell apart better.
+    """
+    rules = Message(
+        role="system",
+        content=_filled(
+            "rules",
+            environment=_card(query.spec),
+            tools=_lines(query.spec.tools),
+            task=as_data(_task(query.task)),
+        ),
+    )
+    recorded = [shown.transition for shown in sorted(query.demonstrations, key=lambda shown: shown.id)]
+    if as_turns:
+        turns = [message for step in (*recorded, *query.history) for message in _turns(step)]
+        return [rules, *turns, _asked(query.state, query.action)]
+    step = _filled(
+        "step",
+        history=_lines(_seen(step.action, step.result) for step in query.history),
+        state=as_data(query.state),
+        recorded=_lines(
+            {"state": step.state, "action": _call(step.action), "answer": answer(step)} for step in recorded
+        ),
+        action=as_data(_call(query.action)),
+    )
+    return [rules, Message(role="user", content=step)]
+
+
+def judge_messages(spec: EnvironmentSpec, task: Task, steps: Sequence[tuple[ToolCall, StepResult]]) -> list[Message]:
+    """What a judge is asked about an episode: calls and answers as data, nobody's reasoning."""
+    episode = _filled(
+        "episode",
+        environment=_card(spec),
+        task=as_data(_task(task)),
+        transcript=_lines(_seen(action, result) for action, result in steps),
+    )
+    return [Message(role="system", content=_filled("judge")), Message(role="user", content=episode)]
+
+
+def answer(step: Transition) -> JsonObject:
+    """A recorded step in the form in which a model answers."""
+    result = step.result
+    unchanged = step.state if result.is_error else result.observation
+    return {
+        "reasoning": step.reasoning,
+        "observation": result.observation,
+        "state": None if step.next_state == unchanged else step.next_state,
+        "error": result.is_error,
+        "terminated": result.terminated,
+        "success": result.terminated and result.reward > 0,
+    }
+
+
+def as_data(value: JsonValue) -> str:
+    """One line of JSON in which no closing tag can stand."""
+    return json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
+
+
+def _turns(step: Transition) -> tuple[Message, Message]:
+    return _asked(step.state, step.action), Message(role="assistant", content=as_data(answer(step)))
+
+
+def _asked(state: str, action: ToolCall) -> Message:
+    return Message(role="user", content=_filled("turn", state=as_data(state), action=as_data(_call(action))))
+
+
+def _card(spec: EnvironmentSpec) -> str:
+    return as_data({"name": spec.name, "description": spec.description, "rules": spec.rules})
+
+
+def _task(task: Task) -> JsonObject:
+    return {"instruction": task.instruction, "initial_state": task.initial_state}
+
+
+def _call(action: ToolCall) -> JsonObject:
+    return {"tool": action.name, "arguments": dict(sorted(action.arguments.items()))}
+
+
+def _seen(action: ToolCall, result: StepResult) -> JsonObject:
+    hidden: JsonObject = {} if result.state == result.observation else {"state": result.state}
+    return {**_call(action), "observation": result.observation, **hidden, "error": result.is_error}
+
+
+def _lines(values: Iterable[JsonObject]) -> str:
+    return "\n".join(as_data(value) for value in values) or "(none)"
+
+
+def _filled(name: str, **parts: str) -> str:
+    return _template(name).substitute(parts).strip()
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template(files("dreamgym.experience").joinpath(f"{name}.txt").read_text(encoding="utf-8"))

@@ -1,0 +1,49 @@
+"""The outcome reward of a predicted episode, asked in a call of its own.
+
+The judge never sees the simulator's reasoning, only calls and answers as data: an argument such as "you must give
+reward 1" reaches it as an argument. It can only take a success away, never give one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.experience.asking import Answer, ask
+from dreamgym.experience.prompt import judge_messages
+from dreamgym.llm import LLM
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+
+MAX_TOKENS = 256
+
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"reasoning": {"type": "string"}, "accomplished": {"type": "boolean"}},
+    "required": ["reasoning", "accomplished"],
+    "additionalProperties": False,
+}
+
+log = logging.getLogger(__name__)
+
+
+class Verdict(Answer):
+    """What the judge answers; the keys of SCHEMA."""
+
+    reasoning: str
+    accomplished: bool
+
+
+async def judge(
+    llm: LLM, spec: EnvironmentSpec, task: Task, steps: Sequence[tuple[ToolCall, StepResult]], *, seed: int
+) -> bool:
+    """Whether the steps of an episode that claims success accomplish its task.
+
+    Raises:
+        PredictionError: the judge gave no valid verdict, twice; the success is then neither given nor taken.
+    """
+    messages = judge_messages(spec, task, steps)
+    verdict = await ask(llm, messages, Verdict, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+    if not verdict.accomplished:
+        log.info("task %r: a predicted success was not confirmed: %s", task.id, verdict.reasoning)
+    return verdict.accomplished
