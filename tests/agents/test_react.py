@@ -100,6 +100,17 @@ async def test_a_call_that_cannot_be_made_is_told_to_the_model_and_is_no_step(
     assert told in model.told[0]
 
 
+async def test_several_calls_in_one_answer_are_made_in_their_order() -> None:
+    both = calls("act", LOOK)
+    both["tool_calls"] = [*calls("act", '{"command": "move west"}')["tool_calls"], *both["tool_calls"]]  # type: ignore[misc]
+    model = Model(both, says("ok"))
+    async with game() as (mcp_url, steps), chat_endpoint(model) as policy_url:
+        assert await react.play("", mcp_url, policy_url) == "ok"
+        assert await steps() == ["move west", "look around"]
+    assert model.told[0] == model.told[1]
+    assert model.told[0].startswith("pantry. ")
+
+
 async def test_a_model_that_never_stops_calling_is_stopped() -> None:
     model = Model(calls("act", LOOK))
     async with game() as (mcp_url, steps), chat_endpoint(model) as policy_url:
