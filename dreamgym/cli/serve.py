@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dreamgym.cli import run
+from dreamgym.cli.boundary import run
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
@@ -63,6 +63,7 @@ def serve(
     token = read_token(token_file)
     check_bind(host, token)
     specs = [load_spec(name) for name in env]
+    makers = [real_of(spec).create for spec in specs] if real else []
 
     async def until_stopped() -> None:
         from dreamgym_server.build import build
@@ -77,7 +78,7 @@ def serve(
             store = await open_store(dsn, load_encoder(encoder))
             stack.push_async_callback(store.close)
             if real:
-                worlds: list[Worlds] = [RealWorlds(spec, real_of(spec).create) for spec in specs]
+                worlds: list[Worlds] = [RealWorlds(spec, create) for spec, create in zip(specs, makers, strict=True)]
             else:
                 worlds = await _dreams(specs, model, store.buffer, stack, withhold_history=withhold_history)
             served = build(

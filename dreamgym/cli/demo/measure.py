@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
+
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.wiring import opened_store
 from dreamgym.dream import DreamEnvironment
@@ -28,7 +30,7 @@ async def measure(demo: Demo, dsn: str) -> JsonObject:
     final = demo.real.tasks("test")[-demo.size.final_tasks :]
     dreamed = demo.real.tasks("train")[: demo.size.worlds]
     async with opened_store(dsn) as store:
-        rows: list[JsonObject] = [
+        rows: list[JsonValue] = [
             {
                 "policy": "random",
                 "dream": _rate(await _random(demo, _dreams(demo, store.buffer, knows_history=True), dreamed)),
@@ -49,8 +51,13 @@ async def measure(demo: Demo, dsn: str) -> JsonObject:
 
 
 def _policies(demo: Demo) -> list[tuple[str, Path, Arm | None]]:
-    trained: list[tuple[str, Path, Arm | None]] = [(arm.name, demo.folder / arm.name / "policy", arm) for arm in demo.arms]
-    return [(WARM, demo.folder / "warm", None), *sorted(trained, key=lambda row: (row[0].startswith("control"), row[0]))]
+    trained: list[tuple[str, Path, Arm | None]] = [
+        (arm.name, demo.folder / arm.name / "policy", arm) for arm in demo.arms
+    ]
+    return [
+        (WARM, demo.folder / "warm", None),
+        *sorted(trained, key=lambda row: (row[0].startswith("control"), row[0])),
+    ]
 
 
 def _dreams(demo: Demo, buffer: ReplayBuffer, *, knows_history: bool) -> Callable[[], Environment]:

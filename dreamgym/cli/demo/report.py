@@ -8,6 +8,15 @@ from statistics import mean
 from typing import Any
 
 Report = dict[str, Any]
+COLUMNS = (
+    "policy",
+    "success in the dream",
+    "success in reality",
+    "refused actions (real)",
+    "dream steps",
+    "real steps in training",
+    "seconds",
+)
 TITLES = {"dream": "one recorded world per episode", "control": "history withheld from retrieval"}
 
 
@@ -27,13 +36,13 @@ def markdown(report: Report, folder: Path) -> str:
         f"The dream is made of {recorded['episodes']:,} recorded real episodes ({recorded['real_steps']:,} real steps, "
         f"{size['worlds']} worlds). No real step is taken while training. Checkpoint: the last one, without looking.",
         "",
-        "| policy | success in the dream | success in reality | refused actions (real) | dream steps | real steps in training | seconds |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
         *(_row(row) for row in report["rows"]),
         "",
         f"95 % intervals in brackets. Reality: {size['final_tasks']} test tasks, each played once, none used before. "
-        f"Dream: the {size['worlds']} recorded tasks. `dream-N` is trained in the dream with seed N, `control-N` the same "
-        "with the episode's history withheld from retrieval, and is measured in that inconsistent dream.",
+        f"Dream: the {size['worlds']} recorded tasks. `dream-N` is trained in the dream with seed N, `control-N` the "
+        "same with the episode's history withheld from retrieval, and is measured in that inconsistent dream.",
         "",
         "Gain in reality over the same warm start, in points (paired bootstrap over seeds and tasks):",
         "",
@@ -100,7 +109,9 @@ def plot(report: Report, file: Path) -> None:
 def _draw_run(panel: Any, curve: list[Report], *, labelled: bool) -> None:
     inside = [line for line in curve if "inside_success" in line]
     window = 10
-    smooth = [mean(line["inside_success"] for line in inside[max(0, i - window + 1) : i + 1]) for i in range(len(inside))]
+    smooth = [
+        mean(line["inside_success"] for line in inside[max(0, i - window + 1) : i + 1]) for i in range(len(inside))
+    ]
     steps = [line["step"] for line in inside]
     panel.plot(steps, smooth, color="#7a5195", lw=1.2, label="in the dream (mean of 10 updates)" if labelled else None)
     real = [line for line in curve if "real_success" in line]

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.demo.measure import measure
@@ -28,6 +31,7 @@ from dreamgym.training import Settings
 from dreamgym.types import JsonObject, Source, Task, Trajectory
 
 ENV = "coin"
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,14 @@ class Demo:
     Args:
         folder: where everything goes.
         size: how much of everything.
-        dsn: a PostgreSQL server that may create a database; None for the embedded one.
+        dsn: a database of the user's to fill; None for an embedded server of its own.
     """
 
     def __init__(self, folder: Path, size: Size, dsn: str | None) -> None:
         self.folder = folder
         self.size = size
         self.real = load_real(ENV)
-        self._server_dsn = dsn
+        self._given_dsn = dsn
         self._began = time.monotonic()
         self.seconds: dict[str, float] = {}
         self.arms = [
@@ -91,7 +95,10 @@ class Demo:
 
     def run(self) -> None:
         """Go through all stages and write the report."""
-        dsn = asyncio.run(self._scratch_database())
+        with self._database() as dsn:
+            self._run(dsn)
+
+    def _run(self, dsn: str) -> None:
         recorded = self._timed("collect", self._collect)
         self._timed("seed", partial(asyncio.run, self._seed(recorded, dsn)))
         self._timed("play", partial(side_by_side, self.folder, ENV, self.real.tasks("test")[0], dsn, self.say))
@@ -114,17 +121,27 @@ class Demo:
         elapsed = int(time.monotonic() - self._began)
         say(f"[{elapsed // 60:02d}:{elapsed % 60:02d}] {text}")
 
-    def _timed(self, stage: str, work):  # type: ignore[no-untyped-def]
+    def _timed(self, stage: str, work: Callable[[], Result]) -> Result:
         began = time.monotonic()
         result = work()
         self.seconds[stage] = round(time.monotonic() - began, 1)
         return result
 
-    async def _scratch_database(self) -> str:
-        from dreamgym.replay.postgres import scratch_database
+    @contextmanager
+    def _database(self) -> Iterator[str]:
+        """A server of its own, gone when the demonstration is done; an interrupted one finds it again."""
+        if self._given_dsn is not None:
+            yield self._given_dsn
+            return
+        from dreamgym.replay.embedded import EmbeddedServer, default_folder
 
-        name = "dreamgym_" + "".join(c if c.isalnum() else "_" for c in self.folder.name.lower())
-        return await scratch_database(self._server_dsn, name)
+        base = default_folder()
+        server = EmbeddedServer.start(base.with_name(f"{base.name}-{self.folder.name}"))
+        try:
+            yield server.dsn
+        finally:
+            server.release()
+        shutil.rmtree(server.folder)
 
     def _collect(self) -> list[Trajectory]:
         self.say("1/6 collect: playing the real game, well and deliberately badly")

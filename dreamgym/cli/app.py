@@ -1,0 +1,28 @@
+"""The program `dreamgym`: its verbs."""
+
+from __future__ import annotations
+
+import typer
+
+from dreamgym.cli import collect, db, demo, eval_, models, play, seed, train
+from dreamgym.cli.boundary import run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Train and test LLM agents against a simulated environment that speaks MCP.",
+)
+app.command("demo")(demo.demo)
+app.command("collect")(collect.collect)
+app.command("seed")(seed.seed)
+app.command("play")(play.play)
+app.command("train")(train.train)
+app.command("eval")(eval_.evaluate)
+app.add_typer(models.app, name="models")
+app.add_typer(db.app, name="db")
+
+
+def main() -> None:
+    """Entry point of `dreamgym`."""
+    run(app)

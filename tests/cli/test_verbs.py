@@ -1,0 +1,130 @@
+"""The command line does what it says, and answers misuse with one line that names what there is."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dreamgym.cli.app import main
+from dreamgym.environment import load_real, read_jsonl
+from dreamgym.types import Trajectory
+
+Command = Callable[..., tuple[int, str, str]]
+COIN = str(Path(__file__).parents[2] / "examples" / "coin")
+
+
+@pytest.fixture
+def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command line; returns exit code, stdout, stderr."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        return int(exit_.value.code or 0), said.out, said.err
+
+    return command
+
+
+def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:
+    code, out, err = dreamgym("collect", "chess", "--agent", "expert", "--episodes", "1")
+    assert (code, out) == (2, "")
+    assert "unknown environment 'chess': there is coin" in err
+    assert "Traceback" not in err
+
+
+def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> None:
+    code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest", "--dsn", dsn)
+    assert code == 2
+    assert "unknown agent 'nobody': there is langgraph, openai_agents, react" in err
+
+
+def test_an_unknown_split_lists_the_splits(dreamgym: Command, dsn: str) -> None:
+    code, _, err = dreamgym("collect", "coin", "--agent", "expert", "--episodes", "1", "--split", "x", "--dsn", dsn)
+    assert code == 2
+    assert "unknown split 'x': there is dev, test, train" in err
+
+
+def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(dreamgym: Command) -> None:
+    unreachable = "postgresql://someone:hunter2@127.0.0.1:9/none"
+    code, _, err = dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", unreachable)
+    assert code == 1
+    assert "hunter2" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_collected_episodes_are_written_as_lines_that_seed_takes_and_takes_once(
+    dreamgym: Command, dsn: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "played.jsonl"
+    collect = ("collect", "coin", "--agent", "expert", "--episodes", "6", "--out", str(file), "--dsn", dsn)
+    assert dreamgym(*collect)[0] == 0
+    played = read_jsonl(file, Trajectory)
+    assert [trajectory.task.id for trajectory in played] == [task.id for task in load_real("coin").tasks("train")[:6]]
+    assert "6 of 6 trajectories are new" in dreamgym("seed", "coin", str(file), "--dsn", dsn)[2]
+    assert "0 of 6 trajectories are new" in dreamgym("seed", "coin", str(file), "--dsn", dsn)[2]
+
+
+def test_one_malformed_line_keeps_the_whole_file_out_and_is_named(dreamgym: Command, dsn: str, tmp_path: Path) -> None:
+    good = Path(COIN, "trajectories.jsonl").read_text().splitlines()
+    file = tmp_path / "broken.jsonl"
+    file.write_text("\n".join([good[0], good[1].replace('"stop_reason":"', '"stop_reason":"no-'), good[2]]))
+    code, _, err = dreamgym("seed", COIN, str(file), "--dsn", dsn)
+    assert code == 2
+    assert "broken.jsonl, line 2: stop_reason" in err
+    file.write_text("\n".join(good[:3]))
+    assert "3 of 3 trajectories are new" in dreamgym("seed", COIN, str(file), "--dsn", dsn)[2]
+
+
+def test_a_trajectory_of_another_environment_is_refused(dreamgym: Command, dsn: str, tmp_path: Path) -> None:
+    line = json.loads(Path(COIN, "trajectories.jsonl").read_text().splitlines()[0])
+    line["task"]["env"] = "chess"
+    file = tmp_path / "chess.jsonl"
+    file.write_text(json.dumps(line))
+    code, _, err = dreamgym("seed", COIN, str(file), "--dsn", dsn)
+    assert code == 2
+    assert "it is of environment 'chess', not 'coin'" in err
+
+
+def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dreamgym: Command, dsn: str) -> None:
+    assert dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", dsn)[0] == 0
+    code, out, _ = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest", "--dsn", dsn)
+    assert code == 0
+    assert "task   Search the house for the coin and take it." in out
+    assert "[recorded]" in out
+    assert out.splitlines()[-1].startswith("end    ")
+
+
+def test_play_prints_an_episode_of_the_real_game(dreamgym: Command, dsn: str) -> None:
+    code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real", "--dsn", dsn)
+    assert code == 0
+    assert "[real]" in out
+
+
+def test_a_folder_without_a_policy_is_misuse(dreamgym: Command, tmp_path: Path) -> None:
+    code, _, err = dreamgym("eval", "coin", "--policy", str(tmp_path), "--against", "real")
+    assert code == 2
+    assert "no policy checkpoint" in err
+
+
+@pytest.mark.slow
+def test_a_tiny_policy_is_trained_in_the_dream_resumed_and_evaluated_in_reality(
+    dreamgym: Command, dsn: str, tmp_path: Path
+) -> None:
+    assert dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", dsn)[0] == 0
+    out = tmp_path / "run"
+    train = ("train", COIN, "--policy", "tiny", "--model", "nearest", "--dsn", dsn, "--out", str(out), "--probe", "10")
+    assert dreamgym(*train, "--steps", "1")[0] == 0
+    code, _, err = dreamgym(*train, "--steps", "2")
+    assert code == 2
+    assert "--resume" in err
+    assert dreamgym(*train, "--steps", "2", "--resume")[0] == 0
+    record = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in record if "inside_success" in line] == [0, 1]
+    evaluate = ("eval", "coin", "--policy", str(out / "policy"), "--against", "real", "--episodes", "20", "--json")
+    results = [json.loads(dreamgym(*evaluate)[1]) for _ in range(2)]
+    assert results[0] == results[1]
+    assert results[0]["success"]["n"] == 20
