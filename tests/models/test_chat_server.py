@@ -1,0 +1,126 @@
+"""The chat endpoint as its clients see it: the openai client and LangChain's, streaming and not."""
+
+import json
+
+import httpx
+import pytest
+from dreamgym_integrations.models.chat_policy import chat_policy
+from dreamgym_integrations.models.chat_server import Reply, chat_server
+from langchain_openai import ChatOpenAI
+from openai import AsyncOpenAI, BadRequestError, InternalServerError
+
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.llm import ScriptedLLM
+from dreamgym.types import JsonObject, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+ACT: JsonObject = {
+    "type": "function",
+    "function": {
+        "name": "act",
+        "description": "Do one thing.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    },
+}
+
+
+def scripted(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+    """Calls the first tool once, then says what it answered."""
+    if messages[-1]["role"] == "tool":
+        return Reply(text=f"It said: {messages[-1]['content']}")
+    return Reply(text="I look.", tool_calls=(ToolCall(name="act", arguments={"command": "look «around»"}),))
+
+
+async def test_a_reply_reaches_the_openai_client_whole() -> None:
+    async with chat_server(scripted) as url, AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        asked = [{"role": "user", "content": "go"}]
+        completion = await client.chat.completions.create(model="m", messages=asked, tools=[ACT])  # type: ignore[call-overload]
+        choice = completion.choices[0]
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+        (call,) = choice.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("act", {"command": "look «around»"})
+        answered = [*asked, {"role": "tool", "tool_call_id": call.id, "content": "a hall."}]
+        completion = await client.chat.completions.create(model="m", messages=answered)
+        assert completion.choices[0].message.content == "It said: a hall."
+        assert [model.id async for model in client.models.list()] == ["policy"]
+
+
+async def test_a_stream_adds_up_to_the_same_reply() -> None:
+    async with chat_server(scripted) as url:
+        model = ChatOpenAI(model="m", base_url=url, api_key="none", streaming=True, stream_usage=True)
+        chunks = [chunk async for chunk in model.bind_tools([ACT]).astream("go")]
+    whole = chunks[0]
+    for chunk in chunks[1:]:
+        whole += chunk
+    assert whole.content == "I look."
+    assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("act", {"command": "look «around»"})]
+    assert len(chunks) > 2
+
+
+async def test_a_policy_that_fails_and_a_body_that_is_none_are_errors_with_a_reason() -> None:
+    def failing(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        raise EnvironmentUnavailable("the model is asleep")
+
+    async with chat_server(failing) as url, AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        with pytest.raises(InternalServerError, match="the model is asleep"):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "go"}])
+        with pytest.raises(BadRequestError, match="non-empty list 'messages'"):
+            await client.chat.completions.create(model="m", messages=[])
+        async with httpx.AsyncClient() as plain:
+            assert (await plain.post(f"{url}/chat/completions", content=b"{")).status_code == 400
+
+
+async def test_two_servers_run_side_by_side_and_their_ports_are_free_afterwards() -> None:
+    async with chat_server(scripted) as one, chat_server(scripted) as other:
+        assert one != other
+    async with httpx.AsyncClient() as plain:
+        with pytest.raises(httpx.ConnectError):
+            await plain.get(f"{one}/models")
+
+
+async def test_a_language_model_calls_a_tool_by_two_small_answers() -> None:
+    llm = ScriptedLLM(['{"reasoning": "East is an exit.", "next": "act"}', '{"command": "move east"}'])
+    async with chat_server(chat_policy(llm)) as url:
+        said = await ChatOpenAI(model="m", base_url=url, api_key="none").bind_tools([ACT]).ainvoke("Find the coin.")
+    assert said.content == "East is an exit."
+    assert [(call["name"], call["args"]) for call in said.tool_calls] == [("act", {"command": "move east"})]
+    choosing, arguing = llm.asked
+    assert arguing[: len(choosing)] == choosing
+    assert '"name": "act"' in choosing[0].content
+
+
+async def test_a_language_model_remembers_its_calls_and_answers_at_the_end() -> None:
+    llm = ScriptedLLM(['{"reasoning": "Done.", "next": "final_answer"}', '{"answer": "I have the coin."}'])
+    call = {"id": "1", "type": "function", "function": {"name": "act", "arguments": '{"command": "take coin"}'}}
+    reply = await chat_policy(llm)(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Find the coin."}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "you take the coin."},
+        ],
+        [ACT],
+    )
+    assert reply == Reply(text="I have the coin.")
+    shown = [(message.role, message.content) for message in llm.asked[0]]
+    assert shown[0][1].startswith("Be brief.")
+    assert shown[1:] == [
+        ("user", "Find the coin."),
+        ("assistant", '{"reasoning": "", "next": "act"}'),
+        ("user", "Now give the arguments of act."),
+        ("assistant", '{"command": "take coin"}'),
+        ("user", "Result: you take the coin."),
+    ]
+
+
+@pytest.mark.parametrize("answer", ["no JSON", "[]", '{"reasoning": "", "next": "fly"}'])
+async def test_a_language_model_that_chooses_nothing_usable_is_an_error_to_the_client(answer: str) -> None:
+    async with (
+        chat_server(chat_policy(ScriptedLLM([answer]))) as url,
+        AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
+    ):
+        with pytest.raises(InternalServerError, match="scripted"):
+            await client.chat.completions.create(  # type: ignore[call-overload]
+                model="m", messages=[{"role": "user", "content": "go"}], tools=[ACT]
+            )
