@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 
 from pydantic import ConfigDict
@@ -81,7 +82,7 @@ class ControlClient:
             "seed": seed,
             "max_steps": max_steps,
             "group": group,
-            "idempotency_key": idempotency_key,
+            "idempotency_key": idempotency_key or uuid.uuid4().hex,  # a request sent twice makes one episode
             "policy_version": policy_version,
         }
         body: JsonObject = {key: value for key, value in order.items() if value is not None}

@@ -1,9 +1,10 @@
 """The agent's door: every environment and every episode through one MCP server, in both eras of the protocol.
 
 The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
-call and the newest revision has none. `initialize`, `server/discover` and `tools/list` are answered without touching
-the database. Answers are plain JSON, not event streams: nothing is reported while a step runs, a step must survive
-its client anyway, and a stream costs twice the CPU.
+call and the newest revision has none. Only at the bare URL does a handshake open a session that is an episode, of the
+environment's first task; it begins with the session's first call. `initialize`, `server/discover` and `tools/list`
+are answered without touching the database. Answers are plain JSON, not event streams: nothing is reported while a
+step runs, a step must survive its client anyway, and a stream costs twice the CPU.
 """
 
 from __future__ import annotations
