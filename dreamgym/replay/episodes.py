@@ -81,3 +81,10 @@ class EpisodeStore(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+
+
+def stale(episode: Episode, version: int) -> str:
+    """Why a step on top of `version` steps cannot be appended."""
+    if episode.stop_reason is not None:
+        return f"episode {episode.id!r} is over ({episode.stop_reason}): no step can be added"
+    return f"episode {episode.id!r} has {episode.version} steps, not {version}: read it again and decide anew"

@@ -99,8 +99,11 @@ class KeyEncoder:
         """Length of a key's vector."""
         return 2 * self.encoder.dim
 
-    async def encode(self, keys: Sequence[Key]) -> NDArray[np.float32]:
-        """Unit vectors, shape (len(keys), dim): the weighted state vector, then the weighted action vector."""
+    async def encode(self, keys: Sequence[Key]) -> NDArray[np.float16]:
+        """Vectors of shape (len(keys), dim): the weighted state vector, then the weighted action vector.
+
+        As precise as the database keeps them, so their length is 1 only to three decimals.
+        """
         import numpy as np
 
         texts = dict.fromkeys(text for key in keys for text in key)
@@ -113,7 +116,7 @@ class KeyEncoder:
             self._remember(found)
         states = np.array([found[state] for state, _ in keys], dtype=np.float32).reshape(len(keys), -1)
         actions = np.array([found[action] for _, action in keys], dtype=np.float32).reshape(len(keys), -1)
-        return np.concatenate([STATE_WEIGHT * states, ACTION_WEIGHT * actions], axis=1)
+        return np.concatenate([STATE_WEIGHT * states, ACTION_WEIGHT * actions], axis=1).astype(np.float16)
 
     def _remember(self, found: dict[str, NDArray[np.float32]]) -> None:
         for text, vector in found.items():

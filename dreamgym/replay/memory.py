@@ -16,7 +16,7 @@ from uuid import UUID
 from dreamgym.embedding import Encoder
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode, UnknownName
 from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, Retrieval, TaskValue
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episodes import Episode, stale
 from dreamgym.replay.keys import (
     Key,
     KeyEncoder,
@@ -144,7 +144,7 @@ class MemoryBuffer:
         import numpy as np
 
         vectors = await self._vectors(environment)
-        asked = (await self._encoder.encode([key]))[0]
+        asked = _unit(await self._encoder.encode([key]))[0]
         cosines = vectors @ asked
         found: list[tuple[Key, float]] = []
         keys = list(environment.keys)[: len(vectors)]
@@ -162,8 +162,7 @@ class MemoryBuffer:
             known = environment.vectors
             missing = list(environment.keys)[0 if known is None else len(known) :]
             if known is None or missing:
-                fresh = await self._encoder.encode(missing)
-                fresh = fresh.astype(np.float16).astype(np.float32)  # as precise as the database's halfvec
+                fresh = _unit(await self._encoder.encode(missing))
                 known = fresh if known is None else np.concatenate([known, fresh])
                 environment.vectors = known
             return known
@@ -217,6 +216,14 @@ class MemoryBuffer:
 
     async def close(self) -> None:
         """Nothing to release."""
+
+
+def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
+    import numpy as np
+
+    exact = vectors.astype(np.float32)
+    unit: NDArray[np.float32] = exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-12)
+    return unit
 
 
 def _value(task_id: str, policy_version: int, rewards: Sequence[float]) -> TaskValue:
@@ -304,10 +311,3 @@ class MemoryEpisodeStore:
     def _update(self, episode: Episode, **changes: object) -> Episode:
         self._episodes[episode.id] = episode.model_copy(update=changes)
         return self._episodes[episode.id]
-
-
-def stale(episode: Episode, version: int) -> str:
-    """Why a step on top of `version` steps cannot be appended."""
-    if episode.stop_reason is not None:
-        return f"episode {episode.id!r} is over ({episode.stop_reason}): no step can be added"
-    return f"episode {episode.id!r} has {episode.version} steps, not {version}: read it again and decide anew"

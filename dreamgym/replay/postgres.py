@@ -1,0 +1,310 @@
+"""The replay buffer in PostgreSQL with pgvector, and the one way to open a store.
+
+Search is exact: a question with identical keys reads an index and no vector at all; the others scan the vectors of
+their environment's partition, 0.4-0.5 microseconds a key. There is no approximate index to manage in this version;
+above some 20,000 distinct keys in one environment an HNSW index on that partition would pay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from uuid import UUID
+
+from pgvector import HalfVector
+
+from dreamgym.embedding import Encoder
+from dreamgym.errors import StoreError, UnknownName
+from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, Retrieval, TaskValue
+from dreamgym.replay.database import MIGRATION_LOCK, Database, Row, sql
+from dreamgym.replay.embedded import EmbeddedServer
+from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_storable, digest_id, source_mask
+from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
+from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
+from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity
+from dreamgym.types import Source, Task, Trajectory, Transition
+
+SOURCES = {code: source for source, code in SOURCE_CODES.items()}
+
+IDENTICAL = "WITH asked AS (SELECT %(key)s::uuid AS key, NULL AS state, NULL AS action, 1.0::float8 AS cosine)"
+SIMILAR = """
+WITH asked AS MATERIALIZED (
+  SELECT key, state, action, 1 - (embedding <=> %(vector)s) AS cosine
+  FROM vectors_{encoder}_{env}
+  WHERE env_id = {env} AND sources & %(mask)s <> 0
+  ORDER BY embedding <=> %(vector)s
+  LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
+)"""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Everything that is kept in one database."""
+
+    buffer: PostgresBuffer
+    episodes: PostgresEpisodeStore
+    dsn: str
+    database: Database
+    server: EmbeddedServer | None
+
+    async def close(self) -> None:
+        """Close the connections, and let the embedded server go where it was used; calling it twice is fine."""
+        await self.database.close()
+        if self.server is not None:
+            await asyncio.to_thread(self.server.release)
+
+
+async def open_store(dsn: str | None, encoder: Encoder) -> Store:
+    """Open the store at a PostgreSQL address, or the embedded one where there is no address.
+
+    Raises:
+        StoreError: it cannot be used; the message says what mends it.
+        MissingPackage: the embedded server is not installed.
+    """
+    server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
+    address = dsn if server is None else server.dsn
+    try:
+        database = await Database.open(address or "")
+        try:
+            encoder_id = await _register(database, encoder)
+        except BaseException:
+            await database.close()
+            raise
+    except BaseException:
+        if server is not None:
+            await asyncio.to_thread(server.release)
+        raise
+    buffer = PostgresBuffer(database, encoder, encoder_id)
+    return Store(buffer, PostgresEpisodeStore(database), address or "", database, server)
+
+
+async def _register(database: Database, encoder: Encoder) -> int:
+    """The number of this encoder in the store, which takes one encoder only."""
+    async with database.transaction() as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+        row = await (await connection.execute("SELECT id, name, fingerprint FROM encoders WHERE ready")).fetchone()
+        if row is None:
+            inserted = await connection.execute(
+                "INSERT INTO encoders (name, fingerprint, dim) VALUES (%s, %s, %s) RETURNING id, name, fingerprint",
+                [encoder.name, encoder.fingerprint, encoder.dim],
+            )
+            row = await inserted.fetchone()
+            assert row is not None
+            await connection.execute("SELECT ensure_encoder_table(%s::smallint, %s)", [row[0], 2 * encoder.dim])
+    number, name, fingerprint = row
+    if fingerprint != encoder.fingerprint:
+        raise StoreError(
+            f"this store was filled with the encoder {name!r} (fingerprint {fingerprint}), asked for is "
+            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: use --encoder {name}, or another "
+            "database and `dreamgym seed` it anew"
+        )
+    return int(number)
+
+
+class PostgresBuffer:
+    """A ReplayBuffer that survives, shared by all processes that open the same database."""
+
+    def __init__(self, database: Database, encoder: Encoder, encoder_id: int) -> None:
+        self._database = database
+        self._encoder = KeyEncoder(encoder)
+        self._encoder_id = encoder_id
+        self._env_ids: dict[str, int] = {}
+
+    async def add(self, trajectories: Sequence[Trajectory]) -> int:
+        """Store trajectories with their tasks in one transaction and return how many were new."""
+        envs = {env: await self._make_env(env) for env in sorted({found.task.env for found in trajectories})}
+        return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
+
+    async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
+        """At most k transitions, best first; where identical ones exist, only those, and in one round trip."""
+        env = await self._find_env(retrieval.env)
+        if env is None or retrieval.k < 1:
+            return ()
+        asked = (retrieval.state, retrieval.action.canonical())
+        parameters = _parameters(retrieval, asked)
+        drawn_by_world = retrieval.history is not None
+        rows = await self._database.fetch(_statement(IDENTICAL, self._encoder_id, env, drawn_by_world), parameters)
+        exact = bool(rows)
+        if not rows:
+            vector = (await self._encoder.encode([asked]))[0]
+            statement = _statement(SIMILAR, self._encoder_id, env, drawn_by_world)
+            similar = {"vector": HalfVector(vector), "keys": SIMILAR_KEYS}
+            rows = _nearest_keys(await self._database.fetch(statement, {**parameters, **similar}))
+        scores = {row[0]: EXACT_SCORE if exact else similarity(asked, (row[1], row[2]), row[3]) for row in rows}
+        candidates = [
+            Candidate(identity, outcome, world, SOURCES[source], agreement, scores[key], exact)
+            for key, _, _, _, identity, outcome, _, world, source, agreement in rows
+        ]
+        bodies = {row[4]: row[6] for row in rows}
+        return tuple(_demonstration(best, bodies[best.id]) for best in rank(candidates, retrieval))
+
+    async def trajectories(
+        self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
+    ) -> tuple[Trajectory, ...]:
+        """Stored trajectories, oldest first."""
+        env_id = await self._find_env(env)
+        if env_id is None:
+            return ()
+        rows = await self._database.fetch(
+            f"""
+            SELECT trajectory.body::text, ARRAY(
+              SELECT coalesce(step.body, transition.body)::text
+              FROM trajectory_steps AS step
+              JOIN transitions_{env_id} AS transition ON transition.env_id = {env_id} AND id = transition_id
+              WHERE trajectory_id = trajectory.id ORDER BY step.step)
+            FROM trajectories AS trajectory
+            WHERE env_id = {env_id} AND source = ANY (%(sources)s)
+            ORDER BY position LIMIT %(limit)s
+            """,
+            {"sources": [SOURCE_CODES[source] for source in sources], "limit": limit},
+        )
+        return tuple(await asyncio.to_thread(lambda: [_trajectory(body, steps) for body, steps in rows]))
+
+    async def add_tasks(self, tasks: Sequence[Task]) -> None:
+        """Store tasks; one with an id already there is left alone."""
+        for task in tasks:
+            check_storable(task, f"task {task.id!r}")
+        envs = {env: await self._make_env(env) for env in sorted({task.env for task in tasks})}
+        async with self._database.transaction() as connection:
+            for env, env_id in envs.items():
+                await insert_tasks(connection, env_id, [task for task in tasks if task.env == env])
+
+    async def tasks(self, env: str) -> tuple[Task, ...]:
+        """All tasks of an environment, in the order they were stored."""
+        rows = await self._database.fetch(
+            "SELECT body::text FROM tasks WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) "
+            "ORDER BY position",
+            {"env": env},
+        )
+        return tuple(Task.model_validate_json(row[0]) for row in rows)
+
+    async def record_outcomes(self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float]) -> None:
+        """Add one group's outcome rewards to the statistics of the task."""
+        async with self._database.transaction() as connection:
+            cursor = await connection.execute(
+                """
+                INSERT INTO task_outcomes AS old
+                SELECT env_id, id, %(version)s, %(attempts)s, %(sum)s, %(squares)s
+                FROM tasks WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND id = %(task)s
+                ON CONFLICT (env_id, task_id, policy_version) DO UPDATE SET
+                  attempts = old.attempts + excluded.attempts,
+                  reward_sum = old.reward_sum + excluded.reward_sum,
+                  reward_squares = old.reward_squares + excluded.reward_squares
+                """,
+                {
+                    "env": env,
+                    "task": task_id,
+                    "version": policy_version,
+                    "attempts": len(rewards_G),
+                    "sum": float(sum(rewards_G)),
+                    "squares": float(sum(reward * reward for reward in rewards_G)),
+                },
+            )
+        if cursor.rowcount == 0:
+            known = [task.id for task in await self.tasks(env)]
+            raise UnknownName("task", task_id, known[:20], f"{len(known)} in all")
+
+    async def task_values(self, env: str) -> tuple[TaskValue, ...]:
+        """Statistics of every task that was attempted, newest policy version of each."""
+        rows = await self._database.fetch(
+            """
+            SELECT task_id, policy_version, attempts, reward_sum / attempts,
+                   greatest(0, reward_squares / attempts - (reward_sum / attempts) ^ 2)
+            FROM (SELECT DISTINCT ON (task_id) * FROM task_outcomes
+                  WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND attempts > 0
+                  ORDER BY task_id, policy_version DESC) AS newest
+            JOIN tasks ON tasks.env_id = newest.env_id AND tasks.id = newest.task_id
+            ORDER BY position
+            """,
+            {"env": env},
+        )
+        return tuple(
+            TaskValue(task_id=task, policy_version=version, attempts=attempts, mean=mean, variance=variance)
+            for task, version, attempts, mean, variance in rows
+        )
+
+    async def counts(self, env: str) -> BufferCounts:
+        """How much there is."""
+        env_id = await self._find_env(env)
+        if env_id is None:
+            return BufferCounts(tasks=0, trajectories=0, transitions=0, worlds=0)
+        ((tasks, trajectories, transitions, worlds),) = await self._database.fetch(
+            f"""
+            SELECT (SELECT count(*) FROM tasks WHERE env_id = {env_id}),
+                   (SELECT count(*) FROM trajectories WHERE env_id = {env_id}),
+                   (SELECT count(*) FROM transitions_{env_id}),
+                   (SELECT count(*) FROM worlds WHERE env_id = {env_id})
+            """,
+            {},
+        )
+        return BufferCounts(tasks=tasks, trajectories=trajectories, transitions=transitions, worlds=worlds)
+
+    async def close(self) -> None:
+        """Nothing to release: the connections belong to the Store."""
+
+    async def _find_env(self, env: str) -> int | None:
+        if env not in self._env_ids:
+            rows = await self._database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": env})
+            if not rows:
+                return None
+            self._env_ids[env] = await self._make_env(env)  # its vectors may be missing under this encoder
+        return self._env_ids[env]
+
+    async def _make_env(self, env: str) -> int:
+        if env not in self._env_ids:
+            async with self._database.transaction() as connection:
+                cursor = await connection.execute("SELECT ensure_environment(%s)", [env])
+                row = await cursor.fetchone()
+                assert row is not None
+                await connection.execute(
+                    "SELECT ensure_vectors(%s::smallint, %s::smallint)", [self._encoder_id, row[0]]
+                )
+            self._env_ids[env] = int(row[0])
+        return self._env_ids[env]
+
+
+@cache
+def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool) -> str:
+    template = resources.files("dreamgym.replay").joinpath("retrieval.sql").read_text(encoding="utf-8")
+    drawn = "world.name" if drawn_by_world else "sighting.transition_id::text"
+    return sql((asked + template).format(encoder=encoder, env=env, drawn=drawn))
+
+
+def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
+    return {
+        "key": digest_id(*asked),
+        "seen": [digest_id(state) for state in seen_states(retrieval)],
+        "mask": source_mask(retrieval.sources),
+        "sources": [SOURCE_CODES[source] for source in retrieval.sources],
+        "world": retrieval.world,
+        "exclude": retrieval.exclude,
+        "seed": str(retrieval.seed),
+        "cut": 4 * retrieval.k + 16,  # transitions that differ only in reward or end count as one
+    }
+
+
+def _nearest_keys(rows: list[Row]) -> list[Row]:
+    """The rows of the nearest keys that have an allowed transition."""
+    cosines: dict[UUID, float] = {row[0]: row[3] for row in rows}
+    nearest = set(sorted(cosines, key=lambda key: -cosines[key])[:SIMILAR_KEYS])
+    return [row for row in rows if row[0] in nearest]
+
+
+def _demonstration(best: Candidate, body: str) -> Demonstration:
+    return Demonstration(
+        id=str(best.id),
+        transition=Transition.model_validate_json(body),
+        source=best.source,
+        world=best.world,
+        score=best.score,
+        exact=best.exact,
+    )
+
+
+def _trajectory(body: str, steps: list[str]) -> Trajectory:
+    transitions = tuple(Transition.model_validate_json(step) for step in steps)
+    return Trajectory.model_validate({**json.loads(body), "transitions": transitions})

@@ -1,0 +1,277 @@
+"""Storing trajectories in PostgreSQL: everything new is worked out here and copied in, in one transaction.
+
+Writers of one environment take turns under an advisory lock, so what is looked up stays true until the commit.
+Vectors are made before the lock is taken: embedding takes seconds and must not keep other writers waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+from pgvector import HalfVector
+
+from dreamgym.replay.database import Connection, Database, sql
+from dreamgym.replay.keys import (
+    SOURCE_CODES,
+    Key,
+    KeyEncoder,
+    check_trajectories,
+    digest_id,
+    key_of,
+    outcome_id,
+    transition_id,
+)
+from dreamgym.types import Task, Trajectory
+
+WRITE_LOCK = 728_903
+
+
+@dataclass
+class _Batch:
+    """What trajectories of one environment come to, before anything is known of the store."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    transitions: dict[UUID, tuple[UUID, str]] = field(default_factory=dict)
+    """Outcome and body of each distinct transition."""
+    steps: list[tuple[str, int, UUID, str]] = field(default_factory=list)
+    keys: dict[UUID, Key] = field(default_factory=dict)
+    key_sources: dict[UUID, int] = field(default_factory=lambda: defaultdict(int))
+    sightings: dict[tuple[UUID, UUID, str, int], str | None] = field(default_factory=dict)
+    """Key, transition, world and source to the only trajectory that saw it; None when there are several."""
+    states: dict[tuple[UUID, str], int] = field(default_factory=lambda: defaultdict(int))
+    """State and world to the sources that say so, as bits."""
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Trajectory]) -> _Batch:
+        batch = cls()
+        for trajectory in trajectories:
+            batch._add(trajectory)
+        return batch
+
+    def _add(self, trajectory: Trajectory) -> None:
+        self.trajectories.append(trajectory)
+        source, world = SOURCE_CODES[trajectory.source], trajectory.world_id
+        for number, transition in enumerate(trajectory.transitions):
+            identity, key = transition_id(transition), digest_id(*key_of(transition))
+            body = transition.model_dump_json()
+            self.transitions.setdefault(identity, (outcome_id(transition), body))
+            self.steps.append((trajectory.id, number, identity, body))
+            self.keys.setdefault(key, key_of(transition))
+            self.key_sources[key] |= 1 << source
+            sighting = (key, identity, world, source)
+            if self.sightings.setdefault(sighting, trajectory.id) != trajectory.id:
+                self.sightings[sighting] = None
+            for state in (transition.state, transition.next_state):
+                self.states[digest_id(state), world] |= 1 << source
+
+
+async def add_trajectories(
+    database: Database,
+    encoder: KeyEncoder,
+    encoder_id: int,
+    envs: Mapping[str, int],
+    trajectories: Sequence[Trajectory],
+) -> int:
+    """Store what is new, all or nothing; the environments exist already. Returns how many were new."""
+    await asyncio.to_thread(check_trajectories, trajectories)
+    known = await database.fetch("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", _ids(trajectories))
+    new = _without(trajectories, {row[0] for row in known})
+    if not new:
+        return 0
+    batches = await _batches(new, envs)
+    vectors = {env_id: await _encode(database, encoder, encoder_id, env_id, batch) for env_id, batch in batches.items()}
+    async with database.transaction() as connection:
+        for env_id in sorted(batches):
+            await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, env_id])
+        cursor = await connection.execute("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", _ids(new))
+        if overtaken := {row[0] for row in await cursor.fetchall()}:
+            new = _without(new, overtaken)
+            batches = await _batches(new, envs)
+        for env_id, batch in batches.items():
+            await _store(connection, encoder_id, env_id, batch, vectors[env_id])
+    return len(new)
+
+
+async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task]) -> None:
+    """Store tasks in this order; one with an id already there is left alone."""
+    rows = {task.id: task.model_dump_json() for task in reversed(list(tasks))}
+    await connection.execute(
+        """
+        INSERT INTO tasks (env_id, id, body)
+        SELECT %(env)s, new.id, new.body::json
+        FROM unnest(%(ids)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS new (id, body, place) ORDER BY place
+        ON CONFLICT DO NOTHING
+        """,
+        {"env": env_id, "ids": list(reversed(rows)), "bodies": list(reversed(rows.values()))},
+    )
+
+
+def _ids(trajectories: Sequence[Trajectory]) -> dict[str, object]:
+    return {"ids": [trajectory.id for trajectory in trajectories]}
+
+
+def _without(trajectories: Sequence[Trajectory], known: set[str]) -> list[Trajectory]:
+    return list({found.id: found for found in trajectories if found.id not in known}.values())
+
+
+async def _batches(trajectories: Sequence[Trajectory], envs: Mapping[str, int]) -> dict[int, _Batch]:
+    by_env: dict[int, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        by_env[envs[trajectory.task.env]].append(trajectory)
+    return {env_id: await asyncio.to_thread(_Batch.of, rows) for env_id, rows in by_env.items()}
+
+
+async def _encode(
+    database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: _Batch
+) -> dict[UUID, NDArray[np.float16]]:
+    """Vectors of the keys that the store lacks. Keys are never removed, so this holds until the commit."""
+    rows = await database.fetch(
+        f"SELECT key FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
+        {"keys": list(batch.keys)},
+    )
+    missing = list(batch.keys.keys() - {row[0] for row in rows})
+    if not missing:
+        return {}
+    return dict(zip(missing, await encoder.encode([batch.keys[key] for key in missing]), strict=True))
+
+
+async def _store(
+    connection: Connection, encoder_id: int, env_id: int, batch: _Batch, vectors: Mapping[UUID, NDArray[np.float16]]
+) -> None:
+    await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
+    worlds = await _worlds(connection, env_id, batch)
+    stored = await _copy_transitions(connection, env_id, batch)
+    await _copy_trajectories(connection, env_id, batch, worlds, stored)
+    await _copy_vectors(connection, encoder_id, env_id, batch, vectors)
+    await _insert_sightings(connection, env_id, batch, worlds)
+    await _insert_states(connection, env_id, batch, worlds)
+
+
+async def _worlds(connection: Connection, env_id: int, batch: _Batch) -> dict[str, int]:
+    names = list(dict.fromkeys(trajectory.world_id for trajectory in batch.trajectories))
+    parameters = {"env": env_id, "names": names}
+    await connection.execute(
+        "INSERT INTO worlds (env_id, name) SELECT %(env)s, unnest(%(names)s::text[]) ON CONFLICT DO NOTHING", parameters
+    )
+    cursor = await connection.execute(
+        "SELECT name, id FROM worlds WHERE env_id = %(env)s AND name = ANY (%(names)s)", parameters
+    )
+    return {str(name): int(world) for name, world in await cursor.fetchall()}
+
+
+async def _copy_transitions(connection: Connection, env_id: int, batch: _Batch) -> dict[UUID, str]:
+    """Copy the new ones; returns the body under which each is stored, which may be an earlier one's."""
+    cursor = await connection.execute(
+        sql(f"SELECT id, body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)"),
+        [list(batch.transitions)],
+        binary=True,
+    )
+    stored: dict[UUID, str] = dict(await cursor.fetchall())
+    new = [(env_id, key, *row) for key, row in batch.transitions.items() if key not in stored]
+    await _copy(connection, f"transitions_{env_id} (env_id, id, outcome, body)", ["int2", "uuid", "uuid", "text"], new)
+    return {key: stored.get(key, body) for key, (_, body) in batch.transitions.items()}
+
+
+async def _copy_trajectories(
+    connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], stored: Mapping[UUID, str]
+) -> None:
+    trajectories = [
+        (
+            found.id,
+            env_id,
+            worlds[found.world_id],
+            SOURCE_CODES[found.source],
+            found.model_dump_json(exclude={"transitions"}),
+        )
+        for found in batch.trajectories
+    ]
+    await _copy(
+        connection,
+        "trajectories (id, env_id, world_id, source, body)",
+        ["text", "int2", "int4", "int2", "text"],
+        trajectories,
+    )
+    steps = [
+        (trajectory, number, env_id, identity, None if body == stored[identity] else body)
+        for trajectory, number, identity, body in batch.steps
+    ]
+    await _copy(
+        connection,
+        "trajectory_steps (trajectory_id, step, env_id, transition_id, body)",
+        ["text", "int4", "int2", "uuid", "text"],
+        steps,
+    )
+
+
+async def _copy_vectors(
+    connection: Connection, encoder_id: int, env_id: int, batch: _Batch, vectors: Mapping[UUID, NDArray[np.float16]]
+) -> None:
+    table = f"vectors_{encoder_id}_{env_id}"
+    cursor = await connection.execute(
+        sql(f"SELECT key, sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)"), [list(batch.keys)]
+    )
+    known: dict[UUID, int] = dict(await cursor.fetchall())
+    new = [
+        (env_id, key, batch.key_sources[key], *batch.keys[key], HalfVector(vectors[key]))
+        for key in batch.keys
+        if key not in known
+    ]
+    types = ["int2", "uuid", "int2", "text", "text", "halfvec"]
+    await _copy(connection, f"{table} (env_id, key, sources, state, action, embedding)", types, new)
+    wider = {key: sources | batch.key_sources[key] for key, sources in known.items()}
+    changed = [(sources, key) for key, sources in wider.items() if sources != known[key]]
+    if changed:
+        await connection.cursor().executemany(
+            sql(f"UPDATE {table} SET sources = %s WHERE env_id = {env_id} AND key = %s"), changed
+        )
+
+
+async def _insert_sightings(connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int]) -> None:
+    keys, transitions, names, sources = zip(*batch.sightings, strict=True) if batch.sightings else ((), (), (), ())
+    await connection.execute(
+        sql(f"""
+        INSERT INTO sightings_{env_id} AS old
+        SELECT {env_id}, new.* FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::text[]) AS new
+        ON CONFLICT (env_id, key, transition_id, world_id, source) DO UPDATE SET only_trajectory = NULL
+        WHERE old.only_trajectory IS NOT NULL
+        """),
+        [
+            list(keys),
+            list(transitions),
+            [worlds[name] for name in names],
+            list(sources),
+            list(batch.sightings.values()),
+        ],
+    )
+
+
+async def _insert_states(connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int]) -> None:
+    states, names = zip(*batch.states, strict=True) if batch.states else ((), ())
+    await connection.execute(
+        sql(f"""
+        INSERT INTO world_states_{env_id} AS old
+        SELECT {env_id}, new.* FROM unnest(%s::uuid[], %s::int[], %s::smallint[]) AS new (state, world_id, sources)
+        ON CONFLICT (env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources
+        WHERE old.sources | excluded.sources <> old.sources
+        """),
+        [list(states), [worlds[name] for name in names], list(batch.states.values())],
+    )
+
+
+async def _copy(connection: Connection, target: str, types: list[str], rows: Sequence[tuple[object, ...]]) -> None:
+    """Binary COPY; JSON columns are given as text, which is what their binary form is."""
+    if not rows:
+        return
+    async with (
+        connection.cursor() as cursor,
+        cursor.copy(sql(f"COPY {target} FROM STDIN (FORMAT BINARY)")) as copy,
+    ):
+        copy.set_types(types)
+        for row in rows:
+            await copy.write_row(row)

@@ -1,0 +1,168 @@
+"""Running episodes in PostgreSQL: a step is one conditional statement in one round trip.
+
+These writes do not wait for the disk (synchronous_commit off, for their transaction only): a crash of PostgreSQL itself
+may lose the last half second of running episodes, a crash of our server loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import psycopg
+
+from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
+from dreamgym.replay.database import Database, Row
+from dreamgym.replay.episodes import Episode, stale
+from dreamgym.replay.keys import check_storable
+from dreamgym.types import StopReason, Transition
+
+NO_WAIT = "set_config('synchronous_commit', 'off', true) = 'off'"
+"""In a WHERE clause: does not wait for the disk at the end of this statement's transaction."""
+
+CHANGING = ("stop_reason", "answer", "final_reward", "error", "undelivered", "expires_at")
+
+EPISODE = """
+SELECT body::text, stop_reason, answer, final_reward, error, undelivered, expires_at,
+       ARRAY(SELECT step.body::text FROM episode_steps AS step WHERE episode_id = episodes.id ORDER BY step)
+FROM episodes
+"""
+
+
+class PostgresEpisodeStore:
+    """An EpisodeStore that all replicas share."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
+        """Store a new episode, or return the one that an earlier call with the same key made."""
+        check_storable(episode, f"episode {episode.id!r}")
+        try:
+            created = await self._insert(episode, idempotency_key)
+        except psycopg.errors.UniqueViolation as error:
+            raise InvalidInput(
+                f"episode {episode.id!r} exists already: a new episode needs an id of its own"
+            ) from error
+        if created:
+            return episode
+        return (await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key}))[0]
+
+    async def _insert(self, episode: Episode, idempotency_key: str | None) -> bool:
+        async with self._database.transaction() as connection:
+            cursor = await connection.execute(
+                f"""
+                INSERT INTO episodes (id, body, version, stop_reason, answer, final_reward, error, undelivered,
+                                      expires_at, idempotency_key)
+                SELECT %(id)s, %(body)s::json, %(version)s, %(stop_reason)s, %(answer)s, %(final_reward)s::float8,
+                       %(error)s, %(undelivered)s, %(expires_at)s, %(key)s WHERE {NO_WAIT}
+                ON CONFLICT (idempotency_key) DO NOTHING
+                """,
+                {
+                    **episode.model_dump(include={"answer", "final_reward", "error", "undelivered", "expires_at"}),
+                    "stop_reason": episode.stop_reason and episode.stop_reason.value,
+                    "id": episode.id,
+                    "body": episode.model_dump_json(exclude={"transitions", *CHANGING}),
+                    "version": episode.version,
+                    "key": idempotency_key,
+                },
+            )
+            steps = [(episode.id, step, done.model_dump_json()) for step, done in enumerate(episode.transitions)]
+            if cursor.rowcount and steps:
+                await connection.cursor().executemany("INSERT INTO episode_steps VALUES (%s, %s, %s::json)", steps)
+        return bool(cursor.rowcount)
+
+    async def load(self, episode_id: str) -> Episode:
+        """The episode as it stands."""
+        found = await self._episodes("WHERE id = %(id)s", {"id": episode_id})
+        if not found:
+            raise UnknownEpisode(episode_id)
+        return found[0]
+
+    async def append(
+        self, episode_id: str, transition: Transition, *, version: int, stop_reason: StopReason | None = None
+    ) -> None:
+        """Add a step on top of `version` steps."""
+        check_storable(transition, f"step {version} of episode {episode_id!r}")
+        rows, retried = await self._database.attempt(
+            f"""
+            WITH moved AS (
+              UPDATE episodes SET version = version + 1, stop_reason = %(stop_reason)s, undelivered = false
+              WHERE id = %(id)s AND version = %(version)s AND stop_reason IS NULL AND {NO_WAIT}
+              RETURNING id
+            )
+            INSERT INTO episode_steps SELECT id, %(version)s, %(body)s::json FROM moved RETURNING step
+            """,
+            {
+                "id": episode_id,
+                "version": version,
+                "stop_reason": stop_reason and stop_reason.value,
+                "body": transition.model_dump_json(),
+            },
+        )
+        if rows:
+            return
+        episode = await self.load(episode_id)
+        was_done_at_first = retried and episode.transitions[version:] == (transition,)
+        if not was_done_at_first:
+            raise StaleEpisode(stale(episode, version))
+
+    async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
+        """Note whether the answer of step `version` reached its client."""
+        await self._database.fetch(
+            "UPDATE episodes SET undelivered = %(undelivered)s "
+            f"WHERE id = %(id)s AND version = %(version)s AND {NO_WAIT}",
+            {"id": episode_id, "version": version, "undelivered": undelivered},
+        )
+
+    async def finish(
+        self,
+        episode_id: str,
+        stop_reason: StopReason,
+        *,
+        answer: str | None = None,
+        final_reward: float | None = None,
+        error: str | None = None,
+    ) -> Episode:
+        """End the episode; one that is over keeps its first end."""
+        await self._database.fetch(
+            "UPDATE episodes SET stop_reason = %(stop_reason)s, answer = %(answer)s, "
+            "final_reward = %(final_reward)s::float8, error = %(error)s "
+            f"WHERE id = %(id)s AND stop_reason IS NULL AND {NO_WAIT}",
+            {
+                "id": episode_id,
+                "stop_reason": stop_reason.value,
+                "answer": answer,
+                "final_reward": final_reward,
+                "error": error,
+            },
+        )
+        return await self.load(episode_id)
+
+    async def delete(self, episode_id: str) -> None:
+        """Forget the episode."""
+        async with self._database.transaction() as connection:
+            cursor = await connection.execute("DELETE FROM episodes WHERE id = %s", [episode_id])
+        if cursor.rowcount == 0:
+            raise UnknownEpisode(episode_id)
+
+    async def expired(self, now: datetime) -> tuple[Episode, ...]:
+        """Running episodes whose time is over."""
+        return await self._episodes("WHERE stop_reason IS NULL AND expires_at <= %(now)s", {"now": now})
+
+    async def close(self) -> None:
+        """Nothing to release: the connections belong to the Store."""
+
+    async def _episodes(self, where: str, parameters: dict[str, object]) -> tuple[Episode, ...]:
+        return tuple(_episode(row) for row in await self._database.fetch(EPISODE + where, parameters))
+
+
+def _episode(row: Row) -> Episode:
+    body, *changing, steps = row
+    return Episode.model_validate(
+        {
+            **json.loads(body),
+            **dict(zip(CHANGING, changing, strict=True)),
+            "transitions": tuple(Transition.model_validate_json(step) for step in steps),
+        }
+    )

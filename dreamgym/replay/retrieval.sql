@@ -1,0 +1,26 @@
+-- What the identical and the similar search have in common. The caller defines `asked` (key, state, action, cosine)
+-- and the partitions {env}; the order is the one of ranking.py and only cuts what can no longer be chosen.
+, agreement AS MATERIALIZED (
+  SELECT world_id, count(*) AS states
+  FROM world_states_{env}
+  WHERE env_id = {env} AND state = ANY (%(seen)s) AND sources & %(mask)s <> 0
+  GROUP BY world_id
+), best_world AS (
+  SELECT DISTINCT ON (transition_id)
+    asked.key, asked.state, asked.action, asked.cosine, sighting.transition_id, sighting.source,
+    world.name AS world, coalesce(agreement.states, 0) AS agreement, world.name <> %(world)s AS elsewhere,
+    md5(%(seed)s || ':' || {drawn}) COLLATE "C" AS draw
+  FROM asked
+  JOIN sightings_{env} AS sighting ON sighting.env_id = {env} AND sighting.key = asked.key
+  JOIN worlds AS world ON world.id = sighting.world_id
+  LEFT JOIN agreement USING (world_id)
+  WHERE sighting.source = ANY (%(sources)s) AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
+  ORDER BY transition_id, agreement DESC, elsewhere, draw, world, source
+), cut AS (
+  SELECT *, row_number() OVER (PARTITION BY key ORDER BY agreement DESC, elsewhere, draw, transition_id) AS place
+  FROM best_world
+)
+SELECT key, cut.state, cut.action, cosine, id, outcome, body::text, world, source, agreement
+FROM cut
+JOIN transitions_{env} ON env_id = {env} AND id = transition_id
+WHERE place <= %(cut)s
