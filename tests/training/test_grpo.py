@@ -112,30 +112,36 @@ def test_training_raises_success_and_the_checkpoint_plays_by_itself(
     load_policy(tmp_path / "policy")
 
 
-def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+def test_an_interrupted_run_ends_with_the_weights_and_the_record_of_an_uninterrupted_one(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
-    settings = Settings(steps=4, groups=2, group_size=4, save_every=2)
-    (tmp_path / "straight").mkdir()
-    (tmp_path / "resumed").mkdir()
-    train_grpo(
-        practice(lamp_spec, settings, tmp_path / "straight" / "m.jsonl"),
-        lamp_policy,
-        tmp_path / "straight",
-        settings,
-        portal=portal,
-    )
-    first_half = settings.model_copy(update={"steps": 2})
-    resumed = tmp_path / "resumed"
-    train_grpo(practice(lamp_spec, first_half, resumed / "m.jsonl"), lamp_policy, resumed, first_half, portal=portal)
-    train_grpo(
-        practice(lamp_spec, settings, resumed / "m.jsonl"), lamp_policy, resumed, settings, portal=portal, resume=True
-    )
-    straight, again = weights(tmp_path / "straight" / "policy"), weights(resumed / "policy")
-    assert all(torch.equal(straight[name], again[name]) for name in straight)
-    lines = [[line["inside_success"] for line in read_record(f / "m.jsonl")] for f in (tmp_path / "straight", resumed)]
+    settings = Settings(steps=5, groups=2, group_size=4, save_every=2, probe_every=1)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    straight.mkdir()
+    broken.mkdir()
+
+    async def interrupt(policy: Any, codec: Any, step: int) -> None:
+        if step == 3:
+            raise EnvironmentUnavailable("gone")
+
+    train_grpo(practice(lamp_spec, settings, straight / "m.jsonl"), lamp_policy, straight, settings, portal=portal)
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        train_grpo(
+            practice(lamp_spec, settings, broken / "m.jsonl"),
+            lamp_policy,
+            broken,
+            settings,
+            portal=portal,
+            probe=interrupt,
+        )
+    assert not (broken / "policy").exists()
+    resumed = practice(lamp_spec, settings, broken / "m.jsonl")
+    train_grpo(resumed, lamp_policy, broken, settings, portal=portal, resume=True)
+    one, other = weights(straight / "policy"), weights(broken / "policy")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    lines = [[line["inside_success"] for line in read_record(folder / "m.jsonl")] for folder in (straight, broken)]
     assert lines[0] == lines[1]
-    assert len(lines[0]) == 4
+    assert len(lines[0]) == 5
 
 
 def test_the_curriculum_is_saved_with_each_checkpoint(

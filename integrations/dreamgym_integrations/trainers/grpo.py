@@ -95,7 +95,7 @@ def _config(out: Path, settings: Settings, temperature: float) -> GRPOConfig:
         per_device_train_batch_size=settings.groups * settings.group_size,
         num_generations=settings.group_size,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant",
+        lr_scheduler_type="linear",
         max_grad_norm=1.0,
         temperature=temperature,
         seed=settings.seed,
