@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from pgvector.psycopg import register_vector_async
@@ -72,7 +72,7 @@ class Database:
 
     async def _fetch(self, query: str, parameters: Parameters) -> list[Row]:
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(sql(query), parameters, prepare=True, binary=True)
+            cursor = await connection.execute(query, parameters, prepare=True, binary=True)
             return await cursor.fetchall() if cursor.description else []
 
     @asynccontextmanager
@@ -100,11 +100,6 @@ class Database:
     async def close(self) -> None:
         """Close all connections; calling it twice is fine."""
         await self._pool.close()
-
-
-def sql(query: str) -> LiteralString:
-    """Statements name partitions by number, so they are built at run time; values are always parameters."""
-    return cast("LiteralString", query)
 
 
 async def _prepare(connection: Connection, where: str) -> None:
@@ -160,7 +155,7 @@ async def _migrate(connection: Connection, where: str) -> None:
         if applied.get(version, checksum) != checksum:
             raise StoreError(f"{where} was made by another edition of migration {name}: use a new database")
         if version not in applied:
-            await connection.execute(sql(text))
+            await connection.execute(text)
             await connection.execute(
                 "INSERT INTO schema_migrations (version, name, checksum) VALUES (%s, %s, %s)", [version, name, checksum]
             )

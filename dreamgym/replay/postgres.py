@@ -20,7 +20,7 @@ from pgvector import HalfVector
 from dreamgym.embedding import Encoder
 from dreamgym.errors import StoreError, UnknownName
 from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, Retrieval, TaskValue
-from dreamgym.replay.database import MIGRATION_LOCK, Database, Row, sql
+from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_storable, digest_id, source_mask
 from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
@@ -271,7 +271,7 @@ class PostgresBuffer:
 def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool) -> str:
     template = resources.files("dreamgym.replay").joinpath("retrieval.sql").read_text(encoding="utf-8")
     drawn = "world.name" if drawn_by_world else "sighting.transition_id::text"
-    return sql((asked + template).format(encoder=encoder, env=env, drawn=drawn))
+    return (asked + template).format(encoder=encoder, env=env, drawn=drawn)
 
 
 def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:

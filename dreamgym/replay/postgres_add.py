@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from dreamgym.replay.database import Connection, Database, sql
+from dreamgym.replay.database import Connection, Database
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
@@ -168,7 +168,7 @@ async def _worlds(connection: Connection, env_id: int, batch: _Batch) -> dict[st
 async def _copy_transitions(connection: Connection, env_id: int, batch: _Batch) -> dict[UUID, str]:
     """Copy the new ones; returns the body under which each is stored, which may be an earlier one's."""
     cursor = await connection.execute(
-        sql(f"SELECT id, body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)"),
+        f"SELECT id, body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
         [list(batch.transitions)],
         binary=True,
     )
@@ -214,7 +214,7 @@ async def _copy_vectors(
 ) -> None:
     table = f"vectors_{encoder_id}_{env_id}"
     cursor = await connection.execute(
-        sql(f"SELECT key, sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)"), [list(batch.keys)]
+        f"SELECT key, sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)", [list(batch.keys)]
     )
     known: dict[UUID, int] = dict(await cursor.fetchall())
     new = [
@@ -228,19 +228,19 @@ async def _copy_vectors(
     changed = [(sources, key) for key, sources in wider.items() if sources != known[key]]
     if changed:
         await connection.cursor().executemany(
-            sql(f"UPDATE {table} SET sources = %s WHERE env_id = {env_id} AND key = %s"), changed
+            f"UPDATE {table} SET sources = %s WHERE env_id = {env_id} AND key = %s", changed
         )
 
 
 async def _insert_sightings(connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int]) -> None:
     keys, transitions, names, sources = zip(*batch.sightings, strict=True) if batch.sightings else ((), (), (), ())
     await connection.execute(
-        sql(f"""
+        f"""
         INSERT INTO sightings_{env_id} AS old
         SELECT {env_id}, new.* FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::text[]) AS new
         ON CONFLICT (env_id, key, transition_id, world_id, source) DO UPDATE SET only_trajectory = NULL
         WHERE old.only_trajectory IS NOT NULL
-        """),
+        """,
         [
             list(keys),
             list(transitions),
@@ -254,12 +254,12 @@ async def _insert_sightings(connection: Connection, env_id: int, batch: _Batch, 
 async def _insert_states(connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int]) -> None:
     states, names = zip(*batch.states, strict=True) if batch.states else ((), ())
     await connection.execute(
-        sql(f"""
+        f"""
         INSERT INTO world_states_{env_id} AS old
         SELECT {env_id}, new.* FROM unnest(%s::uuid[], %s::int[], %s::smallint[]) AS new (state, world_id, sources)
         ON CONFLICT (env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources
         WHERE old.sources | excluded.sources <> old.sources
-        """),
+        """,
         [list(states), [worlds[name] for name in names], list(batch.states.values())],
     )
 
@@ -270,7 +270,7 @@ async def _copy(connection: Connection, target: str, types: list[str], rows: Seq
         return
     async with (
         connection.cursor() as cursor,
-        cursor.copy(sql(f"COPY {target} FROM STDIN (FORMAT BINARY)")) as copy,
+        cursor.copy(f"COPY {target} FROM STDIN (FORMAT BINARY)") as copy,
     ):
         copy.set_types(types)
         for row in rows:
