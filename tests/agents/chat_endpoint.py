@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 from dreamgym_server.running import running
@@ -13,6 +14,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from dreamgym.types import JsonObject
+
+_numbers = count()
 
 
 def _text(content: str | Iterable[dict[str, str]]) -> str:
@@ -36,9 +39,9 @@ def says(text: str) -> JsonObject:
 
 
 def calls(tool: str, arguments: str) -> JsonObject:
-    """One tool call."""
+    """One tool call, with an id of its own: the OpenAI Agents SDK refuses one that a conversation has had before."""
     function: JsonObject = {"name": tool, "arguments": arguments}
-    call: JsonObject = {"id": "call-1", "type": "function", "function": function}
+    call: JsonObject = {"id": f"call-{next(_numbers)}", "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
