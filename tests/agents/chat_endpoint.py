@@ -1,13 +1,10 @@
-"""A chat-completions endpoint with a scripted model behind it, on a real socket."""
+"""A chat-completions endpoint that can say what a careful one never would, such as arguments that are not JSON."""
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
 
 from dreamgym_server.running import running
-from scripted import FOUND, GAVE_UP, next_command
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -16,21 +13,6 @@ from starlette.routing import Route
 from dreamgym.types import JsonObject
 
 _numbers = count()
-
-
-def _text(content: str | Iterable[dict[str, str]]) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
-
-
-def plays_coin(body: JsonObject) -> JsonObject:
-    """The scripted player's next message."""
-    messages: Any = body["messages"]
-    user = next(_text(message["content"]) for message in messages if message["role"] == "user")
-    observations = [_text(message["content"]) for message in messages if message["role"] == "tool"]
-    command = next_command(user, observations)
-    if command is None:
-        return says(FOUND if "you take the coin." in observations else GAVE_UP)
-    return calls("act", json.dumps({"command": command}))
 
 
 def says(text: str) -> JsonObject:
@@ -46,7 +28,7 @@ def calls(tool: str, arguments: str) -> JsonObject:
 
 
 @asynccontextmanager
-async def chat_endpoint(model: Callable[[JsonObject], JsonObject] = plays_coin) -> AsyncIterator[str]:
+async def chat_endpoint(model: Callable[[JsonObject], JsonObject]) -> AsyncIterator[str]:
     """Serve what `model` makes of each request's body, and yield the base URL."""
 
     async def complete(request: Request) -> JSONResponse:

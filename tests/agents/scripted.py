@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from random import Random
 
 from dreamgym_integrations.environments.coin_behaviours import Explorer
+from dreamgym_integrations.models.chat_server import Reply
+from pydantic import JsonValue
 
 from dreamgym.environment import Environment
-from dreamgym.types import StepResult, Task, ToolCall
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 FOUND = "I have the coin."
 GAVE_UP = "I did not find the coin."
@@ -29,6 +31,23 @@ def next_command(user: str, observations: Sequence[str]) -> str | None:
         if random.random() < 0.2:
             command = random.choice(["inventory", "coin", "move north", "look around"])
     return command
+
+
+def plays_coin(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+    """The scripted model's answer to a chat request."""
+    user = next(_text(message["content"]) for message in messages if message["role"] == "user")
+    observations = [_text(message["content"]) for message in messages if message["role"] == "tool"]
+    command = next_command(user, observations)
+    if command is None:
+        return Reply(FOUND if "you take the coin." in observations else GAVE_UP)
+    return Reply(tool_calls=(ToolCall(name="act", arguments={"command": command}),))
+
+
+def _text(content: JsonValue) -> str:
+    """A message's text, which some frameworks send in parts."""
+    if isinstance(content, list):
+        return "".join(str(part["text"]) for part in content if isinstance(part, dict))
+    return str(content)
 
 
 async def played_directly(environment: Environment, task: Task, seed: int, limit: int) -> list[tuple[str, StepResult]]:

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from chat_endpoint import chat_endpoint
-from dreamgym.experience.nearest import NearestModel
 from dreamgym_client.control import ControlClient
+from dreamgym_integrations.models.chat_server import chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
-from scripted import FOUND, GAVE_UP, asked, played_directly
+from scripted import FOUND, GAVE_UP, asked, played_directly, plays_coin
 
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment, load_real
+from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.rollout import load_agent, play
 from dreamgym.types import Source, StopReason, Trajectory
@@ -72,7 +72,7 @@ async def place(source: Source) -> AsyncIterator[Place]:
 
 async def check_sixteen_at_once(where: Place, players: Players) -> None:
     """Let the players play 16 tasks and compare every step with the same script played without them."""
-    async with ControlClient(where.url) as control, chat_endpoint() as policy_url:
+    async with ControlClient(where.url) as control, chat_server(plays_coin) as policy_url:
         started = [await control.create("coin", task=task, seed=3) for task in TASKS]
         answers = await players([(asked(one.task, one.observation), one.mcp_url, policy_url) for one in started])
         states = [
