@@ -16,7 +16,7 @@ import shlex
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +124,19 @@ def stop(folder: Path | None = None) -> bool:
     with _locked(found.folder / "start.lock"):
         _Cluster(found.folder, find_programs(found.folder)).stop()
     return True
+
+
+def row_counts(dsn: str, tables: Sequence[str]) -> dict[str, int]:
+    """Rows of each of these tables that exists; a new server has none yet."""
+    with psycopg.connect(dsn) as connection:
+        present = connection.execute(
+            "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL", [list(tables)]
+        ).fetchall()
+        counts: dict[str, int] = {}
+        for (table,) in present:
+            row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+            counts[table] = int(row[0]) if row else 0
+        return counts
 
 
 class _Cluster:

@@ -114,8 +114,8 @@ class KeyEncoder:
                 vectors = await asyncio.to_thread(self.encoder.encode, missing)
                 found.update(zip(missing, vectors, strict=True))
             self._remember(found)
-        states = np.array([found[state] for state, _ in keys], dtype=np.float32).reshape(len(keys), -1)
-        actions = np.array([found[action] for _, action in keys], dtype=np.float32).reshape(len(keys), -1)
+        states = np.array([found[state] for state, _ in keys], dtype=np.float32).reshape(len(keys), self.encoder.dim)
+        actions = np.array([found[action] for _, action in keys], dtype=np.float32).reshape(len(keys), self.encoder.dim)
         return np.concatenate([STATE_WEIGHT * states, ACTION_WEIGHT * actions], axis=1).astype(np.float16)
 
     def _remember(self, found: dict[str, NDArray[np.float32]]) -> None:

@@ -1,0 +1,246 @@
+"""Contract suites for other people's implementations. A failed promise is an AssertionError that names it.
+
+async def test_my_buffer():
+    await check_replay_buffer(make_my_buffer)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.replay.buffer import Demonstration, ReplayBuffer, Retrieval
+from dreamgym.types import (
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+MakeBuffer = Callable[[], Awaitable[ReplayBuffer]]
+ENV = "contract"
+
+
+async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
+    """Check every promise of the ReplayBuffer protocol; each on a new, empty buffer from `make_buffer`."""
+    for check in (
+        _an_empty_buffer_answers,
+        _trajectories_come_back_as_they_went_in,
+        _an_id_is_stored_once,
+        _a_bad_batch_leaves_nothing,
+        _identical_comes_first_and_alone,
+        _the_world_that_agrees_comes_first,
+        _a_seed_keeps_its_world,
+        _the_own_world_breaks_the_tie,
+        _withheld_history_draws_anew,
+        _the_running_episode_is_never_returned,
+        _only_allowed_sources_are_returned,
+        _no_outcome_comes_twice,
+        _tasks_keep_their_order,
+        _outcomes_become_values,
+    ):
+        buffer = await make_buffer()
+        try:
+            await check(buffer)
+        finally:
+            await buffer.close()
+
+
+def sample_transition(state: str, command: str, next_state: str, *, reward: float = 0.0) -> Transition:
+    """A step of a game with one text command, as recorded in reality."""
+    return Transition(
+        state=state,
+        action=ToolCall(name="act", arguments={"command": command}),
+        result=StepResult(observation=next_state, reward=reward),
+        next_state=next_state,
+        provenance=Provenance(tier=Tier.REAL),
+    )
+
+
+def sample_trajectory(
+    name: str, *transitions: Transition, world: str = "", source: Source = Source.REAL, env: str = ENV
+) -> Trajectory:
+    """A closed trajectory of one fixed task."""
+    task = Task(id="go", env=env, instruction="Find the coin.", initial_state="kitchen")
+    return Trajectory(
+        id=name, task=task, transitions=transitions, source=source, stop_reason=StopReason.CLOSED, world=world
+    )
+
+
+def sample_retrieval(state: str, command: str, **changes: object) -> Retrieval:
+    """A question of an episode that started in the kitchen."""
+    action = ToolCall(name="act", arguments={"command": command})
+    asked = Retrieval(env=ENV, state=state, action=action, k=3, initial_state="kitchen")
+    return asked.model_copy(update=changes)
+
+
+def _worlds(count: int) -> list[Trajectory]:
+    """Houses that differ in what lies north of the kitchen."""
+    return [
+        sample_trajectory(
+            f"walk {number}",
+            sample_transition("kitchen", "north", f"hall {number}"),
+            sample_transition(f"hall {number}", "south", "kitchen"),
+            sample_transition("kitchen", "look", f"kitchen with lamp {number}"),
+            world=f"house {number}",
+        )
+        for number in range(count)
+    ]
+
+
+def _where(found: Sequence[Demonstration]) -> list[str]:
+    return [demonstration.world for demonstration in found]
+
+
+async def _an_empty_buffer_answers(buffer: ReplayBuffer) -> None:
+    assert await buffer.nearest(sample_retrieval("kitchen", "north")) == ()
+    assert await buffer.trajectories(ENV) == ()
+    assert await buffer.tasks(ENV) == ()
+    assert await buffer.task_values(ENV) == ()
+    counts = await buffer.counts(ENV)
+    assert (counts.tasks, counts.trajectories, counts.transitions, counts.worlds) == (0, 0, 0, 0)
+    assert await buffer.add([]) == 0
+
+
+async def _trajectories_come_back_as_they_went_in(buffer: ReplayBuffer) -> None:
+    first, second = _worlds(2)
+    step = first.transitions[0]
+    again = step.model_copy(update={"reasoning": "another thought", "provenance": Provenance(tier=Tier.MODEL, seed=3)})
+    twin = sample_trajectory("twin", again, again, world="house 0", source=Source.SYNTHETIC)
+    empty = sample_trajectory("empty")
+    assert await buffer.add([second, first, twin, empty]) == 4
+    assert await buffer.trajectories(ENV) == (second, first, empty), "stored trajectories, unchanged, oldest first"
+    assert await buffer.trajectories(ENV, limit=1) == (second,)
+    assert await buffer.trajectories(ENV, sources=frozenset({Source.SYNTHETIC})) == (twin,)
+    counts = await buffer.counts(ENV)
+    assert (counts.tasks, counts.trajectories, counts.transitions, counts.worlds) == (1, 4, 6, 3)
+
+
+async def _an_id_is_stored_once(buffer: ReplayBuffer) -> None:
+    first, second = _worlds(2)
+    assert await buffer.add([first, first]) == 1
+    assert await buffer.add([second.model_copy(update={"id": first.id}), second]) == 1
+    assert await buffer.trajectories(ENV) == (first, second), "an id already there is left alone"
+
+
+async def _a_bad_batch_leaves_nothing(buffer: ReplayBuffer) -> None:
+    (good,) = _worlds(1)
+    for text in ("a\x00b", "a\ud800b"):
+        bad = sample_trajectory("bad one", sample_transition(text, "north", "hall"))
+        refusal = ""
+        try:
+            await buffer.add([good, bad])
+        except InvalidInput as error:
+            refusal = str(error)
+        assert "bad one" in refusal, f"{text!r} cannot be stored: an InvalidInput names the trajectory"
+    assert await buffer.trajectories(ENV) == ()
+
+
+async def _identical_comes_first_and_alone(buffer: ReplayBuffer) -> None:
+    await buffer.add(_worlds(2))
+    exact = await buffer.nearest(sample_retrieval("kitchen", "north"))
+    assert [found.transition.next_state[:4] for found in exact] == ["hall", "hall"]
+    assert all(found.exact and math.isclose(found.score, 1.5) for found in exact)
+    similar = await buffer.nearest(sample_retrieval("kitchen", "north!"))
+    assert len(similar) == 3, "k similar ones where none is identical"
+    assert similar[0].transition.action.arguments == {"command": "north"}
+    assert not any(found.exact for found in similar)
+    assert all(-1 <= found.score <= 1.5 for found in similar)
+    assert await buffer.nearest(sample_retrieval("kitchen", "north", k=0)) == ()
+
+
+async def _the_world_that_agrees_comes_first(buffer: ReplayBuffer) -> None:
+    await buffer.add(_worlds(5))
+    for number in range(5):
+        seen = (sample_transition("kitchen", "look", f"kitchen with lamp {number}"),)
+        for command in ("north", "north!"):
+            found = await buffer.nearest(sample_retrieval("kitchen", command, history=seen, world="house 1"))
+            assert found[0].world == f"house {number}", "the world that the episode has seen so far"
+            assert found[0].transition.next_state == f"hall {number}"
+
+
+async def _a_seed_keeps_its_world(buffer: ReplayBuffer) -> None:
+    await buffer.add(_worlds(8))
+    firsts = set()
+    for seed in range(20):
+        north = await buffer.nearest(sample_retrieval("kitchen", "north", seed=seed, k=8))
+        look = await buffer.nearest(sample_retrieval("kitchen", "look", seed=seed, k=8))
+        assert _where(north) == _where(look), "one seed, one order of worlds"
+        firsts.add(north[0].world)
+    assert len(firsts) > 2, "seeds differ"
+
+
+async def _the_own_world_breaks_the_tie(buffer: ReplayBuffer) -> None:
+    await buffer.add(_worlds(5))
+    for seed in range(5):
+        found = await buffer.nearest(sample_retrieval("kitchen", "north", seed=seed, world="house 3"))
+        assert found[0].world == "house 3"
+
+
+async def _withheld_history_draws_anew(buffer: ReplayBuffer) -> None:
+    await buffer.add(_worlds(8))
+    asked = sample_retrieval("kitchen", "north", history=None, k=8)
+    first = await buffer.nearest(asked)
+    assert first == await buffer.nearest(asked), "the same question, the same answer"
+    orders = {tuple(_where(await buffer.nearest(asked.model_copy(update={"seed": seed})))) for seed in range(5)}
+    assert len(orders) > 1
+
+
+async def _the_running_episode_is_never_returned(buffer: ReplayBuffer) -> None:
+    shared = sample_transition("kitchen", "wait", "kitchen")
+    await buffer.add([*_worlds(2), sample_trajectory("own", sample_transition("kitchen", "north", "secret"), shared)])
+    await buffer.add([sample_trajectory("other", shared)])
+    for command in ("north", "north!"):
+        found = await buffer.nearest(sample_retrieval("kitchen", command, exclude="own", k=9))
+        assert found
+        assert "secret" not in [demonstration.transition.next_state for demonstration in found]
+    assert _where(await buffer.nearest(sample_retrieval("kitchen", "wait", exclude="own"))) == ["other"]
+
+
+async def _only_allowed_sources_are_returned(buffer: ReplayBuffer) -> None:
+    dream = sample_trajectory("dream", sample_transition("kitchen", "north", "dreamt"), source=Source.SYNTHETIC)
+    await buffer.add([dream])
+    assert await buffer.nearest(sample_retrieval("kitchen", "north")) == ()
+    everything = frozenset(Source)
+    (found,) = await buffer.nearest(sample_retrieval("kitchen", "north", sources=everything))
+    assert (found.source, found.world) == (Source.SYNTHETIC, "dream")
+    await buffer.add([sample_trajectory("waking", dream.transitions[0])])
+    (found,) = await buffer.nearest(sample_retrieval("kitchen", "north"))
+    assert (found.source, found.world) == (Source.REAL, "waking"), "seen in reality since"
+
+
+async def _no_outcome_comes_twice(buffer: ReplayBuffer) -> None:
+    plain = sample_transition("kitchen", "north", "hall")
+    paid = sample_transition("kitchen", "north", "hall", reward=1.0)
+    await buffer.add([sample_trajectory("a", plain), sample_trajectory("b", plain), sample_trajectory("c", paid)])
+    for command in ("north", "north!"):
+        assert len(await buffer.nearest(sample_retrieval("kitchen", command))) == 1
+
+
+async def _tasks_keep_their_order(buffer: ReplayBuffer) -> None:
+    tasks = [Task(id=name, env=ENV, instruction=f"do {name}") for name in ("c", "a", "b")]
+    await buffer.add_tasks(tasks[:2])
+    await buffer.add_tasks([tasks[0].model_copy(update={"instruction": "changed"}), tasks[2]])
+    assert await buffer.tasks(ENV) == tuple(tasks)
+
+
+async def _outcomes_become_values(buffer: ReplayBuffer) -> None:
+    await buffer.add_tasks([Task(id=name, env=ENV, instruction=name) for name in ("tried", "untried")])
+    await buffer.record_outcomes(ENV, "tried", 1, [0.0, 0.0])
+    await buffer.record_outcomes(ENV, "tried", 2, [1.0, 0.0, 0.0])
+    await buffer.record_outcomes(ENV, "tried", 2, [1.0])
+    (value,) = await buffer.task_values(ENV)
+    assert (value.task_id, value.policy_version, value.attempts) == ("tried", 2, 4)
+    assert math.isclose(value.mean, 0.5)
+    assert math.isclose(value.variance, 0.25), "divided by n"
+    try:
+        await buffer.record_outcomes(ENV, "unheard of", 1, [1.0])
+    except UnknownName:
+        return
+    raise AssertionError("outcomes of a task that is not stored were accepted")

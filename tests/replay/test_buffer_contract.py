@@ -1,0 +1,86 @@
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.embedded import EmbeddedServer
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.replay.postgres import Store, open_store
+from dreamgym.testing import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
+from dreamgym.types import Source
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_buffer_in_memory_keeps_every_promise() -> None:
+    async def make() -> ReplayBuffer:
+        return MemoryBuffer(TrigramEncoder())
+
+    await check_replay_buffer(make)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[list[Store]]:
+    stores: list[Store] = []
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+async def test_the_buffer_in_postgres_keeps_every_promise(embedded_server: EmbeddedServer, opened: list[Store]) -> None:
+    async def make() -> ReplayBuffer:
+        name = f"contract_{uuid4().hex}"
+        with psycopg.connect(embedded_server.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        opened.append(await open_store(embedded_server.dsn.replace("/dreamgym?", f"/{name}?"), TrigramEncoder()))
+        return opened[-1].buffer
+
+    await check_replay_buffer(make)
+
+
+PLACES = st.sampled_from(["kitchen", "hall", "cellar", "hall with a lamp"])
+COMMANDS = st.sampled_from(["north", "south", "take the lamp"])
+STEPS = st.lists(st.builds(sample_transition, PLACES, COMMANDS, PLACES), max_size=5)
+WORLDS = st.sampled_from(["", "one", "two", "three"])
+PLAYS = st.lists(st.tuples(STEPS, WORLDS, st.sampled_from(list(Source))), min_size=1, max_size=8)
+QUESTIONS = st.builds(
+    sample_retrieval,
+    PLACES,
+    st.sampled_from(["north", "south", "jump"]),
+    history=st.none() | STEPS.map(tuple),
+    world=WORLDS,
+    seed=st.integers(-5, 2**60),
+    k=st.integers(1, 5),
+    exclude=st.sampled_from(["", "0", "1"]),
+    sources=st.frozensets(st.sampled_from(list(Source)), min_size=1),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plays=PLAYS, questions=st.lists(QUESTIONS, min_size=1, max_size=5), cut=st.integers(0, 8))
+async def test_both_buffers_give_the_same_answer_to_any_question(
+    store: Store, plays: list[tuple[list, str, Source]], questions: list, cut: int
+) -> None:
+    env = f"{ENV}-{uuid4().hex}"
+    prefix = f"{env}/"
+    trajectories = [
+        sample_trajectory(prefix + str(number), *steps, world=world, source=source, env=env)
+        for number, (steps, world, source) in enumerate(plays)
+    ]
+    memory = MemoryBuffer(TrigramEncoder())
+    for buffer in (memory, store.buffer):
+        await buffer.add(trajectories[:cut])
+        await buffer.add(trajectories[cut:])
+    for question in questions:
+        asked = question.model_copy(update={"env": env, "exclude": question.exclude and prefix + question.exclude})
+        expected, found = await memory.nearest(asked), await store.buffer.nearest(asked)
+        assert [(d.id, d.world, d.source, d.exact) for d in found] == [
+            (d.id, d.world, d.source, d.exact) for d in expected
+        ]
+        assert [d.score for d in found] == pytest.approx([d.score for d in expected], abs=1e-3)
+        assert len(found) <= asked.k

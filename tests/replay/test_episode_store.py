@@ -1,0 +1,113 @@
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
+from dreamgym.replay.episodes import Episode, EpisodeStore
+from dreamgym.replay.memory import MemoryEpisodeStore
+from dreamgym.testing import sample_transition
+from dreamgym.types import StepResult, StopReason, Task
+
+pytestmark = pytest.mark.anyio
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+STEP = sample_transition("kitchen", "north", "hall")
+
+
+def episode(name: str = "first", **changes: object) -> Episode:
+    task = Task(id="go", env="house", instruction="Find the coin.")
+    made = Episode(
+        id=name, env="house", task=task, seed=7, max_steps=9, initial=StepResult(observation="kitchen"), expires_at=NOW
+    )
+    return made.model_copy(update=changes)
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def episodes(request: pytest.FixtureRequest) -> EpisodeStore:
+    if request.param == "memory":
+        return MemoryEpisodeStore()
+    return request.getfixturevalue("store").episodes
+
+
+async def test_an_episode_comes_back_as_it_was_stored(episodes: EpisodeStore) -> None:
+    forked = episode(transitions=(STEP, STEP), group="g", policy_version=3)
+    assert await episodes.create(forked) == forked
+    assert await episodes.load("first") == forked
+
+
+async def test_the_same_idempotency_key_gives_the_same_episode(episodes: EpisodeStore) -> None:
+    first = await episodes.create(episode(), idempotency_key="once")
+    assert await episodes.create(episode("second"), idempotency_key="once") == first
+    with pytest.raises(UnknownEpisode):
+        await episodes.load("second")
+
+
+async def test_a_taken_id_is_refused(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    with pytest.raises(InvalidInput, match="exists already"):
+        await episodes.create(episode())
+
+
+async def test_steps_are_appended_in_order_and_the_last_one_ends_the_episode(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    await episodes.append("first", STEP, version=0)
+    await episodes.append("first", STEP, version=1, stop_reason=StopReason.TERMINATED)
+    loaded = await episodes.load("first")
+    assert loaded.transitions == (STEP, STEP)
+    assert loaded.stop_reason is StopReason.TERMINATED
+    with pytest.raises(StaleEpisode, match="is over"):
+        await episodes.append("first", STEP, version=2)
+
+
+async def test_of_many_writers_on_one_version_exactly_one_wins(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    writes = (episodes.append("first", STEP, version=0) for _ in range(8))
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results if result is not None] == [StaleEpisode] * 7
+    assert (await episodes.load("first")).version == 1
+
+
+async def test_an_undelivered_answer_is_remembered_until_the_next_step(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    await episodes.append("first", STEP, version=0)
+    await episodes.mark_undelivered("first", version=0, undelivered=True)
+    assert not (await episodes.load("first")).undelivered
+    await episodes.mark_undelivered("first", version=1, undelivered=True)
+    assert (await episodes.load("first")).undelivered
+    await episodes.append("first", STEP, version=1)
+    assert not (await episodes.load("first")).undelivered
+
+
+async def test_the_first_end_stays(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    ended = await episodes.finish("first", StopReason.FINISHED, answer="done", final_reward=0.5)
+    assert (ended.stop_reason, ended.answer, ended.final_reward) == (StopReason.FINISHED, "done", 0.5)
+    assert await episodes.finish("first", StopReason.ERROR, error="late") == ended
+    assert await episodes.load("first") == ended
+
+
+async def test_only_running_episodes_expire(episodes: EpisodeStore) -> None:
+    await episodes.create(episode("over"))
+    await episodes.finish("over", StopReason.CLOSED)
+    await episodes.create(episode("late"))
+    await episodes.create(episode("fresh", expires_at=NOW + timedelta(seconds=1)))
+    assert [found.id for found in await episodes.expired(NOW)] == ["late"]
+
+
+async def test_an_unknown_episode_is_named_by_every_method(episodes: EpisodeStore) -> None:
+    calls = (
+        episodes.load("none"),
+        episodes.append("none", STEP, version=0),
+        episodes.finish("none", StopReason.CLOSED),
+        episodes.delete("none"),
+    )
+    for call in calls:
+        with pytest.raises(UnknownEpisode, match="none"):
+            await call
+
+
+async def test_a_deleted_episode_frees_its_idempotency_key(episodes: EpisodeStore) -> None:
+    await episodes.create(episode(transitions=(STEP,)), idempotency_key="once")
+    await episodes.delete("first")
+    assert (await episodes.create(episode("second"), idempotency_key="once")).id == "second"

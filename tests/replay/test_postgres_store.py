@@ -1,0 +1,98 @@
+import psycopg
+import pytest
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import StoreError
+from dreamgym.replay.database import Database
+from dreamgym.replay.postgres import Store, open_store
+from dreamgym.testing import ENV, sample_retrieval, sample_trajectory, sample_transition
+
+pytestmark = pytest.mark.anyio
+
+PLAY = sample_trajectory("one", sample_transition("kitchen", "north", "hall"))
+
+
+async def test_what_was_stored_is_there_after_opening_again(dsn: str) -> None:
+    first = await open_store(dsn, TrigramEncoder())
+    await first.buffer.add([PLAY])
+    await first.close()
+    second = await open_store(dsn, TrigramEncoder())
+    assert await second.buffer.trajectories(ENV) == (PLAY,)
+    assert await second.buffer.add([PLAY]) == 0
+    await second.close()
+
+
+async def test_another_encoder_is_refused_and_told_which_one_to_use(store: Store, dsn: str) -> None:
+    with pytest.raises(StoreError, match="use --encoder trigram"):
+        await open_store(dsn, TrigramEncoder(dim=32))
+
+
+async def test_a_killed_connection_is_replaced(store: Store, dsn: str) -> None:
+    await store.buffer.add([PLAY])
+    with psycopg.connect(dsn, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    assert len(await store.buffer.nearest(sample_retrieval("kitchen", "north"))) == 1
+    await store.buffer.record_outcomes(ENV, "go", 1, [1.0])
+    assert len(await store.buffer.task_values(ENV)) == 1
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+    with pytest.raises(StoreError, match="cannot be reached") as caught:
+        await Database.open("postgresql://bob:s3cr3t@127.0.0.1:1/dreams")
+    assert "dreams" in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
+
+
+async def test_an_address_that_is_none_is_refused_without_repeating_it() -> None:
+    with pytest.raises(StoreError, match="is no PostgreSQL address") as caught:
+        await Database.open("postgres:/bob:s3cr3t@host")
+    assert "s3cr3t" not in str(caught.value)
+
+
+async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS powerless")
+        admin.execute("CREATE ROLE powerless LOGIN")
+    with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
+        await open_store(dsn.replace("postgres@", "powerless@"), TrigramEncoder())
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("CREATE EXTENSION vector")
+    with pytest.raises(StoreError, match="GRANT CREATE ON SCHEMA public TO powerless"):
+        await open_store(dsn.replace("postgres@", "powerless@"), TrigramEncoder())
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("DROP ROLE powerless")
+
+
+async def test_an_old_pgvector_is_refused(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("CREATE EXTENSION vector")
+        admin.execute("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'")
+    with pytest.raises(StoreError, match="needed is 0.8.0"):
+        await open_store(dsn, TrigramEncoder())
+
+
+async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
+    with pytest.raises(StoreError, match="another edition of migration 0001"):
+        await open_store(dsn, TrigramEncoder())
+
+
+async def test_an_identical_match_needs_no_embedding(store: Store) -> None:
+    await store.buffer.add([PLAY])
+    asked: list[str] = []
+
+    class Counting(TrigramEncoder):
+        def encode(self, texts):  # type: ignore[no-untyped-def]
+            asked.extend(texts)
+            return super().encode(texts)
+
+    other = await open_store(store.dsn, Counting())
+    assert (await other.buffer.nearest(sample_retrieval("kitchen", "north")))[0].exact
+    assert asked == []
+    assert not (await other.buffer.nearest(sample_retrieval("kitchen", "norht")))[0].exact
+    assert len(asked) == 2
+    await other.close()
