@@ -33,7 +33,7 @@ def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
         transitions=episode.transitions,
         source=Source.REAL if is_real else Source.SYNTHETIC,
         stop_reason=episode.stop_reason,
-        world=episode.task.id if spec.deterministic else "",
+        world=episode.task.world if spec.deterministic else "",
         policy_version=episode.policy_version,
         answer=episode.answer,
         error=episode.error,

@@ -1,0 +1,105 @@
+"""`dreamgym-serve`, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
+TOOLS = '{"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small environment folder."""
+    home = tmp_path / "house"
+    home.mkdir()
+    (home / "env.toml").write_text('name = "house"\n')
+    (home / "tools.json").write_text(TOOLS)
+    (home / "tasks.jsonl").write_text('{"id": "t", "env": "house", "instruction": "Look.", "initial_state": "dark"}\n')
+    return home
+
+
+@contextmanager
+def served(*options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running server process and the URL that it prints first."""
+    process = subprocess.Popen(
+        [*SERVE, "--port", "0", "--encoder", "trigram", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def refused(*options: str) -> tuple[int, str]:
+    """Exit code and last line of a start that is refused."""
+    done = subprocess.run([*SERVE, *options], capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_a_dream_is_served_until_sigterm_and_the_process_exits_normally(folder: Path, dsn: str) -> None:
+    with served("--env", str(folder), "--model", "nearest", "--dsn", dsn) as (process, url):
+        assert url.endswith("/envs/house/mcp")
+        base = url.removesuffix("/envs/house/mcp")
+        made = httpx2.post(f"{base}/envs/house/episodes", json={"task_id": "t"}).json()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert made["observation"] == "dark"
+    assert process.returncode == 0
+    assert "experience model: nearest" in said
+    assert "house: nothing is recorded yet" in said
+
+
+def test_the_token_comes_from_the_environment_and_is_never_printed(folder: Path, dsn: str) -> None:
+    with served("--env", str(folder), "--model", "nearest", "--dsn", dsn, DREAMGYM_TOKEN="s3cret") as (
+        process,
+        url,
+    ):
+        base = url.removesuffix("/envs/house/mcp")
+        statuses = [
+            httpx2.get(f"{base}/envs", headers=headers).status_code
+            for headers in ({}, {"Authorization": "Bearer s3cret"})
+        ]
+        process.terminate()
+        out, said = process.communicate(timeout=60)
+    assert statuses == [401, 200]
+    assert "s3cret" not in out + said
+
+
+def test_a_bind_that_others_can_reach_is_refused_without_a_token(folder: Path) -> None:
+    code, said = refused("--env", str(folder), "--host", "0.0.0.0")
+    assert code == 2
+    assert said.startswith("dreamgym: refusing to listen on 0.0.0.0 without a token")
+
+
+def test_an_unknown_environment_is_refused_and_the_known_ones_are_listed() -> None:
+    code, said = refused("--env", "nope")
+    assert code == 2
+    assert said.startswith("dreamgym: unknown environment 'nope': there is ")
+
+
+def test_a_model_makes_no_sense_for_the_real_environment(folder: Path) -> None:
+    code, said = refused("--env", str(folder), "--real", "--model", "nearest")
+    assert code == 2
+    assert "are for dreams" in said
+
+
+def test_a_folder_without_a_real_environment_cannot_be_served_as_real(folder: Path) -> None:
+    code, said = refused("--env", str(folder), "--real")
+    assert code == 2
+    assert "names no real environment" in said

@@ -1,0 +1,86 @@
+"""The server over PostgreSQL: replicas share episodes, a restart loses nothing, and what was played is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from urllib.parse import urlsplit
+
+import pytest
+from dreamgym_client.environment import RemoteEnvironment
+from mcp import Client
+from server_stage import Stage, counter_spec
+
+from dreamgym.replay.postgres import Store
+from dreamgym.types import Source, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def env() -> str:
+    """A name of its own: the database is shared."""
+    return f"counter-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_sixteen_parallel_episodes_go_on_after_a_restart_and_end_in_the_buffer(
+    store: Store, env: str, kind: str
+) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    spec = counter_spec(env)
+    world = stage.dream if kind == "dream" else stage.real
+    async with stage.serve(world(spec)) as (_, http):
+        made = [
+            (await http.post(f"/envs/{env}/episodes", json={"task_id": f"{env}-{n % 3}", "seed": n})).json()
+            for n in range(16)
+        ]
+
+        async def begin(number: int) -> str:
+            async with Client(made[number]["mcp_url"], mode="legacy" if number % 2 else "auto") as client:
+                return str((await client.call_tool("add", {"n": 1 + number % 2})).content[0].text)
+
+        begun = await asyncio.gather(*map(begin, range(16)))
+    async with stage.serve(world(spec)) as (url, http):
+
+        async def end(number: int) -> float:
+            count = number % 3 + 1 + number % 2
+            async with Client(url + urlsplit(made[number]["mcp_url"]).path) as client:
+                result = await client.call_tool("add", {"n": 10 - count})
+                return float(result.meta["dreamgym/reward"])
+
+        rewards = await asyncio.gather(*map(end, range(16)))
+    played = await store.buffer.trajectories(env, sources=frozenset(Source))
+    assert begun == [f"count {n % 3 + 1 + n % 2}" for n in range(16)]
+    assert rewards == [1.0] * 16
+    assert {trajectory.id for trajectory in played} == {one["episode"] for one in made}
+    assert {trajectory.source for trajectory in played} == {Source.SYNTHETIC if kind == "dream" else Source.REAL}
+
+
+async def test_any_replica_serves_any_call_and_no_step_is_lost_or_taken_twice(store: Store, env: str) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    spec = counter_spec(env)
+    async with stage.serve(stage.dream(spec)) as (_, http), stage.serve(stage.dream(spec)) as (there, _):
+        made = (await http.post(f"/envs/{env}/episodes", json={})).json()
+        urls = [made["mcp_url"], there + urlsplit(made["mcp_url"]).path]
+
+        async def call(turn: int) -> int:
+            async with Client(urls[turn % 2]) as client:
+                return int((await client.call_tool("add", {"n": 1})).meta["dreamgym/step"])
+
+        steps = [await call(turn) for turn in range(4)]
+        state = (await http.get(f"/envs/{env}/episodes/{made['episode']}")).json()
+    assert steps == [1, 2, 3, 4]
+    assert state["step"] == 4
+
+
+async def test_a_remote_environment_is_played_over_the_database(store: Store, env: str) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    spec = counter_spec(env)
+    async with stage.serve(stage.real(spec)) as (url, _):
+        remote = RemoteEnvironment(url, env)
+        await remote.reset(spec.tasks[1])
+        result = await remote.step(ToolCall(name="add", arguments={"n": 9}))
+        trajectory = await remote.trajectory()
+        await remote.close()
+    assert (result.observation, trajectory.success, trajectory.task.id) == ("count 10", True, spec.tasks[1].id)
