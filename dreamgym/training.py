@@ -113,6 +113,8 @@ class Practice:
         self, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
     ) -> list[float | None]:
         size, values = self._settings.group_size, []
+        if self._buffer is not None:
+            await self._buffer.add_tasks(tasks_P)
         for p, task in enumerate(tasks_P):
             rewards_G = [episode.reward for episode in episodes[p * size : (p + 1) * size]]
             values.append(self.curriculum.record(task, rewards_G))
@@ -123,10 +125,7 @@ class Practice:
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
         parents = self.curriculum.most_valuable(self._settings.vary)
-        tasks = await generator.vary(parents, seed=env_seed(self._settings.seed, iteration, -2))
-        if self._buffer is not None:
-            await self._buffer.add_tasks(tasks)
-        self.curriculum.add(tasks)
+        self.curriculum.add(await generator.vary(parents, seed=env_seed(self._settings.seed, iteration, -2)))
 
     def rewind(self, iteration: int) -> None:
         """Drop what was recorded after an iteration that training now continues from."""

@@ -114,7 +114,6 @@ async def _practice(run: Run, buffer: ReplayBuffer, make: Callable[[int], Enviro
     tasks = list({t.task.id: t.task for t in recorded}.values())
     if run.against is Against.REAL:
         tasks = list(tasks_of(run.spec, "train"))
-    await buffer.add_tasks(tasks)
     generator = _generator(run, recorded) if run.against is Against.DREAM else None
     curriculum = Curriculum(tasks, share=run.settings.share if generator else 0, seed=run.settings.seed)
     record = run.out / "metrics.jsonl"
