@@ -70,7 +70,7 @@ async def test_an_old_pgvector_is_refused(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("CREATE EXTENSION vector")
         admin.execute("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'")
-    with pytest.raises(StoreError, match="needed is 0.8.0"):
+    with pytest.raises(StoreError, match=r"needed is 0\.8\.0"):
         await open_store(dsn, TrigramEncoder())
 
 
