@@ -103,3 +103,9 @@ def test_a_folder_without_a_real_environment_cannot_be_served_as_real(folder: Pa
     code, said = refused("--env", str(folder), "--real")
     assert code == 2
     assert "names no real environment" in said
+
+
+def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(folder: Path) -> None:
+    code, said = refused("--env", str(folder), "--model", "nearest", "--encoder", "nope")
+    assert code == 2
+    assert said == "dreamgym: unknown encoder 'nope': there is minilm, trigram"
