@@ -75,11 +75,15 @@ class ReplayBuffer(Protocol):
         """Store trajectories with their tasks and return how many were new; an id already there is left alone."""
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
-        """At most k transitions, best first, no two with the same action and next state.
+        """At most k transitions, best first, no two with the same action, next state and observation.
+
+        Where there are identical ones, only those are returned, even if fewer than k: identical evidence is better
+        than similar, and no text is embedded. Nothing that only the excluded episode has seen is returned. A
+        transition seen in several worlds is represented by the one that agrees best.
 
         Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
         states this episode has seen, then the episode's own task's world, then a draw that `seed` fixes per world
-        (per transition and step where the history is withheld).
+        (per transition where the history is withheld; agreement then counts nothing).
         """
 
     async def trajectories(
