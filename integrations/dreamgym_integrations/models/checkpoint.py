@@ -1,0 +1,169 @@
+"""A transformers checkpoint folder as a language model, batched over concurrent questions.
+
+One thread owns the model. Questions that arrive while it works are answered together in its next batch. Prompts are
+padded on the left and masked, so what stands beside a question changes its answer by rounding only. No output is
+constrained: callers validate, as they do for every model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.llm import Completion, Message
+from dreamgym.types import JsonObject
+
+BATCH = 32
+
+
+def load(name: str) -> CheckpointModel:
+    """The checkpoint in a folder. Raises InvalidInput where it is none, MissingPackage without transformers."""
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        raise InvalidInput(f"{name!r} is no checkpoint folder: it has no config.json")
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage("a checkpoint folder", "train") from error
+    return CheckpointModel(folder)
+
+
+@dataclass(frozen=True)
+class _Question:
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float
+    seed: int
+    answer: asyncio.Future[Completion]
+
+    @property
+    def alone(self) -> bool:
+        """Sampled with a seed of its own, which no batch can share."""
+        return self.temperature > 0
+
+
+class CheckpointModel:
+    """One checkpoint; read at the first question."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        self._folder = folder
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._waiting: list[_Question] = []
+        self._working: asyncio.Task[None] | None = None
+        self._model: Any = None
+        self._tokenizer: Any = None
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        """Answer the messages. Raises EnvironmentUnavailable."""
+        loop = asyncio.get_running_loop()
+        question = _Question(tuple(messages), max_tokens, temperature, seed, loop.create_future())
+        self._waiting.append(question)
+        if self._working is None or self._working.done():
+            self._working = loop.create_task(self._work())
+        return await question.answer
+
+    async def close(self) -> None:
+        """Wait for the running batch and free the model."""
+        if self._working is not None:
+            await self._working
+        self._thread.shutdown()
+        self._model = self._tokenizer = None
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            batch = self._next_batch()
+            try:
+                answers = await loop.run_in_executor(self._thread, self._answer, batch)
+            except Exception as error:  # noqa: BLE001 the boundary: whoever asked gets the error
+                failed = EnvironmentUnavailable(f"{self.name} failed: {type(error).__name__}: {str(error)[:300]}")
+                failed.__cause__ = error
+                for question in batch:
+                    if not question.answer.done():
+                        question.answer.set_exception(failed)
+                continue
+            for question, answer in zip(batch, answers, strict=True):
+                if not question.answer.done():  # whoever asked may have gone
+                    question.answer.set_result(answer)
+
+    def _next_batch(self) -> list[_Question]:
+        """Greedy questions together, in order of arrival; a sampled one by itself."""
+        first = self._waiting[0]
+        batch = [first] if first.alone else [question for question in self._waiting if not question.alone][:BATCH]
+        self._waiting = [question for question in self._waiting if question not in batch]
+        return batch
+
+    def _answer(self, batch: Sequence[_Question]) -> list[Completion]:
+        import torch
+
+        model, tokenizer = self._loaded()
+        prompts = [self._prompt(question.messages) for question in batch]
+        width = max(len(prompt) for prompt in prompts)
+        room = getattr(model.config, "max_position_embeddings", None)
+        limit = max(question.max_tokens for question in batch)
+        if room is not None and width + 1 > room:
+            raise ValueError(f"a prompt of {width} tokens does not fit into {room}")
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
+        tokens = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        sampled: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if batch[0].alone:
+            sampled = {"do_sample": True, "temperature": batch[0].temperature, "top_p": None, "top_k": 0}
+        # The process may be training too: its random numbers go on as if nothing had been sampled here.
+        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(batch[0].seed)
+            written = model.generate(
+                input_ids=tokens,
+                attention_mask=mask,
+                max_new_tokens=limit if room is None else min(limit, room - width),
+                pad_token_id=pad,
+                **sampled,
+            )[:, width:].tolist()
+        return [
+            self._completion(question, len(prompt), row)
+            for question, prompt, row in zip(batch, prompts, written, strict=True)
+        ]
+
+    def _completion(self, question: _Question, prompt_tokens: int, row: list[int]) -> Completion:
+        ends = self._model.generation_config.eos_token_id
+        stops = set(ends) if isinstance(ends, list) else {ends}
+        end = next((at for at, token in enumerate(row) if token in stops), None)
+        kept = row[: question.max_tokens] if end is None else row[: min(end, question.max_tokens)]
+        whole = end is not None and end < question.max_tokens
+        return Completion(
+            text=self._tokenizer.decode(kept, skip_special_tokens=True),
+            finish_reason="stop" if whole else "length",
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(kept),
+        )
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        said = [message.model_dump() for message in messages]
+        if self._tokenizer.chat_template is not None:
+            text = self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        text = "\n\n".join(message.content for message in messages)
+        return list(self._tokenizer(f"{text}\n\n")["input_ids"])
+
+    def _loaded(self) -> tuple[Any, Any]:
+        if self._model is None:
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            self._model = AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True).eval()
+        return self._model, self._tokenizer

@@ -1,0 +1,93 @@
+"""Decoding by skeleton: the program writes the names of the fields, the model only their values, one line each.
+
+The result is always valid, a small model has no JSON to get wrong, and it costs nothing per token, where a grammar
+halves the speed. The same lines are what earlier JSON answers of a conversation are shown as.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from dreamgym.llm import Message
+from dreamgym.types import JsonObject
+
+
+class Writer(Protocol):
+    """A model in the middle of an answer."""
+
+    def feed(self, text: str) -> None:
+        """Continue the answer with a text that is given."""
+
+    def line(self) -> str:
+        """Let the model write up to the end of the line."""
+
+    def choose(self, texts: Sequence[str]) -> str:
+        """The text that the model would rather write next; it is fed."""
+
+
+def fill(schema: JsonObject, writer: Writer) -> JsonObject:
+    """Let the model fill in the fields of a flat object schema, in its order; only the required ones where it says."""
+    properties, required = schema.get("properties"), schema.get("required")
+    assert isinstance(properties, dict)
+    answer: JsonObject = {}
+    for number, (name, definition) in enumerate(properties.items()):
+        if isinstance(required, list) and required and name not in required:
+            continue
+        assert isinstance(definition, dict)
+        writer.feed(f"\n{name}:" if number else f"{name}:")
+        answer[name] = _value(definition, writer)
+    return answer
+
+
+def _value(definition: JsonObject, writer: Writer) -> JsonValue:
+    choices, kind = definition.get("enum"), definition.get("type")
+    if isinstance(choices, list):
+        texts = {str(choice): choice for choice in choices}
+        return texts[writer.choose(list(texts))]
+    if kind == "boolean":
+        return writer.choose(["no", "yes"]) == "yes"
+    text = writer.line().strip()
+    if kind == "string":
+        return _unescaped(text)
+    if kind == ["string", "null"]:
+        return None if text in ("", "-", "null") else _unescaped(text)
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        value = text  # of the wrong type, which the caller's validation says better
+    return value
+
+
+def as_lines(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with every JSON answer in it as the lines that the skeleton makes."""
+    return [
+        message.model_copy(update={"content": _lines(message.content)}) if message.role == "assistant" else message
+        for message in messages
+    ]
+
+
+def _lines(content: str) -> str:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return content
+    if not isinstance(answer, dict):
+        return content
+    return "\n".join(f"{name}: {_written(value)}" for name, value in answer.items())
+
+
+def _written(value: JsonValue) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "-"
+    return value.replace("\\", "\\\\").replace("\n", "\\n") if isinstance(value, str) else json.dumps(value)
+
+
+def _unescaped(text: str) -> str:
+    halves = text.split("\\\\")
+    return "\\".join(half.replace("\\n", "\n") for half in halves)

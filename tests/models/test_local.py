@@ -1,0 +1,86 @@
+"""The local model for real, where its engine and weights are here: always a valid answer, the same one each time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from dreamgym_integrations.models.local import LocalModel, load
+from dreamgym_integrations.models.weights import find, path_of
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
+from dreamgym.experience.language import SCHEMA, StepAnswer
+from dreamgym.llm import Message
+
+pytestmark = pytest.mark.anyio
+
+ENGINE = pytest.mark.skipif(find_spec("llama_cpp") is None, reason="the engine is missing: pip install dreamgym[local]")
+WEIGHTS = pytest.mark.skipif(
+    not path_of(find("local")).is_file(), reason="the weights are missing: dreamgym models pull local"
+)
+
+
+def asked(command: str) -> list[Message]:
+    answer = {"reasoning": "", "observation": "hall.", "state": None, "error": False}
+    return [
+        Message(role="system", content="You simulate a house."),
+        Message(role="user", content='Action: "move east"'),
+        Message(role="assistant", content=json.dumps({**answer, "terminated": False, "success": False})),
+        Message(role="user", content=f"Action: {json.dumps(command)}"),
+    ]
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[LocalModel]:
+    loaded = load("")
+    yield loaded
+    await loaded.close()
+
+
+@pytest.mark.slow
+@ENGINE
+@WEIGHTS
+async def test_concurrent_questions_get_valid_answers_that_do_not_depend_on_what_was_asked_before(
+    model: LocalModel,
+) -> None:
+    commands = ["move east", 'say "hi"\n', "move east"]
+    answers = await asyncio.gather(
+        *(model.complete(asked(command), schema=SCHEMA, max_tokens=200) for command in commands)
+    )
+    for answer in answers:
+        StepAnswer.model_validate_json(answer.text)
+        assert answer.finish_reason == "stop"
+    assert answers[0] == answers[2]
+    assert 0 < answers[0].completion_tokens < 200
+
+
+@pytest.mark.slow
+@ENGINE
+@WEIGHTS
+async def test_a_long_prompt_and_a_short_limit_are_told(model: LocalModel) -> None:
+    with pytest.raises(EnvironmentUnavailable, match=r"a prompt of \d+ tokens leaves less than 512"):
+        await model.complete([Message(role="user", content="word " * 9_000)])
+    cut = await model.complete([Message(role="user", content="Count to one hundred.")], max_tokens=5)
+    assert (cut.finish_reason, cut.completion_tokens) == ("length", 5)
+
+
+@ENGINE
+def test_weights_that_are_not_here_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    with pytest.raises(InvalidInput, match=r"dreamgym models pull local:1\.5b"):
+        load("1.5b")
+    with pytest.raises(UnknownName, match="there is local"):
+        load("70b")
+    with pytest.raises(InvalidInput, match="no such file"):
+        load(str(tmp_path / "x.gguf"))
+
+
+@ENGINE
+async def test_a_file_that_is_no_model_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"no model")
+    broken = load(str(tmp_path / "x.gguf"))
+    with pytest.raises(EnvironmentUnavailable, match="cannot be loaded"):
+        await broken.complete([Message(role="user", content="hi")])
+    await broken.close()
