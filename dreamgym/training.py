@@ -33,7 +33,8 @@ class Settings(Frozen):
     """Tasks per update (P)."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts per task (G)."""
-    learning_rate: float = Field(default=5e-4, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """At the first update; it falls linearly to zero at the last."""
     share: float = Field(default=0.25, ge=0, le=1)
     """Lambda: at most this share of the tasks is generated."""
     vary: int = Field(default=2, ge=0)

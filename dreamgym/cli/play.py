@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +16,13 @@ from dreamgym.errors import InvalidInput
 from dreamgym.rollout import Agent, load_agent, user_message
 from dreamgym.types import StepResult, Task, Trajectory
 
+if TYPE_CHECKING:
+    from dreamgym_client.control import ControlClient
+
 WIDTH = 100
+LOOK_EVERY_S = 1.0
+PATIENCE_S = 20.0
+"""How long an agent may still think once its episode is over."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +80,26 @@ async def play_agent(url: str, env: str, agent: Agent, policy_url: str | None, t
     async with ControlClient(url) as control:
         episode = await control.create(env, task=task, seed=seed)
         first = StepResult(observation=episode.observation)
-        answer = await agent(user_message(episode.task, first), episode.mcp_url, policy_url)
+        playing = asyncio.ensure_future(agent(user_message(episode.task, first), episode.mcp_url, policy_url))
+        answer = await _until_over(playing, control, env, episode.episode)
         ended = await control.finish(env, episode.episode, answer=answer)
         assert ended.trajectory is not None, "a finished episode has a trajectory"
         return Played(ended.trajectory, answer)
+
+
+async def _until_over(playing: asyncio.Future[str], control: ControlClient, env: str, episode: str) -> str:
+    """The agent's answer; an agent that goes on calling an ended episode is stopped after some patience."""
+    while not playing.done():
+        await asyncio.wait([playing], timeout=LOOK_EVERY_S)
+        if not playing.done() and (await control.read(env, episode)).stop_reason is not None:
+            await asyncio.wait([playing], timeout=PATIENCE_S)
+            break
+    if not playing.done():
+        playing.cancel()
+        with suppress(asyncio.CancelledError):
+            await playing
+        return ""
+    return playing.result()
 
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:

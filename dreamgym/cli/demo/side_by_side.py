@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from dreamgym.cli.play import play_agent
 from dreamgym.cli.wiring import Against, server
 from dreamgym.rollout import load_agent
-from dreamgym.types import Task, ToolCall, Trajectory
+from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym_integrations.models.chat_server import ChatPolicy, Reply
 
 COLUMN = 58
 
@@ -33,7 +38,7 @@ def side_by_side(folder: Path, env: str, task: Task, dsn: str, say: Callable[[st
         say(f"    {line}")
 
 
-async def _played(env: str, against: Against, task: Task, dsn: str, policy: Any) -> Trajectory:
+async def _played(env: str, against: Against, task: Task, dsn: str, policy: ChatPolicy) -> Trajectory:
     from dreamgym_integrations.models.chat_server import chat_server
 
     with server(env, against, model="nearest", dsn=dsn) as url:
@@ -41,32 +46,43 @@ async def _played(env: str, against: Against, task: Task, dsn: str, policy: Any)
             return (await play_agent(url, env, load_agent("langgraph"), policy_url, task, 0)).trajectory
 
 
-def _chat_policy() -> tuple[Any, str]:
+def _chat_policy() -> tuple[ChatPolicy, str]:
     """The local small model where it is installed, else an explorer that follows a script."""
+    from dreamgym_integrations.models.chat_policy import chat_policy
+
     from dreamgym.errors import DreamGymError
     from dreamgym.experience.select import load_llm
 
     try:
-        return load_llm("local"), "the local small model"
+        llm = load_llm("local")
     except DreamGymError:
         return explore, "scripted (a depth-first search); `dreamgym models pull local` brings a small real one"
+    assert llm is not None
+    return chat_policy(llm), "the local small model (Qwen2.5-Coder 0.5B)"
 
 
-def explore(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Any:
+def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
     """A scripted chat model: reads the places out of the conversation and searches on."""
     from dreamgym_integrations.environments.coin_behaviours import Explorer
     from dreamgym_integrations.models.chat_server import Reply
 
     explorer, command = Explorer(Random(0)), "look around"
     for message in messages:
-        text = str(message.get("content") or "")
+        text = _text(message["content"])
         if message["role"] == "user":
             command = explorer.look(text.splitlines()[-1])
         elif message["role"] == "tool":
-            if "you take the coin" in text or "ended" in text:
-                return Reply(text="Done.")
-            command = explorer.look(text)
+            if text in {"you take the coin.", "The session has ended."}:
+                return Reply(text="I have the coin." if text.startswith("you") else "I did not find the coin.")
+            command = explorer.look(text.removeprefix("unknown action. "))
     return Reply(tool_calls=(ToolCall(name="act", arguments={"command": command}),))
+
+
+def _text(content: JsonValue) -> str:
+    """A message's text, which some frameworks send in parts."""
+    if isinstance(content, list):
+        return "".join(str(part["text"]) for part in content if isinstance(part, dict))
+    return str(content)
 
 
 def columns(dream: Trajectory, real: Trajectory) -> str:

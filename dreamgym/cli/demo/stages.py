@@ -101,7 +101,7 @@ class Demo:
     def _run(self, dsn: str) -> None:
         recorded = self._timed("collect", self._collect)
         self._timed("seed", partial(asyncio.run, self._seed(recorded, dsn)))
-        self._timed("play", partial(side_by_side, self.folder, ENV, self.real.tasks("test")[0], dsn, self.say))
+        self._timed("play", partial(side_by_side, self.folder, ENV, self.real.tasks("train")[0], dsn, self.say))
         self._timed("warm start", partial(self._warm_start, recorded))
         self._timed("train", partial(self._train, dsn))
         self.say("6/6 measure: every policy on the same tasks, in the dream and in the real game")
