@@ -30,6 +30,7 @@ from dreamgym.replay.keys import (
 from dreamgym.types import Task, Trajectory
 
 WRITE_LOCK = 728_903
+MANY_STEPS = 1_000
 
 
 @dataclass
@@ -95,7 +96,15 @@ async def add_trajectories(
             batches = await _batches(new, envs)
         for env_id, batch in batches.items():
             await _store(connection, encoder_id, env_id, batch, vectors[env_id])
+            if len(batch.steps) >= MANY_STEPS:
+                await _analyze(connection, encoder_id, env_id)
     return len(new)
+
+
+async def _analyze(connection: Connection, encoder_id: int, env_id: int) -> None:
+    """Tell the planner what is there now: until then a similar search joins all sightings, 12 ms instead of 1."""
+    tables = ("transitions", "sightings", "world_states", f"vectors_{encoder_id}")
+    await connection.execute(f"ANALYZE {', '.join(f'{table}_{env_id}' for table in tables)}")
 
 
 async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task]) -> None:
