@@ -19,7 +19,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.buffer import ReplayBuffer, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import open_store
-from dreamgym.testing import sample_trajectory, sample_transition
+from dreamgym.testing.replay import sample_trajectory, sample_transition
 from dreamgym.types import ToolCall, Trajectory
 
 ENV = f"benchmark-{os.getpid()}"

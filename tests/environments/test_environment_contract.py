@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EpisodeFinished, UnknownName
-from dreamgym.testing_environment import check_environment, check_tools, plainest_call
+from dreamgym.testing.environment import check_environment, check_tools, plainest_call
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 pytestmark = pytest.mark.anyio

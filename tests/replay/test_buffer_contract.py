@@ -11,7 +11,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store, open_store
-from dreamgym.testing import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
+from dreamgym.testing.replay import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
 from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.replay.memory import MemoryEpisodeStore
-from dreamgym.testing import sample_transition
+from dreamgym.testing.replay import sample_transition
 from dreamgym.types import StepResult, StopReason, Task
 
 pytestmark = pytest.mark.anyio

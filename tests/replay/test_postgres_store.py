@@ -5,7 +5,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
 from dreamgym.replay.database import Database
 from dreamgym.replay.postgres import Store, open_store
-from dreamgym.testing import ENV, sample_retrieval, sample_trajectory, sample_transition
+from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 
 pytestmark = pytest.mark.anyio
 

@@ -1,4 +1,4 @@
-"""Contract suites for other people's implementations. A failed promise is an AssertionError that names it.
+"""The contract that every replay buffer keeps; strangers run it on theirs.
 
 async def test_my_buffer():
     await check_replay_buffer(make_my_buffer)

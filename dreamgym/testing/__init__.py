@@ -1,0 +1,6 @@
+"""Contract suites for other people's implementations; a broken promise is an AssertionError that names it."""
+
+from dreamgym.testing.environment import check_environment
+from dreamgym.testing.replay import check_replay_buffer
+
+__all__ = ["check_environment", "check_replay_buffer"]
