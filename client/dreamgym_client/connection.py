@@ -1,17 +1,20 @@
 """HTTP to one server, shared by all clients of one event loop, and the server's refusals as our own errors.
 
-Hundreds of episodes share one pool: it opens with the first user and closes with the last.
+Hundreds of episodes share one pool: it opens with the first user and closes with the last. aiohttp, because httpx2
+looks at every idle connection for every request: with 64 episodes that was a third of a trainer's time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import httpx2
+import aiohttp
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
@@ -21,9 +24,21 @@ if TYPE_CHECKING:
 
 STEP_TIMEOUT_S = 330.0
 """A little more than the server gives a step, so that the server's own answer arrives."""
-IDLE_CONNECTIONS = 512
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Connection]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Response:
+    """A server's answer, read to its end."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode(errors="replace")
 
 
 class Connection:
@@ -35,11 +50,10 @@ class Connection:
         """Tool definitions by environment: fetched once, they never change."""
         self._key = (url, token)
         self._users = 0
-        self._http = httpx2.AsyncClient(
+        self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {token}"} if token else None,
-            timeout=httpx2.Timeout(STEP_TIMEOUT_S, connect=10.0, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS),
-            verify=url.startswith("https:"),  # loading certificates takes 20 ms, and http has no use for them
+            timeout=aiohttp.ClientTimeout(total=STEP_TIMEOUT_S, sock_connect=10.0),
+            connector=aiohttp.TCPConnector(limit=0),
         )
 
     @classmethod
@@ -55,11 +69,11 @@ class Connection:
         self._users -= 1
         if self._users == 0:
             _shared[asyncio.get_running_loop()].pop(self._key)
-            await self._http.aclose()
+            await self._http.close()
 
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> httpx2.Response:
+    ) -> Response:
         """Send one request, and once more where the connection broke: the server knows a resend from a second call.
 
         Raises:
@@ -67,19 +81,23 @@ class Connection:
         """
         try:
             response = await self._send(method, path, body, headers)
-        except httpx2.TransportError as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise EnvironmentUnavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from error
-        if response.status_code in {429, 502, 503, 504}:
+        if response.status in {429, 502, 503, 504}:
             raise EnvironmentUnavailable(f"{self.url}{path}: {_reason(response)}")
         return response
 
-    async def _send(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
-    ) -> httpx2.Response:
+    async def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> Response:
         try:
-            return await self._http.request(method, self.url + path, content=body, headers=headers)
-        except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-            return await self._http.request(method, self.url + path, content=body, headers=headers)
+            return await self._send_once(method, path, body, headers)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError):
+            return await self._send_once(method, path, body, headers)
+
+    async def _send_once(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> Response:
+        async with self._http.request(method, self.url + path, data=body, headers=headers) as response:
+            return Response(response.status, await response.read())
 
     async def json(self, method: str, path: str, *, body: JsonObject | None = None, episode: str = "") -> JsonObject:
         """One call of the control API; an empty answer is an empty object.
@@ -89,15 +107,15 @@ class Connection:
             InvalidInput: the server refused, for the reason it gave.
             EnvironmentUnavailable: the server cannot be reached, or says that it cannot answer now.
         """
-        content = None if body is None else httpx2.Request("POST", self.url, json=body).content
+        content = None if body is None else json.dumps(body).encode()
         response = await self.request(method, path, body=content, headers={"Content-Type": "application/json"})
-        if response.is_success:
-            value: JsonObject = response.json() if response.content else {}
+        if response.status < 300:
+            value: JsonObject = json.loads(response.body) if response.body else {}
             return value
         reason = _reason(response)
-        if response.status_code == 404 and reason == str(UnknownEpisode(episode)):
+        if response.status == 404 and reason == str(UnknownEpisode(episode)):
             raise UnknownEpisode(episode)
-        raise InvalidInput(f"{self.url}{path} answered {response.status_code}: {reason}")
+        raise InvalidInput(f"{self.url}{path} answered {response.status}: {reason}")
 
 
 @asynccontextmanager
@@ -110,8 +128,8 @@ async def connected(url: str, token: str | None) -> AsyncIterator[Connection]:
         await connection.release()
 
 
-def _reason(response: httpx2.Response) -> str:
+def _reason(response: Response) -> str:
     try:
-        return str(response.json()["error"])
+        return str(json.loads(response.body)["error"])
     except (ValueError, KeyError, TypeError):
-        return response.text[:300] or response.reason_phrase
+        return response.text[:300] or f"status {response.status}"

@@ -180,11 +180,11 @@ class RemoteEnvironment:
                 },
             )
         try:
-            answer = response.json()
+            answer = json.loads(response.body)
         except ValueError:
-            raise InvalidInput(f"{self._url} answered {response.status_code}: {response.text[:300]}") from None
+            raise InvalidInput(f"{self._url} answered {response.status}: {response.text[:300]}") from None
         if "result" not in answer:
-            raise EnvironmentUnavailable(f"{self._url} answered {response.status_code}: {answer.get('error')}")
+            raise EnvironmentUnavailable(f"{self._url} answered {response.status}: {answer.get('error')}")
         result: JsonObject = answer["result"]
         return result
 
