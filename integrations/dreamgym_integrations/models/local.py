@@ -91,8 +91,7 @@ class LocalModel:
         self, messages: Sequence[Message], schema: JsonObject | None, max_tokens: int, temperature: float, seed: int
     ) -> Completion:
         llama = self._loaded()
-        prompt = "".join(f"<|im_start|>{message.role}\n{message.content}<|im_end|>\n" for message in messages)
-        tokens = llama.tokenize(f"{prompt}<|im_start|>assistant\n".encode(), add_bos=False, special=True)
+        tokens = _conversation(llama, messages)
         if len(tokens) + max_tokens > llama.n_ctx():
             raise EnvironmentUnavailable(
                 f"{self.name}: a prompt of {len(tokens)} tokens leaves less than {max_tokens} of {llama.n_ctx()}"
@@ -123,6 +122,19 @@ class LocalModel:
         if self._llama is not None:
             self._llama.close()
             self._llama = None
+
+
+def _conversation(llama: Any, messages: Sequence[Message]) -> list[int]:
+    """The chat as tokens. Marks that stand in a message's own text are plain text: nobody can end their turn early."""
+
+    def plain(text: str) -> list[int]:
+        return list(llama.tokenize(text.encode(), add_bos=False, special=False))
+
+    start, end = (list(llama.tokenize(mark, add_bos=False, special=True)) for mark in (b"<|im_start|>", b"<|im_end|>"))
+    tokens: list[int] = []
+    for message in messages:
+        tokens += [*start, *plain(f"{message.role}\n{message.content}"), *end, *plain("\n")]
+    return [*tokens, *start, *plain("assistant\n")]
 
 
 class _LlamaWriter:
