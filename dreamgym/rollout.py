@@ -208,6 +208,13 @@ class Rollout:
         """Outcome reward; None for an episode that failed, which must stay out of the gradient."""
         return None if self.error is not None else self.total_reward
 
+    def _hear(self, said: Sequence[int] | None, max_tokens: int) -> bool:
+        """Take in what the environment said; False where the episode is over or has no room left."""
+        if said is None or len(self.prompt_ids) + len(self.completion_ids) + len(said) >= max_tokens:
+            return False
+        self._append(said, [0.0] * len(said), 0)
+        return True
+
     def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> None:
         self.completion_ids += ids
         self.logprobs += logprobs
@@ -252,28 +259,6 @@ async def rollout(
             return Rollout(task, codec.start(task.instruction), error=f"{type(failure).__name__}: {failure}")
         return Rollout(task, codec.start(user_message(task, first)))
 
-    async def advance(environment: Environment, episode: Rollout, sampled: Generation, last_turn: bool) -> bool:
-        """One turn; True while the episode goes on."""
-        text = codec.decode(sampled.ids)
-        episode._append(sampled.ids, sampled.logprobs, 1)
-        episode.actions.append(text)
-        try:
-            result = await environment.step(parse_action(spec, text))
-        except InvalidInput as failure:
-            result = StepResult(observation=str(failure), is_error=True)
-        except DreamGymError as failure:
-            episode.error = f"{type(failure).__name__}: {failure}"
-            return False
-        episode.refused += result.is_error
-        episode.total_reward += result.reward
-        episode.success = result.terminated and episode.total_reward > 0
-        said = codec.turn(result.observation, ended=codec.ended(sampled.ids))
-        over = result.done or last_turn
-        if over or len(episode.prompt_ids) + len(episode.completion_ids) + len(said) >= max_tokens:
-            return False
-        episode._append(said, [0.0] * len(said), 0)
-        return True
-
     episodes = await asyncio.gather(*map(begin, environments, tasks, seeds))
     live = [i for i, episode in enumerate(episodes) if episode.error is None]
     for turn in range(spec.max_steps):
@@ -282,8 +267,33 @@ async def rollout(
         prompts_B = [episodes[i].prompt_ids + episodes[i].completion_ids for i in live]
         sampled_B = await asyncio.to_thread(policy.generate, prompts_B, seed=sampling_seed * 1_000 + turn)
         last_turn = turn + 1 == spec.max_steps
-        going_on = await asyncio.gather(
-            *(advance(environments[i], episodes[i], sampled_B[j], last_turn) for j, i in enumerate(live))
+        said_B = await asyncio.gather(
+            *(
+                _act(codec, spec, environments[i], episodes[i], sampled)
+                for i, sampled in zip(live, sampled_B, strict=True)
+            )
         )
-        live = [i for i, goes_on in zip(live, going_on, strict=True) if goes_on]
+        live = [
+            i for i, said in zip(live, said_B, strict=True) if not last_turn and episodes[i]._hear(said, max_tokens)
+        ]
     return episodes
+
+
+async def _act(
+    codec: Codec, spec: EnvironmentSpec, environment: Environment, episode: Rollout, sampled: Generation
+) -> list[int] | None:
+    """One turn; the tokens of what the environment said, or None where that was the end."""
+    text = codec.decode(sampled.ids)
+    episode._append(sampled.ids, sampled.logprobs, 1)
+    episode.actions.append(text)
+    try:
+        result = await environment.step(parse_action(spec, text))
+    except InvalidInput as failure:
+        result = StepResult(observation=str(failure), is_error=True)
+    except DreamGymError as failure:
+        episode.error = f"{type(failure).__name__}: {failure}"
+        return None
+    episode.refused += result.is_error
+    episode.total_reward += result.reward
+    episode.success = result.terminated and episode.total_reward > 0
+    return None if result.done else codec.turn(result.observation, ended=codec.ended(sampled.ids))

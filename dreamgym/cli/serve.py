@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dreamgym.cli.boundary import run
+from dreamgym.cli.wiring import Dsn, ModelName
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
@@ -28,17 +29,13 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def serve(
     env: Annotated[list[str], typer.Option(help="An environment's name or folder; may be given several times.")],
-    model: Annotated[
-        str | None, typer.Option(help="Experience model: nearest, local, a checkpoint folder, http://host/v1, …")
-    ] = None,
+    model: ModelName = None,
     real: Annotated[bool, typer.Option("--real", help="Serve the real environments, not dreams of them.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")] = (
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    dsn: Annotated[
-        str | None, typer.Option(envvar="DREAMGYM_DSN", help="PostgreSQL with pgvector. Default: the embedded server.")
-    ] = None,
+    dsn: Dsn = None,
     encoder: Annotated[str | None, typer.Option(help="minilm or trigram, or one of your own.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
@@ -77,9 +74,8 @@ def serve(
         async with AsyncExitStack() as stack:
             store = await open_store(dsn, load_encoder(encoder))
             stack.push_async_callback(store.close)
-            if real:
-                worlds: list[Worlds] = [RealWorlds(spec, create) for spec, create in zip(specs, makers, strict=True)]
-            else:
+            worlds: list[Worlds] = [RealWorlds(spec, create) for spec, create in zip(specs, makers, strict=real)]
+            if not real:
                 worlds = await _dreams(specs, model, store.buffer, stack, withhold_history=withhold_history)
             served = build(
                 worlds,

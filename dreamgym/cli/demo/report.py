@@ -22,8 +22,10 @@ TITLES = {"dream": "one recorded world per episode", "control": "history withhel
 
 def write_report(report: Report, folder: Path) -> None:
     """Write all three files."""
+    here = Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
-    (folder / "report.md").write_text(markdown(report, folder), encoding="utf-8")
+    (folder / "report.md").write_text(markdown(report, shown), encoding="utf-8")
     plot(report, folder / "report.png")
 
 
@@ -56,7 +58,7 @@ def markdown(report: Report, folder: Path) -> str:
         "Measure a checkpoint again:",
         "",
         "```",
-        f"dreamgym eval {report['environment']} --policy {folder.name}/dream-0/policy --against real --split test "
+        f"dreamgym eval {report['environment']} --policy {folder}/dream-0/policy --against real --split test "
         f"--episodes {size['final_tasks']} --json",
         "```",
         "",

@@ -44,7 +44,7 @@ class Size:
     warm_steps: int = 200
     seeds: int = 3
     """Training runs in the dream, and as many with the history withheld from retrieval."""
-    steps: int = 75
+    steps: int = 100
     probe_every: int = 25
     curve_tasks: int = 300
     """The first test tasks: the curves."""
