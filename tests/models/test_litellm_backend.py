@@ -2,6 +2,14 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
+
+import pytest
+
+from dreamgym.errors import MissingPackage
+from dreamgym.experience.select import load_llm
+
+INSTALLED = find_spec("litellm") is not None
 
 SCRIPT = """
 import asyncio, os, sys
@@ -22,6 +30,13 @@ assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
 """
 
 
+@pytest.mark.skipif(not INSTALLED, reason="litellm is not installed: pip install dreamgym[litellm]")
 def test_an_unknown_provider_is_unavailable_and_litellm_is_imported_only_when_asked() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
     assert done.stdout.strip().splitlines()[-1].startswith("nobody/nothing failed: BadRequestError")
+
+
+@pytest.mark.skipif(INSTALLED, reason="litellm is installed")
+def test_without_litellm_its_models_name_the_extra_that_brings_it() -> None:
+    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[litellm\]'"):
+        load_llm("anthropic/some-model")

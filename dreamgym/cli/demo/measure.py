@@ -54,10 +54,7 @@ def _policies(demo: Demo) -> list[tuple[str, Path, Arm | None]]:
     trained: list[tuple[str, Path, Arm | None]] = [
         (arm.name, demo.folder / arm.name / "policy", arm) for arm in demo.arms
     ]
-    return [
-        (WARM, demo.folder / "warm", None),
-        *sorted(trained, key=lambda row: (row[0].startswith("control"), row[0])),
-    ]
+    return [(WARM, demo.folder / "warm", None), *trained]
 
 
 def _dreams(demo: Demo, buffer: ReplayBuffer, *, knows_history: bool) -> Callable[[], Environment]:
@@ -82,7 +79,7 @@ def _gains(demo: Demo, outcomes: dict[str, Sequence[float]]) -> JsonObject:
     """Paired difference in the real game to the warm start: per run, and over all runs of a kind."""
     gains: JsonObject = {}
     for kind in ("dream", "control"):
-        after_SN = [outcomes[f"{kind}-{seed}"] for seed in range(demo.size.seeds)]
+        after_SN = [outcome for name, outcome in outcomes.items() if name.startswith(kind)]
         gains[kind] = _rate(paired_difference([outcomes[WARM]] * len(after_SN), after_SN))
     for arm in demo.arms:
         gains[arm.name] = _rate(paired_difference([outcomes[WARM]], [outcomes[arm.name]]))

@@ -43,7 +43,9 @@ class Size:
     warm_episodes: int = 1500
     warm_steps: int = 200
     seeds: int = 3
-    """Training runs in the dream, and as many with the history withheld from retrieval."""
+    """Training runs in the dream."""
+    controls: int = 1
+    """The same with the episode's history withheld from retrieval."""
     steps: int = 100
     probe_every: int = 25
     curve_tasks: int = 300
@@ -90,7 +92,8 @@ class Demo:
         self._began = time.monotonic()
         self.seconds: dict[str, float] = {}
         self.arms = [
-            Arm(f"{kind}-{seed}", seed, kind == "dream") for seed in range(size.seeds) for kind in ("dream", "control")
+            *(Arm(f"dream-{seed}", seed, True) for seed in range(size.seeds)),
+            *(Arm(f"control-{seed}", seed, False) for seed in range(size.controls)),
         ]
 
     def run(self) -> None:
