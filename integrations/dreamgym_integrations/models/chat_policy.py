@@ -27,7 +27,9 @@ def chat_policy(llm: LLM) -> Callable[[list[JsonObject], list[JsonObject]], Awai
         asked = [_system(messages, tools), *(turn for message in messages for turn in _turns(message))]
         reasoning, chosen = "", FINAL
         if schemas:
-            first = await _answer(llm, asked, _next_schema([*schemas, FINAL]))
+            # a small model would rather answer at once, from nothing
+            choices = [*schemas, FINAL] if any(message.get("role") == "tool" for message in messages) else [*schemas]
+            first = await _answer(llm, asked, _next_schema(choices))
             reasoning, chosen = str(first.get("reasoning", "")), str(first.get("next"))
             if chosen != FINAL and chosen not in schemas:
                 raise PredictionError(f"model {llm.name!r} chose {chosen!r}; there is {', '.join([*schemas, FINAL])}")
@@ -83,7 +85,10 @@ def _system(messages: list[JsonObject], tools: list[JsonObject]) -> Message:
     given = [_text(message.get("content")) for message in messages if message.get("role") in ("system", "developer")]
     listed = [json.dumps(tool.get("function"), ensure_ascii=False) for tool in tools]
     how = (
-        f'Say what you do next: a tool\'s name, or "{FINAL}" when nothing is left to do. Tools:' if tools else "Answer."
+        "You work on the user's task by calling tools, one call at a time, and read each result before the next call. "
+        f'Say the tool to call next; say "{FINAL}" only after a result has shown that the task is done. Tools:'
+        if tools
+        else "Answer."
     )
     return Message(role="system", content="\n".join([*given, how, *listed]))
 
