@@ -145,7 +145,17 @@ async def _warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: i
     async with opened_store(dsn) as store:
         recorded = await store.buffer.trajectories(spec.name)
     create_tiny_policy(recorded, out / "untrained", seed=seed)
-    clone(spec, recorded, out / "untrained", out / "warm", steps=200, batch=32, learning_rate=3e-3, seed=seed)
+    clone(
+        spec,
+        recorded,
+        out / "untrained",
+        out / "warm",
+        steps=200,
+        batch=32,
+        learning_rate=3e-3,
+        seed=seed,
+        on_progress=lambda step, steps: say(f"    {step} of {steps} steps"),
+    )
 
 
 def _show(line: JsonObject) -> None:

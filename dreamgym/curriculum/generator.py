@@ -8,21 +8,23 @@ was recorded the instruction itself is varied, and the experience model's own LL
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Protocol, TypeVar
+from string import Template
+from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import JsonValue
 
-from dreamgym.environment import EnvironmentSpec, first_reason
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
+from dreamgym.experience.asking import Answer, Form, ask
+from dreamgym.experience.prompt import as_data
 from dreamgym.llm import LLM, Message
-from dreamgym.types import Origin, Task, Trajectory
+from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
-_Answer = TypeVar("_Answer", bound=BaseModel)
+MAX_TOKENS = 1024
 
 
 class RecordedWorlds:
@@ -116,7 +118,7 @@ class LanguageVariation:
 
     async def _propose(self, parent: Task, seed: int) -> list[Task]:
         starts = sorted(self._worlds.starts(parent.world, self._spec.max_steps))
-        answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=starts[:20])
+        answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=[*starts[:20]])
         proposals = [variation(parent, p.instruction, p.initial_state) for p in answer.variations]
         return [task for task in proposals if self._valid(parent, task)]
 
@@ -136,34 +138,24 @@ class LanguageVariation:
         starts = self._worlds.starts(parent.world, self._spec.max_steps)
         return task.instruction == parent.instruction and task.initial_state in starts
 
-    async def _ask(self, template: str, form: type[_Answer], seed: int, **data: object) -> _Answer:
+    async def _ask(self, template: str, form: type[Form], seed: int, **data: JsonValue) -> Form:
         text = files("dreamgym.curriculum").joinpath(f"{template}.txt").read_text(encoding="utf-8")
-        prompt = text.replace(
-            "{environment}", json.dumps({"description": self._spec.description, "rules": self._spec.rules})
-        )
-        prompt = prompt.replace("{data}", json.dumps(data, ensure_ascii=False))
-        schema = form.model_json_schema()
-        completion = await self._llm.complete([Message(role="user", content=prompt)], schema=schema, seed=seed)
-        try:
-            return form.model_validate_json(completion.text)
-        except ValidationError as error:
-            raise PredictionError(f"no usable variation: {first_reason(error)}") from error
+        environment: JsonObject = {"description": self._spec.description, "rules": self._spec.rules}
+        prompt = Template(text).substitute(environment=as_data(environment), data=as_data(data))
+        messages = [Message(role="user", content=prompt)]
+        return await ask(self._llm, messages, form, form.model_json_schema(), max_tokens=MAX_TOKENS, seed=seed)
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Proposal(_Form):
+class _Proposal(Answer):
     instruction: str
     initial_state: str | None
 
 
-class _Proposals(_Form):
+class _Proposals(Answer):
     variations: list[_Proposal]
 
 
-class _Selection(_Form):
+class _Selection(Answer):
     reasoning: str
     selection: int
 
@@ -182,5 +174,5 @@ def variation(parent: Task, instruction: str, initial_state: str | None) -> Task
     )
 
 
-def _shown(task: Task) -> dict[str, str | None]:
+def _shown(task: Task) -> JsonObject:
     return {"instruction": task.instruction, "initial_state": task.initial_state}

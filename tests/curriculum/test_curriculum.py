@@ -181,6 +181,13 @@ async def test_without_a_recorded_world_the_instruction_is_varied(spec: Environm
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("answers", [["no JSON"], [proposals(("book two rooms", None)), '{"selection": 7}']])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ["no JSON", "still none"],
+        [proposals(("book two rooms", None)), *['{"selection": 1}'] * 2],
+        [proposals(("book two rooms", None)), '{"reasoning": "", "selection": 7}'],
+    ],
+)
 async def test_a_model_that_answers_rubbish_yields_no_task(spec: EnvironmentSpec, answers: list[str]) -> None:
     assert await LanguageVariation(spec, ScriptedLLM(answers), RecordedWorlds([])).vary(tasks(1), seed=0) == []

@@ -155,6 +155,26 @@ def test_the_curriculum_is_saved_with_each_checkpoint(
     assert saved["value"]
 
 
+def test_failed_episodes_are_counted_and_give_no_gradient(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = Settings(steps=1, groups=2, group_size=4)
+    made: list[LampEnvironment] = []
+
+    def all_but_two_fail(version: int) -> LampEnvironment:
+        made.append(LampEnvironment(fails_after=None if len(made) % 4 == 0 else 0))
+        return made[-1]
+
+    curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
+    played = Practice(lamp_spec, curriculum, None, all_but_two_fail, settings, tmp_path / "m.jsonl")
+    train_grpo(played, lamp_policy, tmp_path, settings, portal=portal)
+    (line,) = read_record(tmp_path / "m.jsonl")
+    assert line["failed"] == 6
+    # one valid episode a group has nobody to be compared with: no advantage, so the weights stay what they were
+    before, after = weights(lamp_policy), weights(tmp_path / "policy")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_an_update_of_which_every_rollout_failed_stops_the_training(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

@@ -195,6 +195,7 @@ class Demo:
             batch=32,
             learning_rate=3e-3,
             seed=0,
+            on_progress=lambda step, steps: self.say(f"    {step} of {steps} steps"),
         )
 
     def _train(self, dsn: str) -> None:

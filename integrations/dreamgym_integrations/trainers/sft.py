@@ -6,8 +6,9 @@ Rows are tokenised by the same codec that the rollout uses, so that training and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, MissingPackage
@@ -55,9 +56,9 @@ def clone(
     batch: int,
     learning_rate: float,
     seed: int,
-    callbacks: Sequence[TrainerCallback] = (),
+    on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Teach the policy in `base` to act as recorded and save it to `out`.
+    """Teach the policy in `base` to act as recorded and save it to `out`; `on_progress` hears of every 25th step.
 
     Raises:
         InvalidInput: there is nothing to learn from.
@@ -89,12 +90,24 @@ def clone(
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
-        callbacks=list(callbacks),
+        callbacks=[_Progress(on_progress)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     policy.model.save_pretrained(out)
     policy.tokenizer.save_pretrained(out)
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Tells how far the training is."""
+
+    def __init__(self, tell: Callable[[int, int], None]) -> None:
+        self._tell = tell
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tell every 25 steps."""
+        if state.global_step % 25 == 0:
+            self._tell(state.global_step, state.max_steps)
 
 
 def _has_gpu() -> bool:
