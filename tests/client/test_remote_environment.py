@@ -170,8 +170,10 @@ async def test_a_server_without_room_or_without_life_is_unavailable(stage: Stage
 
 async def test_the_token_is_sent(stage: Stage) -> None:
     async with stage.serve(token="secret") as (url, _):
+        stranger = RemoteEnvironment(url, "counter", "wrong")
         with pytest.raises(InvalidInput, match="expected the server's bearer token"):
-            await RemoteEnvironment(url, "counter", "wrong").reset(TASK)
+            await stranger.reset(TASK)
+        await stranger.close()
         remote = RemoteEnvironment(url, "counter", "secret")
         await remote.reset(TASK)
         assert (await remote.step(add(1))).observation == "count 7"
