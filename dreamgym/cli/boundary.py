@@ -16,3 +16,6 @@ def run(program: typer.Typer) -> None:
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
+    except KeyboardInterrupt:
+        typer.echo("dreamgym: interrupted; what was finished is kept", err=True)
+        sys.exit(130)

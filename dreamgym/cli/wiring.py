@@ -103,7 +103,12 @@ def server(
     command += ["--dsn", dsn] if dsn else []
     # reachable from this machine only, and gone with us: it needs no token
     environ = {name: value for name, value in os.environ.items() if name != "DREAMGYM_TOKEN"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        env={**environ, "OMP_NUM_THREADS": "1"},
+        process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(url, process)
