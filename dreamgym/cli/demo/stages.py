@@ -98,6 +98,7 @@ class Demo:
 
     def run(self) -> None:
         """Go through all stages and write the report."""
+        self.say(f"everything goes to {self.folder}; `dreamgym demo --out {self.folder}` continues an interrupted run")
         with self._database() as dsn:
             self._run(dsn)
 
