@@ -129,11 +129,13 @@ class Practice:
         self.curriculum.add(await generator.vary(parents, seed=env_seed(self._settings.seed, iteration, -2)))
 
     def rewind(self, iteration: int) -> None:
-        """Drop what was recorded after an iteration that training now continues from."""
-        kept = [
-            line for line in read_record(self._record) if int(str(line["step"])) < iteration or "rollout_s" not in line
-        ]
-        kept = [line for line in kept if int(str(line["step"])) <= iteration]
+        """Keep of the record what led to an iteration that training now continues from; of 0, nothing."""
+
+        def led_here(line: JsonObject) -> bool:
+            step = int(str(line["step"]))
+            return step < iteration or (step == iteration > 0 and "rollout_s" not in line)
+
+        kept = [line for line in read_record(self._record) if led_here(line)]
         self._record.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
     def note(self, line: JsonObject) -> None:

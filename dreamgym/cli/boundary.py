@@ -10,12 +10,9 @@ from dreamgym.errors import DreamGymError, InvalidInput
 
 
 def run(program: typer.Typer) -> None:
-    """Run a program: exit 0 done, 1 failed, 2 misused."""
+    """Run a program: exit 0 done, 1 failed, 2 misused; typer makes 130 of Ctrl-C."""
     try:
         program()
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
-    except KeyboardInterrupt:
-        typer.echo("dreamgym: interrupted; what was finished is kept", err=True)
-        sys.exit(130)

@@ -144,6 +144,22 @@ def test_an_interrupted_run_ends_with_the_weights_and_the_record_of_an_uninterru
     assert len(lines[0]) == 5
 
 
+def test_a_run_interrupted_before_its_first_checkpoint_starts_over_with_a_clean_record(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = Settings(steps=2, groups=2, group_size=4, save_every=2, probe_every=1)
+
+    async def interrupt(policy: Any, codec: Any, step: int) -> None:
+        if step == 1:
+            raise EnvironmentUnavailable("gone")
+
+    first, again = (practice(lamp_spec, settings, tmp_path / "m.jsonl") for _ in range(2))
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        train_grpo(first, lamp_policy, tmp_path, settings, portal=portal, probe=interrupt)
+    train_grpo(again, lamp_policy, tmp_path, settings, portal=portal, resume=True)
+    assert [line["step"] for line in read_record(tmp_path / "m.jsonl")] == [0, 1]
+
+
 def test_the_curriculum_is_saved_with_each_checkpoint(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

@@ -62,9 +62,9 @@ def train_grpo(
     """
     policy, codec = load_policy(base)
     checkpoint = _newest_checkpoint(out) if resume else None
+    practice.rewind(0 if checkpoint is None else _update(checkpoint))
     if checkpoint is not None:
         practice.curriculum.restore(json.loads((checkpoint / CURRICULUM_FILE).read_text(encoding="utf-8")))
-        practice.rewind(int(checkpoint.name.rpartition("-")[2]))
     trainer = GRPOTrainer(
         model=policy.model,
         reward_funcs=_outcome,
@@ -178,4 +178,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
 def _newest_checkpoint(out: Path) -> Path | None:
     """The newest complete checkpoint: one without its curriculum was cut off while it was written."""
     saved = [folder for folder in (out / "checkpoints").glob("checkpoint-*") if (folder / CURRICULUM_FILE).is_file()]
-    return max(saved, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    return max(saved, key=_update, default=None)
+
+
+def _update(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
