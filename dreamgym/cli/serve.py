@@ -55,6 +55,7 @@ def serve(
     if real and (model or withhold_history):
         raise InvalidInput("--model and --withhold-history are for dreams: leave them out with --real")
     from dreamgym_server.auth import LOOPBACK, check_bind, read_token
+    from dreamgym_server.build import build
     from dreamgym_server.running import running
 
     token = read_token(token_file)
@@ -63,14 +64,11 @@ def serve(
     makers = [real_of(spec).create for spec in specs] if real else []
 
     async def until_stopped() -> None:
-        from dreamgym_server.build import build
         from dreamgym_server.worlds import RealWorlds
 
         from dreamgym.replay.postgres import open_store
 
-        stopped = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        stopped = _stop_signal()
         async with AsyncExitStack() as stack:
             store = await open_store(dsn, load_encoder(encoder))
             stack.push_async_callback(store.close)
@@ -86,11 +84,17 @@ def serve(
                 hides_reward=hide_reward,
             )
             url = await stack.enter_async_context(running(served, host=host, port=port))
-            for spec in specs:
-                typer.echo(f"{url}/envs/{spec.name}/mcp")
+            typer.echo("\n".join(f"{url}/envs/{spec.name}/mcp" for spec in specs))
             await stopped.wait()
 
     asyncio.run(until_stopped())
+
+
+def _stop_signal() -> asyncio.Event:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
 
 
 async def _dreams(
