@@ -57,6 +57,7 @@ def serve(
     from dreamgym_server.auth import LOOPBACK, check_bind, read_token
     from dreamgym_server.build import build
     from dreamgym_server.running import running
+    from dreamgym_server.worlds import RealWorlds
 
     token = read_token(token_file)
     check_bind(host, token)
@@ -64,8 +65,6 @@ def serve(
     makers = [real_of(spec).create for spec in specs] if real else []
 
     async def until_stopped() -> None:
-        from dreamgym_server.worlds import RealWorlds
-
         from dreamgym.replay.postgres import open_store
 
         stopped = _stop_signal()

@@ -66,6 +66,13 @@ async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(dsn: str) 
         admin.execute("DROP ROLE powerless")
 
 
+async def test_a_server_older_than_needed_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the server at hand is a new one, so the floor is raised above it
+    monkeypatch.setattr("dreamgym.replay.database.OLDEST_SERVER", 990_000)
+    with pytest.raises(StoreError, match=r"is PostgreSQL 18, needed is 15 or newer: upgrade it"):
+        await open_store(dsn, TrigramEncoder())
+
+
 async def test_an_old_pgvector_is_refused(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("CREATE EXTENSION vector")
