@@ -3,7 +3,8 @@
 An environment folder is the description on disk:
 
     env.toml             name, description, rules, limits, and where the real environment is
-    tools.json           a raw `tools/list` result, kept byte for byte
+    tools.json           a raw `tools/list` result, or a list of them where it came in pages; kept as it is
+    server.json          what else the real MCP server said of itself (see dreamgym.mirror); optional
     tasks.jsonl          one Task per line
     trajectories.jsonl   one Trajectory per line (read by `dreamgym seed`, not by the spec)
 """
@@ -20,6 +21,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 from pydantic import Field, ValidationError, field_validator
 
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.mirror import Mirror
+from dreamgym.redaction import RedactionRules
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 
 Row = TypeVar("Row", bound=Frozen)
@@ -59,8 +62,12 @@ class EnvironmentSpec(Frozen):
     description: str = ""
     rules: str = ""
     """What the experience model is told about how the environment answers."""
-    tools_list: JsonObject
-    """The raw `tools/list` result of the real server."""
+    tools_list: tuple[JsonObject, ...]
+    """The raw `tools/list` results of the real server, one per page. A single object counts as one page."""
+    mirror: Mirror = Mirror()
+    """What else the real server said of itself."""
+    redact: RedactionRules | None = None
+    """What was taken out of the recordings, and is taken out of the calls of a simulation; None: nothing."""
     max_steps: int = Field(default=50, ge=1)
     deterministic: bool = False
     """The same task always is the same world, so that recordings of one task complete each other."""
@@ -70,11 +77,17 @@ class EnvironmentSpec(Frozen):
     options: JsonObject = Field(default_factory=dict)
     """What the adapter is created with."""
 
+    @field_validator("tools_list", mode="before")
+    @classmethod
+    def _as_pages(cls, value: object) -> object:
+        return (value,) if isinstance(value, dict) else value
+
     @field_validator("tools_list")
     @classmethod
-    def _has_named_tools(cls, value: JsonObject) -> JsonObject:
-        tools = value.get("tools")
-        if not isinstance(tools, list) or not tools:
+    def _has_named_tools(cls, value: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+        pages = [page.get("tools") for page in value]
+        tools = [tool for page in pages if isinstance(page, list) for tool in page]
+        if not tools or not all(isinstance(page, list) for page in pages):
             raise ValueError("expected a tools/list result: an object with a non-empty list 'tools'")
         names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
         if not all(isinstance(name, str) and name for name in names):
@@ -86,9 +99,8 @@ class EnvironmentSpec(Frozen):
     @property
     def tools(self) -> list[JsonObject]:
         """The raw tool definitions, in order."""
-        tools = self.tools_list["tools"]
-        assert isinstance(tools, list)
-        return [tool for tool in tools if isinstance(tool, dict)]
+        pages = [page["tools"] for page in self.tools_list]
+        return [tool for page in pages if isinstance(page, list) for tool in page if isinstance(tool, dict)]
 
     def tool(self, name: str) -> JsonObject:
         """The definition of one tool. Raises UnknownName."""
@@ -129,6 +141,7 @@ class EnvironmentSpec(Frozen):
                     **config,
                     **limits,
                     "tools_list": _read_json(folder / "tools.json"),
+                    "mirror": _read_json(folder / "server.json") if (folder / "server.json").exists() else {},
                     "tasks": read_jsonl(folder / "tasks.jsonl", Task) if (folder / "tasks.jsonl").exists() else (),
                     "adapter": real.pop("adapter", None),
                     "options": real,
@@ -220,11 +233,12 @@ def _read_toml(path: Path) -> dict[str, JsonObject]:
         raise InvalidInput(f"{path}: {error}") from error
 
 
-def _read_json(path: Path) -> JsonObject:
+def _read_json(path: Path) -> JsonObject | list[JsonObject]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{path}: expected a JSON object, got {type(value).__name__}")
-    return value
+    pages = value if isinstance(value, list) else [value]
+    if not all(isinstance(page, dict) for page in pages):
+        raise InvalidInput(f"{path}: expected a JSON object, or a list of them, got {type(value).__name__}")
+    return value  # type: ignore[no-any-return]

@@ -28,6 +28,8 @@ class Origin(StrEnum):
     SEED = "seed"
     GENERATED = "generated"
     IMPORTED = "imported"
+    PROPOSED = "proposed"
+    """A model worded it after a recorded episode that nobody had named a task for."""
 
 
 class Source(StrEnum):
@@ -105,12 +107,28 @@ class StepResult(Frozen):
     is_error: bool = False
     """The tool refused the call, as the real system would say it."""
     info: JsonObject = Field(default_factory=dict)
-    """`state` here is the state the step led to, where the observation says more or less than that."""
+    """Known keys: `state` is the state the step led to, where the observation says more or less than that;
+    `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
+    structured content, where the tool gave one."""
 
     @property
     def state(self) -> str:
         """The state the step led to: the observation itself, unless `info` says otherwise."""
         return str(self.info.get("state", self.observation))
+
+    @property
+    def content(self) -> list[JsonObject]:
+        """The MCP content blocks: the observation as one text, unless `info` has them."""
+        blocks = self.info.get("content")
+        if not isinstance(blocks, list):
+            return [{"type": "text", "text": self.observation}]
+        return [block for block in blocks if isinstance(block, dict)]
+
+    @property
+    def structured(self) -> JsonObject | None:
+        """The structured content, None where the tool gave none."""
+        value = self.info.get("structured")
+        return value if isinstance(value, dict) else None
 
     @property
     def done(self) -> bool:
@@ -166,6 +184,8 @@ class Trajectory(Frozen):
     policy_version: int | None = None
     answer: str | None = None
     """The agent's final answer, where it gave one."""
+    final_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Reward of the final answer; None where nobody judged it, which is not the same as 0."""
     error: str | None = None
     """What failed, where `stop_reason` is `error`."""
 
@@ -183,13 +203,14 @@ class Trajectory(Frozen):
 
     @property
     def total_reward(self) -> float:
-        """Undiscounted sum of the rewards."""
-        return sum(transition.result.reward for transition in self.transitions)
+        """Undiscounted sum of the rewards, that of the final answer included."""
+        return sum(transition.result.reward for transition in self.transitions) + (self.final_reward or 0.0)
 
     @property
     def success(self) -> bool:
-        """The task's own end was reached with a positive reward."""
-        return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0
+        """The task's own end, or a final answer, was reached with a positive reward."""
+        ended = bool(self.transitions) and self.transitions[-1].result.terminated
+        return (ended or self.final_reward is not None) and self.total_reward > 0
 
 
 class TrajectoryGroup(Frozen):

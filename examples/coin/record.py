@@ -38,7 +38,7 @@ def main() -> None:
     """Write the files."""
     coin = load_real("coin")
     tasks, trajectories = coin.tasks("train")[:TASKS], asyncio.run(record())
-    (FOLDER / "tools.json").write_text(json.dumps(coin.spec.tools_list, indent=2) + "\n")
+    (FOLDER / "tools.json").write_text(json.dumps(coin.spec.tools_list[0], indent=2) + "\n")
     (FOLDER / "tasks.jsonl").write_text("".join(task.model_dump_json(exclude_defaults=True) + "\n" for task in tasks))
     (FOLDER / "trajectories.jsonl").write_text(
         "".join(trajectory.model_dump_json(exclude_defaults=True) + "\n" for trajectory in trajectories)

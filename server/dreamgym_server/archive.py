@@ -36,6 +36,7 @@ def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
         world=episode.task.world if spec.deterministic else "",
         policy_version=episode.policy_version,
         answer=episode.answer,
+        final_reward=episode.final_reward,
         error=episode.error,
     )
 

@@ -166,7 +166,7 @@ class AgentDoor:
         visit = _visit_of(ctx)
         if ctx.params and ctx.params.get("cursor"):
             raise MCPError(INVALID_PARAMS, "Invalid cursor: the listing has one page")
-        listing = visit.worlds.spec.tools_list
+        listing = visit.worlds.spec.tools_list[0]
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             return listing
         cache: JsonObject = {"ttlMs": LISTING_LIFETIME_MS, "cacheScope": "public"}

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_gives_its_tools_unchanged_and_its_tasks_in_order(folder: Path) -> None:
     spec = load_spec(str(folder))
-    assert spec.tools_list == TOOLS
+    assert spec.tools_list == (TOOLS,)
     assert [task.id for task in spec.tasks] == ["t1", "t2"]
     assert (spec.name, spec.max_steps, spec.text_argument) == ("rooms", 7, ("act", "command"))
 

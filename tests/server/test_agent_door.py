@@ -67,7 +67,7 @@ async def test_the_tool_listing_is_the_recorded_one_byte_for_byte(stage: Stage, 
     async with stage.serve() as (_, http):
         made = await create(http)
         listed = (await ask(http, made["mcp_url"], "tools/list", {}, headers)).text
-    recorded = json.dumps(counter_spec().tools_list["tools"], separators=(",", ":"))
+    recorded = json.dumps(counter_spec().tools_list[0]["tools"], separators=(",", ":"))
     assert f'"tools":{recorded}' in listed
     assert '"vendorNote":"kept"' in listed
 

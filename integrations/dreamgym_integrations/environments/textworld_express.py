@@ -147,7 +147,7 @@ class Coin:
             name="coin",
             description="Find the coin in a house of eight places and take it (TextWorldExpress, game coin).",
             rules=RULES,
-            tools_list={"tools": [ACT]},
+            tools_list=({"tools": [ACT]},),
             max_steps=self._options.max_steps,
             deterministic=True,
             tasks=tuple(self.tasks("train")),

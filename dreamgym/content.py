@@ -1,0 +1,80 @@
+"""MCP tool results as what the rest of the house speaks of: an observation in text, and what text cannot hold.
+
+A block that is no text stands in the observation as one line, such as `[image image/png]`. A model that predicts
+such a line gets a recorded block of that very line in its place: a stand-in, since nobody can dream a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dreamgym.types import JsonObject, StepResult
+
+
+def observation_of(content: Sequence[JsonObject]) -> str:
+    """The content blocks as text, one after the other."""
+    return "\n".join(_line(block) for block in content)
+
+
+def result_of(answer: Mapping[str, object]) -> StepResult:
+    """A raw `tools/call` result as a step without reward and end, from which `tool_result` makes it again."""
+    blocks = answer.get("content")
+    content = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+    info: JsonObject = {}
+    if [set(block) for block in content] != [{"type", "text"}] or content[0]["type"] != "text":
+        info["content"] = list(content)
+    structured = answer.get("structuredContent")
+    if isinstance(structured, dict):
+        info["structured"] = structured
+    return StepResult(observation=observation_of(content), is_error=answer.get("isError") is True, info=info)
+
+
+def tool_result(result: StepResult) -> JsonObject:
+    """A step as a `tools/call` result, without `_meta`."""
+    answer: JsonObject = {"content": list(result.content), "isError": result.is_error}
+    if result.structured is not None:
+        answer["structuredContent"] = result.structured
+    return answer
+
+
+def with_stand_ins(observation: str, recorded: Iterable[JsonObject]) -> list[JsonObject] | None:
+    """Content for a predicted observation, recorded blocks in the place of their lines.
+
+    Args:
+        observation: the predicted text.
+        recorded: blocks of recorded answers; the first one of a line stands in for it.
+
+    Returns:
+        The blocks, or None where the observation is nothing but text.
+    """
+    stand_ins: dict[str, JsonObject] = {}
+    for block in recorded:
+        if block.get("type") != "text":
+            stand_ins.setdefault(_line(block), block)
+    lines = observation.split("\n")
+    if not stand_ins.keys() & set(lines):
+        return None
+    content: list[JsonObject] = []
+    text: list[str] = []
+    for line in lines:
+        if line in stand_ins:
+            content += _as_text(text)
+            content.append(stand_ins[line])
+            text = []
+        else:
+            text.append(line)
+    return content + _as_text(text)
+
+
+def _as_text(lines: list[str]) -> list[JsonObject]:
+    return [{"type": "text", "text": "\n".join(lines)}] if lines else []
+
+
+def _line(block: JsonObject) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    resource = block.get("resource")
+    described = resource if isinstance(resource, dict) else block
+    parts = [str(part) for part in (kind, described.get("mimeType"), described.get("uri")) if part]
+    return f"[{' '.join(parts)}]"
