@@ -7,7 +7,7 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/dreamgym demo
 
-test: check
+test: check tests/node/node_modules/installed
 	$(BIN)/python -m pytest
 
 check: .venv/installed
@@ -22,5 +22,10 @@ check: .venv/installed
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# the conformance suite, the inspector and three public MCP servers, run by the Node that is in .venv
+tests/node/node_modules/installed: tests/node/package.json tests/node/package-lock.json .venv/installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --ignore-scripts --prefix tests/node
+	touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv tests/node/node_modules
