@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished
-from dreamgym.experience.model import ExperienceModel, Query
+from dreamgym.experience.model import ExperienceModel, Prediction, Query
 from dreamgym.replay.buffer import GROUNDED, ReplayBuffer, Retrieval
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
 
@@ -86,7 +86,7 @@ class DreamEnvironment:
             reward=1.0 if succeeded else 0.0,
             terminated=prediction.terminated,
             is_error=prediction.is_error,
-            info={} if prediction.next_state == prediction.observation else {"state": prediction.next_state},
+            info=_info(prediction),
         )
         transition = Transition(
             state=state,
@@ -115,6 +115,17 @@ class DreamEnvironment:
 
     async def close(self) -> None:
         """Nothing to release: model and buffer belong to whoever made them."""
+
+
+def _info(prediction: Prediction) -> JsonObject:
+    info: JsonObject = {}
+    if prediction.next_state != prediction.observation:
+        info["state"] = prediction.next_state
+    if prediction.content is not None:
+        info["content"] = list(prediction.content)
+    if prediction.structured is not None:
+        info["structured"] = prediction.structured
+    return info
 
 
 def _step_seed(seed: int, step: int) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.types import Frozen, Provenance, Task, ToolCall, Transition
+from dreamgym.types import Frozen, JsonObject, Provenance, Task, ToolCall, Transition
 
 
 class Prediction(Frozen):
@@ -14,6 +14,10 @@ class Prediction(Frozen):
 
     reasoning: str = ""
     observation: str
+    structured: JsonObject | None = None
+    """The structured content, valid under the tool's output schema where it has one."""
+    content: tuple[JsonObject, ...] | None = None
+    """The MCP content blocks, where they are more than the observation as one text."""
     next_state: str
     success: bool = False
     """The task is accomplished by this very action; only together with `terminated`."""

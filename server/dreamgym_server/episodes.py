@@ -28,10 +28,10 @@ from dreamgym.errors import (
 )
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
-from dreamgym.types import Frozen, JsonObject, StepResult, StopReason, Task, ToolCall
+from dreamgym.tools import Tools
+from dreamgym.types import Frozen, StepResult, StopReason, Task, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
 from dreamgym_server.live import Answer, Call, Client, Live, ended
-from dreamgym_server.tools import Tools
 from dreamgym_server.worlds import WorldChanged, Worlds
 
 logger = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class Episodes:
             if live.episode.stop_reason is not None:
                 return ended(live.episode)
             if refusal := tools.refusal(action, key):
-                return Answer(refusal, live.episode.version, is_error=True, uncounted="refused")
+                return Answer.refusal(refusal, live.episode.version, "refused")
             try:
                 return await self._advance(live, action)
             except StaleEpisode:
@@ -282,7 +282,8 @@ class Episodes:
                 result = await live.environment.step(action)
         except TimeoutError:
             raise EnvironmentUnavailable(f"no answer within {self._limits.step_s:g} s") from None
-        structured = self._structured(episode, action, result)
+        if violation := self._tools[episode.env].violation(action.name, result):
+            raise EnvironmentUnavailable(violation)
         transition = world.transition(live.environment, episode, action, result)
         if episode.version + 1 >= episode.max_steps and not result.done:
             result = result.model_copy(update={"truncated": True})
@@ -299,15 +300,7 @@ class Episodes:
         )
         if stop_reason is not None:
             await self._retire(live)
-        return _answer(live.episode, structured)
-
-    def _structured(self, episode: Episode, action: ToolCall, result: StepResult) -> JsonObject | None:
-        if result.is_error:
-            return None
-        try:
-            return self._tools[episode.env].structured(action.name, result.observation)
-        except ValueError as error:
-            raise EnvironmentUnavailable(str(error)) from error
+        return Answer(result, live.episode.version)
 
     async def _failed(self, live: Live, reason: str, *, for_good: bool = False) -> Answer:
         """The step did not happen; what the world did meanwhile is forgotten."""
@@ -320,12 +313,11 @@ class Episodes:
                 await self._finish(live, StopReason.ERROR, error=reason)
                 text = GONE
         over = live.episode.stop_reason is not None
-        return Answer(text, live.episode.version, is_error=True, truncated=over, uncounted="unavailable")
+        return Answer.refusal(text, live.episode.version, "unavailable", truncated=over)
 
     async def _redeliver(self, live: Live) -> Answer:
         await self._mark(live, undelivered=False)
-        last = live.episode.transitions[-1]
-        return _answer(live.episode, self._structured(live.episode, last.action, last.result))
+        return Answer(live.episode.transitions[-1].result, live.episode.version)
 
     async def _mark(self, live: Live, *, undelivered: bool) -> None:
         live.episode = live.episode.model_copy(update={"undelivered": undelivered})
@@ -368,19 +360,6 @@ def _stop_reason(result: StepResult) -> StopReason | None:
     if result.terminated:
         return StopReason.TERMINATED
     return StopReason.MAX_STEPS if result.truncated else None
-
-
-def _answer(episode: Episode, structured: JsonObject | None) -> Answer:
-    result = episode.transitions[-1].result
-    return Answer(
-        text=result.observation,
-        step=episode.version,
-        is_error=result.is_error,
-        reward=result.reward,
-        terminated=result.terminated,
-        truncated=result.truncated,
-        structured=structured,
-    )
 
 
 async def _close(environment: Environment) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dreamgym.environment import Environment
 from dreamgym.replay.episodes import Episode
-from dreamgym.types import JsonObject, StopReason
+from dreamgym.types import StepResult, StopReason
 
 
 class Client(Protocol):
@@ -20,19 +20,26 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call is answered with. The text is all that the agent reads."""
+    """What a call is answered with."""
 
-    text: str
+    result: StepResult
     step: int
     """Steps taken so far."""
-    is_error: bool = False
-    reward: float | None = None
-    """None where no step was taken."""
-    terminated: bool = False
-    truncated: bool = False
-    structured: JsonObject | None = None
     uncounted: str = ""
     """Why this is no step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
+
+    @classmethod
+    def refusal(
+        cls, text: str, step: int, uncounted: str, *, terminated: bool = False, truncated: bool = False
+    ) -> Answer:
+        """The answer to a call that is no step."""
+        said = StepResult(observation=text, is_error=True, terminated=terminated, truncated=truncated)
+        return cls(said, step, uncounted)
+
+    @property
+    def text(self) -> str:
+        """What the agent reads."""
+        return self.result.observation
 
 
 @dataclass
@@ -70,11 +77,7 @@ class Live:
 def ended(episode: Episode) -> Answer:
     """The answer to a call that comes after the end."""
     by_limit = episode.stop_reason in {StopReason.MAX_STEPS, StopReason.CLOSED, StopReason.ERROR}
-    return Answer(
-        text="The session has ended.",
-        step=episode.version,
-        is_error=True,
-        terminated=not by_limit,
-        truncated=by_limit,
-        uncounted="closed" if episode.stop_reason is StopReason.CLOSED else "ended",
+    uncounted = "closed" if episode.stop_reason is StopReason.CLOSED else "ended"
+    return Answer.refusal(
+        "The session has ended.", episode.version, uncounted, terminated=not by_limit, truncated=by_limit
     )

@@ -36,6 +36,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 import dreamgym
+from dreamgym.content import tool_result
 from dreamgym.errors import UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
 from dreamgym_server.episodes import Episodes, NewEpisode
@@ -204,18 +205,14 @@ class AgentDoor:
         meta: JsonObject = {
             "dreamgym/episode": episode,
             "dreamgym/step": answer.step,
-            "dreamgym/terminated": answer.terminated,
-            "dreamgym/truncated": answer.truncated,
+            "dreamgym/terminated": answer.result.terminated,
+            "dreamgym/truncated": answer.result.truncated,
         }
         if answer.uncounted:
             meta["dreamgym/uncounted"] = answer.uncounted
         elif not self._hides_reward:
-            meta["dreamgym/reward"] = answer.reward
-        content: JsonObject = {"type": "text", "text": answer.text}
-        result: JsonObject = {"content": [content], "isError": answer.is_error, "_meta": meta}
-        if answer.structured is not None:
-            result["structuredContent"] = answer.structured
-        return result
+            meta["dreamgym/reward"] = answer.result.reward
+        return {**tool_result(answer.result), "_meta": meta}
 
 
 def _request(ctx: Context) -> Request:

@@ -128,7 +128,7 @@ async def test_the_last_answer_of_an_episode_is_redelivered_too(stage: Stage) ->
     episodes = episodes_of(stage, max_steps=1)
     made = await episodes.create("counter", NewEpisode())
     first = await episodes.call("counter", made.id, ADD, Someone(gone=True))
-    assert first.truncated
+    assert first.result.truncated
     assert await episodes.call("counter", made.id, ADD, Someone()) == first
     assert (await episodes.call("counter", made.id, ADD, Someone())).uncounted == "ended"
 
@@ -291,7 +291,7 @@ async def test_an_episode_whose_time_is_over_is_closed(stage: Stage) -> None:
     assert await episodes.sweep(datetime.now(UTC)) == 0
     assert await episodes.sweep(datetime.now(UTC) + timedelta(days=1)) == 1
     assert (await episodes.read("counter", made.id)).stop_reason is StopReason.CLOSED
-    assert (await episodes.call("counter", made.id, ADD, Someone())).is_error
+    assert (await episodes.call("counter", made.id, ADD, Someone())).result.is_error
 
 
 async def test_what_another_servers_environment_left_behind_is_not_swept(stage: Stage) -> None:
@@ -331,16 +331,15 @@ REPORT_TOOL = {
 
 
 @pytest.mark.parametrize(
-    ("observation", "structured"),
-    [('{"count": 3}', {"count": 3}), ('{"count": "three"}', None), ("count 3", None), ("[3]", None)],
+    ("structured", "is_valid"), [({"count": 3}, True), ({"count": "three"}, False), ({}, False), (None, False)]
 )
 async def test_an_answer_under_an_output_schema_is_valid_structured_content_or_no_answer(
-    stage: Stage, observation: str, structured: object, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, structured: object, is_valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict = stage.model.predict
 
     async def report(query: Any) -> Any:
-        return (await predict(query)).model_copy(update={"observation": observation})
+        return (await predict(query)).model_copy(update={"structured": structured})
 
     monkeypatch.setattr(stage.model, "predict", report)
     async with stage.serve(stage.dream(counter_spec(tools_list={"tools": [REPORT_TOOL]}))) as (_, http):
@@ -348,6 +347,6 @@ async def test_an_answer_under_an_output_schema_is_valid_structured_content_or_n
         async with Client(made["mcp_url"]) as client:
             await client.list_tools()
             result = await client.call_tool("report", {})
-    assert result.structured_content == structured
-    assert result.is_error is (structured is None)
-    assert result.meta["dreamgym/step"] == (0 if structured is None else 1)
+    assert result.structured_content == (structured if is_valid else None)
+    assert result.is_error is not is_valid
+    assert result.meta["dreamgym/step"] == (1 if is_valid else 0)
