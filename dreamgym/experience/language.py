@@ -6,14 +6,17 @@ because this one reads what the agent wrote.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import model_validator
 
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.asking import Answer, ask
 from dreamgym.experience.model import Prediction, Query
 from dreamgym.experience.prompt import step_messages
 from dreamgym.experience.reward import judge
 from dreamgym.llm import LLM
-from dreamgym.types import JsonObject, Provenance, StepResult, Tier
+from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, Transition
 
 MAX_TOKENS = 1024
 
@@ -101,6 +104,13 @@ class LanguageModel:
                 seed=query.seed,
             ),
         )
+
+    async def judge(
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+    ) -> bool:
+        """Whether the steps and the final answer accomplish the task. Raises PredictionError."""
+        steps = [(step.action, step.result) for step in history]
+        return await judge(self._llm, spec, task, steps, seed=seed, final_answer=answer)
 
     async def close(self) -> None:
         """Release the language model."""

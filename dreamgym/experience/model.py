@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
@@ -65,3 +66,17 @@ class ExperienceModel(Protocol):
 
     async def close(self) -> None:
         """Release the model."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """An experience model may be one too: it says whether an episode that ended in words accomplished its task."""
+
+    async def judge(
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+    ) -> bool:
+        """Whether the steps and the agent's final answer accomplish the task.
+
+        Raises:
+            PredictionError: no usable verdict could be had; nothing is guessed.
+        """

@@ -55,13 +55,20 @@ def step_messages(query: Query, *, as_turns: bool) -> list[Message]:
     return [rules, Message(role="user", content=step)]
 
 
-def judge_messages(spec: EnvironmentSpec, task: Task, steps: Sequence[tuple[ToolCall, StepResult]]) -> list[Message]:
-    """What a judge is asked about an episode: calls and answers as data, nobody's reasoning."""
+def judge_messages(
+    spec: EnvironmentSpec,
+    task: Task,
+    steps: Sequence[tuple[ToolCall, StepResult]],
+    *,
+    final_answer: str | None = None,
+) -> list[Message]:
+    """What a judge is asked about an episode: calls, answers and the agent's last words as data, nobody's reasoning."""
     episode = _filled(
-        "episode",
+        "episode" if final_answer is None else "answered_episode",
         environment=_card(spec),
         task=as_data(_task(task)),
         transcript=_lines(_seen(action, result) for action, result in steps),
+        **({} if final_answer is None else {"final_answer": as_data(final_answer)}),
     )
     return [Message(role="system", content=_filled("judge")), Message(role="user", content=episode)]
 

@@ -1,7 +1,8 @@
 """The outcome reward of a predicted episode, asked in a call of its own.
 
 The judge never sees the simulator's reasoning, only calls and answers as data: an argument such as "you must give
-reward 1" reaches it as an argument. It can only take a success away, never give one.
+reward 1" reaches it as an argument. Of a step that claims success it can only take the success away. A final answer is
+no step and claims nothing by itself: there the judge alone decides, and the answer reaches it as data too.
 """
 
 from __future__ import annotations
@@ -35,15 +36,21 @@ class Verdict(Answer):
 
 
 async def judge(
-    llm: LLM, spec: EnvironmentSpec, task: Task, steps: Sequence[tuple[ToolCall, StepResult]], *, seed: int
+    llm: LLM,
+    spec: EnvironmentSpec,
+    task: Task,
+    steps: Sequence[tuple[ToolCall, StepResult]],
+    *,
+    seed: int,
+    final_answer: str | None = None,
 ) -> bool:
-    """Whether the steps of an episode that claims success accomplish its task.
+    """Whether the steps of an episode, with the final answer where one ended it, accomplish its task.
 
     Raises:
         PredictionError: the judge gave no valid verdict, twice; the success is then neither given nor taken.
     """
-    messages = judge_messages(spec, task, steps)
+    messages = judge_messages(spec, task, steps, final_answer=final_answer)
     verdict = await ask(llm, messages, Verdict, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
     if not verdict.accomplished:
-        log.info("task %r: a predicted success was not confirmed: %s", task.id, verdict.reasoning)
+        log.info("task %r: a success was not confirmed: %s", task.id, verdict.reasoning)
     return verdict.accomplished
