@@ -78,9 +78,9 @@ def environment_maker(
 
 
 def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:
-    """The tasks of a split of the real environment, or of the folder where there is none."""
-    if spec.adapter is not None and split is not None:
-        return real_of(spec).tasks(split)
+    """The tasks of a split of the real environment, or of the folder where that one has no tasks of its own."""
+    if spec.adapter is not None and split is not None and (own := real_of(spec).tasks(split)):
+        return own
     tasks = [task for task in spec.tasks if split is None or task.metadata.get("split", split) == split]
     if not tasks:
         raise InvalidInput(f"environment {spec.name!r} has no tasks" + (f" of split {split!r}" if split else ""))

@@ -1,0 +1,234 @@
+"""Any MCP server is an environment: its answers come through unchanged, its faults as one sentence."""
+
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from dreamgym_integrations.environments.mcp_server import McpEnvironment, McpOptions
+from dreamgym_server.running import running
+from mcp.server.lowlevel import Server
+from mcp_counter import SCHEMA, counter
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from dreamgym.cli.wiring import tasks_of
+from dreamgym.environment import Environment, EnvironmentSpec, load_real, load_spec
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
+from dreamgym.testing import check_environment
+from dreamgym.types import JsonObject, Task, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+COUNTER = [sys.executable, str(Path(__file__).with_name("mcp_counter.py"))]
+NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
+TASKS = [Task(id=f"count-{i}", env="counter", instruction="Count.", initial_state="a counter at 0") for i in range(2)]
+ADD = ToolCall(name="add", arguments={"n": 2})
+
+
+@asynccontextmanager
+async def started(**options: object) -> AsyncIterator[Environment]:
+    environment = load_real("mcp", {"timeout_s": 20, **options}).create()  # type: ignore[dict-item]
+    try:
+        await environment.reset(TASKS[0])
+        yield environment
+    finally:
+        await environment.close()
+
+
+def http_app(server: Server[object]) -> Starlette:
+    return server.streamable_http_app(streamable_http_path="/mcp", stateless_http=True, json_response=True)
+
+
+def counted(n: int) -> JsonObject:
+    return {"structured": {"count": n}}
+
+
+class Described(McpEnvironment):
+    """The contract asks for tools before the first reset; those of a real server come from its folder."""
+
+    tools: Sequence[JsonObject] = [{"name": "add", "inputSchema": SCHEMA}]
+
+
+async def test_a_stdio_server_keeps_the_contract_of_environments() -> None:
+    options = McpOptions(command=tuple(COUNTER))
+    await check_environment(lambda: Described(options), TASKS, action=ADD, deterministic=True)
+
+
+async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed() -> None:
+    async with started(command=COUNTER) as environment:
+        assert [tool["name"] for tool in environment.tools] == ["add", "secret"]
+        assert environment.tools[0]["outputSchema"] == {
+            "type": "object",
+            "properties": {"count": {"type": "integer"}},
+            "required": ["count"],
+        }
+        assert [(await environment.step(ADD)).info for _ in range(2)] == [counted(2), counted(4)]
+        assert (await environment.reset(TASKS[0])).observation == "a counter at 0"
+        assert (await environment.step(ADD)).observation == "count 2"
+
+
+async def test_what_a_server_refuses_is_an_error_in_its_own_words_and_no_end() -> None:
+    async with started(command=COUNTER) as environment:
+        refused = await environment.step(ToolCall(name="add", arguments={"n": -1}))
+        unknown = await environment.step(ToolCall(name="fly"))
+        assert (refused.observation, refused.is_error, refused.done) == ("only up", True, False)
+        assert (unknown.observation, unknown.is_error, unknown.done) == ("no tool fly", True, False)
+        assert (await environment.step(ADD)).observation == "count 2"
+
+
+async def test_an_http_server_is_reached_with_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str | None] = []
+    app = http_app(counter())
+
+    async def listening(scope: object, receive: object, send: object) -> None:
+        headers = dict(scope.get("headers", []))  # type: ignore[attr-defined]
+        heard.append(headers.get(b"authorization", b"").decode())
+        await app(scope, receive, send)  # type: ignore[arg-type]
+
+    monkeypatch.setenv("COUNTER_AUTHORIZATION", "Bearer 1234")
+    async with (
+        running(listening) as url,
+        started(url=f"{url}/mcp", headers={"Authorization": "COUNTER_AUTHORIZATION"}) as environment,
+    ):
+        assert (await environment.step(ADD)).info == counted(2)
+    assert set(heard[1:]) == {"Bearer 1234"}
+
+
+async def test_a_server_is_given_the_named_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTER_SECRET", "s3cret")
+    ask = ToolCall(name="secret")
+    async with started(command=COUNTER) as without, started(command=COUNTER, env=["COUNTER_SECRET"]) as given:
+        assert (await without.step(ask)).observation == "not set"
+        assert (await given.step(ask)).observation == "s3cret"
+    monkeypatch.delenv("COUNTER_SECRET")
+    with pytest.raises(InvalidInput, match="needs the environment variable COUNTER_SECRET: set it"):
+        async with started(command=COUNTER, env=["COUNTER_SECRET"]):
+            pass
+
+
+async def test_a_server_that_dies_in_a_call_is_unavailable_until_the_next_reset() -> None:
+    async with started(command=[*COUNTER, "dies"]) as environment:
+        with pytest.raises(EnvironmentUnavailable, match="has ended; it last wrote to stderr: out of paper"):
+            await environment.step(ADD)
+        with pytest.raises(EnvironmentUnavailable, match="reset starts the server anew"):
+            await environment.step(ToolCall(name="secret"))
+        await environment.reset(TASKS[0])
+        assert (await environment.step(ToolCall(name="secret"))).observation == "not set"
+
+
+async def test_a_call_without_an_answer_is_given_up() -> None:
+    async with started(command=[*COUNTER, "hangs"], timeout_s=3) as environment:
+        with pytest.raises(EnvironmentUnavailable, match="did not answer within 3 s"):
+            await environment.step(ADD)
+
+
+async def test_a_line_on_stdout_that_is_no_message_does_no_harm() -> None:
+    async with started(command=[*COUNTER, "chats"]) as environment:
+        assert (await environment.step(ADD)).observation == "count 2"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["no-such-program"], "cannot be started: there is no 'no-such-program'"),
+        ([sys.executable, "-c", "import sys; sys.exit('no licence')"], "ended before .* stderr: no licence"),
+        ([sys.executable, "-c", "print('hello'); input(); input(); input()"], "it wrote a line that is no message"),
+        ([sys.executable, "-c", "import signal; signal.pause()"], "did not answer within 2 s of its start"),
+    ],
+)
+async def test_a_command_that_starts_no_mcp_server_is_one_sentence(command: list[str], reason: str) -> None:
+    with pytest.raises(EnvironmentUnavailable, match=reason) as raised:
+        async with started(command=command, timeout_s=2):
+            pass
+    assert "\n" not in str(raised.value)
+
+
+async def test_a_url_that_serves_no_mcp_is_one_sentence() -> None:
+    async def page(_: Request) -> Response:
+        return PlainTextResponse("<html>welcome</html>")
+
+    async with running(Starlette(routes=[Route("/mcp", page, methods=["GET", "POST", "DELETE"])])) as url:
+        with pytest.raises(EnvironmentUnavailable, match="cannot be reached") as raised:
+            async with started(url=f"{url}/mcp"):
+                pass
+    assert "\n" not in str(raised.value)
+    with pytest.raises(EnvironmentUnavailable, match="cannot be reached"):
+        async with started(url=f"{url}/mcp"):
+            pass
+
+
+async def test_before_the_first_reset_there_are_no_tools_and_no_steps() -> None:
+    environment = load_real("mcp", {"command": COUNTER}).create()  # type: ignore[dict-item]
+    with pytest.raises(EnvironmentUnavailable, match="known after the first reset"):
+        _ = environment.tools
+    with pytest.raises(EpisodeFinished, match="call reset first"):
+        await environment.step(ADD)
+    await environment.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"command": ["a"], "url": "http://b"}, "expected either a command or a url"),
+        ({"timeout_s": 3}, "expected either a command or a url"),
+        ({"url": "ftp://b"}, "expected an http:// or https:// url"),
+        ({"command": ["a"], "environment": {"A": "b"}}, "environment: Extra inputs"),
+        ({"command": ["a"], "timeout_s": 0}, "timeout_s: Input should be greater than 0"),
+    ],
+)
+def test_options_that_name_no_server_are_refused(options: JsonObject, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        load_real("mcp", options)
+
+
+def test_the_bare_name_is_no_environment_and_says_how_to_make_one() -> None:
+    with pytest.raises(InvalidInput, match="dreamgym record NAME --out FOLDER"):
+        load_spec("mcp")
+    with pytest.raises(InvalidInput, match="dreamgym record NAME --out FOLDER"):
+        load_real("mcp").create()
+
+
+def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[client\]'"):
+        load_real("mcp", {"command": COUNTER}).create()  # type: ignore[dict-item]
+
+
+def test_the_tasks_of_a_real_server_are_those_of_its_folder() -> None:
+    spec = EnvironmentSpec.model_validate(
+        {
+            "name": "counter",
+            "tools_list": {"tools": [{"name": "add"}]},
+            "tasks": TASKS,
+            "adapter": "mcp",
+            "options": {"command": COUNTER},
+        }
+    )
+    assert tasks_of(spec, "train") == TASKS
+
+
+@pytest.mark.skipif(not NODE_MODULES.is_dir(), reason="the public MCP servers are installed by `make test`")
+@pytest.mark.parametrize(
+    ("server", "arguments", "call", "answer"),
+    [
+        ("everything", [], ToolCall(name="echo", arguments={"message": "hi"}), "Echo: hi"),
+        ("memory", [], ToolCall(name="search_nodes", arguments={"query": "nobody"}), '"entities": []'),
+        ("filesystem", ["."], ToolCall(name="read_text_file", arguments={"path": "nowhere.txt"}), "ENOENT"),
+    ],
+)
+async def test_a_public_server_of_another_language_is_played(
+    server: str, arguments: list[str], call: ToolCall, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = shutil.which("node", path=str(Path(sys.executable).parent)) or "node"
+    index = NODE_MODULES / "@modelcontextprotocol" / f"server-{server}" / "dist" / "index.js"
+    monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.jsonl"))
+    command = [node, str(index), *arguments]
+    async with started(command=command, cwd=str(tmp_path), env=["MEMORY_FILE_PATH"]) as environment:
+        result = await environment.step(call)
+        assert answer in result.observation
+        assert result.is_error == (server == "filesystem")
