@@ -1,0 +1,90 @@
+"""`dreamgym import`: trajectories that people already have, from the formats they have them in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dreamgym.cli.wiring import Dsn, opened_store, say
+from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.errors import InvalidInput
+from dreamgym.importers import FORMATS, ImportReport, importer_named, read_file
+from dreamgym.importers.base import Skipped
+
+REASONS = 20
+"""How many reasons of one kind are printed."""
+
+
+def import_(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="[FORMAT] FILE...", help="Files, plain or .xz or .gz; FORMAT first is like --format."),
+    ],
+    env: Annotated[str, typer.Option("--env", metavar="ENV", help="The environment: a name, or a folder.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", help=f"Instead of detecting it: {', '.join(FORMATS)}.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
+    dsn: Dsn = None,
+) -> None:
+    """Import recorded conversations, traces and runs. What cannot be used is named with the reason, the rest is kept.
+
+    Example: dreamgym import chats.jsonl --env crm/
+    """
+    if format_ is None and files[0] in FORMATS and not Path(files[0]).exists():
+        format_, files = files[0], files[1:]
+    importer = importer_named(format_) if format_ is not None else None
+    if not files:
+        raise InvalidInput("no file given: dreamgym import [FORMAT] FILE... --env ENV")
+    spec = load_spec(env)
+    report = ImportReport()
+    for file in files:
+        report.add(read_file(Path(file), importer), spec)
+    tell(report)
+    if not report.trajectories:
+        raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
+    if out is not None:
+        _write(out, report)
+    else:
+        asyncio.run(_store(spec, report, dsn))
+
+
+def tell(report: ImportReport) -> None:
+    """Say what was found, and what could not be used and why."""
+    by_format = ", ".join(f"{count} {name}" for name, count in report.formats.items())
+    steps = sum(len(trajectory.transitions) for trajectory in report.trajectories)
+    total = len(report.trajectories) + report.repeated + len(report.skipped)
+    say(f"{len(report.trajectories)} of {total} usable ({by_format or 'none'}), {steps} transitions")
+    if report.repeated:
+        say(f"{report.repeated} identical to another one of this import")
+    if report.replies:
+        say(f"{report.replies} exchanges between agent and user left out: the environment has no tool 'respond'")
+    _tell_reasons("not usable", report.skipped)
+    _tell_reasons("left out of a usable one", report.left_out)
+
+
+def _tell_reasons(kind: str, reasons: list[Skipped]) -> None:
+    for skipped in reasons[:REASONS]:
+        say(f"{kind}: {skipped.where}: {skipped.reason}")
+    if len(reasons) > REASONS:
+        say(f"{kind}: and {len(reasons) - REASONS} more")
+
+
+def _write(out: Path, report: ImportReport) -> None:
+    unfinished = out.with_name(f"{out.name}.unfinished")
+    try:
+        unfinished.write_text("".join(f"{row.model_dump_json()}\n" for row in report.trajectories), encoding="utf-8")
+        os.replace(unfinished, out)
+    except OSError as error:
+        raise InvalidInput(f"{out}: cannot be written: {error}") from error
+    say(f"{out}: {len(report.trajectories)} trajectories")
+
+
+async def _store(spec: EnvironmentSpec, report: ImportReport, dsn: str | None) -> None:
+    async with opened_store(dsn) as store:
+        new = await store.buffer.add(report.trajectories)
+    say(f"{new} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")

@@ -1,0 +1,103 @@
+"""Runs of tau-bench: the real gpt-4o airline runs, where they are at hand, and small ones."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.importers import FORMATS, Document, ImportReport, read_file
+from dreamgym.types import JsonObject, Source, StopReason
+
+RECORDED = Path(__file__).parents[3] / "shared/data/tau_bench/gpt-4o-airline.json.xz"
+TOOLS = [
+    "book_reservation",
+    "calculate",
+    "cancel_reservation",
+    "get_reservation_details",
+    "get_user_details",
+    "list_all_airports",
+    "search_direct_flight",
+    "search_onestop_flight",
+    "send_certificate",
+    "think",
+    "transfer_to_human_agents",
+    "update_reservation_baggages",
+    "update_reservation_flights",
+    "update_reservation_passengers",
+]
+
+
+def spec(*tools: str) -> EnvironmentSpec:
+    return EnvironmentSpec.model_validate(
+        {"name": "airline", "tools_list": {"tools": [{"name": tool, "inputSchema": {}} for tool in tools]}}
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[JsonObject]:
+    if not RECORDED.exists():
+        pytest.skip(f"the recorded runs are not at {RECORDED}")
+    with lzma.open(RECORDED, "rt") as file:
+        runs: list[JsonObject] = json.load(file)
+    return runs
+
+
+def test_all_recorded_runs_are_read_with_every_word_to_the_user_as_an_action(recorded: list[JsonObject]) -> None:
+    report = ImportReport()
+    report.add(read_file(RECORDED), spec(*TOOLS, "respond"))
+    assert (len(report.trajectories), report.skipped, report.left_out, report.replies) == (200, [], [], 0)
+    assert report.formats == {"tau-bench": 200}
+    steps = [step for trajectory in report.trajectories for step in trajectory.transitions]
+    assert len(steps) == 2454 == sum(m["role"] == "assistant" for run in recorded for m in run["traj"])  # type: ignore[union-attr,index,call-overload]
+    assert sum(trajectory.success for trajectory in report.trajectories) == 84
+    assert sum(step.result.is_error for step in steps) == 73
+    assert {trajectory.source for trajectory in report.trajectories} == {Source.IMPORTED}
+
+
+@pytest.mark.usefixtures("recorded")
+def test_without_a_tool_to_respond_the_calls_remain_and_the_words_left_out_are_counted() -> None:
+    report = ImportReport()
+    report.add(read_file(RECORDED), spec(*TOOLS))
+    steps = [step for trajectory in report.trajectories for step in trajectory.transitions]
+    assert (len(report.trajectories), len(report.skipped), report.repeated) == (181, 18, 1)
+    assert {skipped.reason for skipped in report.skipped} == {"has no tool call with a result"}
+    assert (len(steps), report.replies) == (1153, 1157)
+
+
+def run(*messages: JsonObject, reward: float = 1.0) -> JsonObject:
+    task = {"instruction": "You are Mia and want a refund."}
+    return {"task_id": 7, "trial": 0, "reward": reward, "info": {"task": task}, "traj": list(messages)}
+
+
+def call(name: str, answer: str) -> list[JsonObject]:
+    return [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "name": name, "content": answer},
+    ]
+
+
+def test_the_first_words_of_the_user_are_the_first_state_and_the_scenario_is_the_instruction() -> None:
+    report = ImportReport()
+    found = FORMATS["tau-bench"].read([Document("x", run({"role": "user", "content": "Hi!"}, *call("think", "")))])
+    report.add((("tau-bench", item) for item in found), spec("think"))
+    (trajectory,) = report.trajectories
+    assert trajectory.task.instruction == "You are Mia and want a refund."
+    assert trajectory.task.initial_state == trajectory.transitions[0].state == "Hi!"
+    assert trajectory.stop_reason is StopReason.MAX_STEPS
+
+
+def test_a_transfer_to_a_human_ends_the_run() -> None:
+    report = ImportReport()
+    traj = run({"role": "user", "content": "Hi!"}, *call("transfer_to_human_agents", "Transfer successful"))
+    report.add(
+        (("", item) for item in FORMATS["tau-bench"].read([Document("x", traj)])), spec("transfer_to_human_agents")
+    )
+    (trajectory,) = report.trajectories
+    assert trajectory.transitions[-1].result.terminated
+    assert (trajectory.stop_reason, trajectory.final_reward) == (StopReason.TERMINATED, 1.0)
