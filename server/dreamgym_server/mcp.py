@@ -2,8 +2,8 @@
 
 The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
 call and the newest revision has none. Only at the bare URL does a handshake open a session that is an episode, of the
-environment's first task; it begins with the session's first call. `initialize`, `server/discover` and `tools/list`
-are answered without touching the database. Answers are plain JSON, not event streams: nothing is reported while a
+environment's first task; it begins with the session's first call. All but tool calls is answered by the environment's
+mirror, without touching the database. Answers are plain JSON, not event streams: nothing is reported while a
 step runs, a step must survive its client anyway, and a stream costs twice the CPU.
 """
 
@@ -22,13 +22,8 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    SERVER_INFO_META_KEY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-    CallToolRequestParams,
-    PaginatedRequestParams,
-)
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -41,12 +36,11 @@ from dreamgym.errors import UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
 from dreamgym_server.episodes import Episodes, NewEpisode
 from dreamgym_server.live import Answer
-from dreamgym_server.worlds import Worlds
+from dreamgym_server.mirror import Mirror
 
 EPISODE_HEADER = "x-dreamgym-episode"
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
-LISTING_LIFETIME_MS = 3_600_000
 
 _SESSION = re.compile(r"session-[0-9a-f]{32}")
 Context = ServerRequestContext[Any, Request]
@@ -58,7 +52,8 @@ _schemas: ContextVar[Mapping[str, Any]] = ContextVar("_schemas")
 class Visit:
     """One HTTP request at this door."""
 
-    worlds: Worlds
+    env: str
+    mirror: Mirror
     episode: str | None
     is_session: bool = False
     """The episode was minted by `initialize` at the bare URL."""
@@ -74,6 +69,7 @@ class AgentDoor:
         self._episodes = episodes
         self._hides_reward = hides_reward
         self._closed_sessions: set[str] = set()
+        self._mirrors = {name: Mirror(worlds.spec) for name, worlds in episodes.worlds.items()}
         self._schemas_of = {
             name: {str(tool["name"]): tool.get("inputSchema") for tool in worlds.spec.tools}
             for name, worlds in episodes.worlds.items()
@@ -82,8 +78,6 @@ class AgentDoor:
             "dreamgym",
             version=dreamgym.__version__,
             get_tool_input_schema=lambda tool: _schemas.get({}).get(tool),
-            on_list_tools=self._list_tools,  # type: ignore[arg-type]  # a raw listing, see _as_environment
-            on_call_tool=self._call_tool,  # type: ignore[arg-type]
         )
         self._server.middleware = [self._as_environment]
         self._manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
@@ -101,7 +95,7 @@ class AgentDoor:
             await refusal(scope, receive, send)
             return
         scope["dreamgym.visit"] = visit
-        _schemas.set(self._schemas_of[visit.worlds.spec.name])
+        _schemas.set(self._schemas_of[visit.env])
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start" and (visit.status or visit.minted):
@@ -113,11 +107,11 @@ class AgentDoor:
         await self._manager.handle_request(scope, receive, answer)
 
     def _visit(self, path: Mapping[str, str], headers: Headers) -> Visit:
-        worlds = self._episodes.world(path["env"])
+        env = self._episodes.world(path["env"]).spec.name
         episode = path.get("episode") or headers.get(EPISODE_HEADER)
         if episode is not None:
-            return Visit(worlds, episode)
-        return Visit(worlds, headers.get(SESSION_HEADER), is_session=True)
+            return Visit(env, self._mirrors[env], episode)
+        return Visit(env, self._mirrors[env], headers.get(SESSION_HEADER), is_session=True)
 
     async def _refusal(self, visit: Visit, method: str, headers: Headers) -> Response | None:
         """The answer to what the SDK need not see, or None."""
@@ -136,69 +130,63 @@ class AgentDoor:
 
     async def _close_session(self, visit: Visit) -> None:
         assert visit.episode is not None
-        env = visit.worlds.spec.name
         self._closed_sessions.add(visit.episode)
         try:
-            await self._episodes.finish(env, visit.episode, StopReason.CLOSED)
+            await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
         except UnknownEpisode:  # it never called a tool: stored as closed, so that every replica refuses it
-            await self._episodes.create(env, NewEpisode(), episode_id=visit.episode)
-            await self._episodes.finish(env, visit.episode, StopReason.CLOSED)
+            await self._episodes.create(visit.env, NewEpisode(), episode_id=visit.episode)
+            await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
 
     async def _as_environment(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Present the environment, not this server: its name, and its tool listing exactly as recorded.
+        """Answer as the environment, not as this server.
 
-        The SDK would drop unknown fields of a listing and reorder its schemas; what a middleware returns it passes on.
+        The SDK would drop unknown fields of what a handler returns and reorder its schemas; what a middleware returns
+        it passes on. Nor does it validate a request before a middleware.
         """
         visit = _visit_of(ctx)
-        if ctx.method == "tools/list":
-            return await self._list_tools(ctx, None)
+        if ctx.method == "tools/call":
+            _validate(ctx)
+            return await self._call_tool(ctx, visit)
+        if ctx.method in visit.mirror.methods:
+            _validate(ctx)
+            return visit.mirror.answer(ctx.method, ctx.params, ctx.protocol_version)
         if ctx.method == "notifications/cancelled" and visit.episode and ctx.params:
-            await self._episodes.cancel(visit.worlds.spec.name, visit.episode, ctx.params["requestId"])
+            await self._episodes.cancel(visit.env, visit.episode, ctx.params["requestId"])
         result = await call_next(ctx)
         if isinstance(result, dict) and ctx.method == "initialize":
             if visit.is_session:
                 visit.minted = f"session-{secrets.token_hex(16)}"
-            return {**result, "serverInfo": _server_info(visit)}
+            return visit.mirror.initialized(result)
         if isinstance(result, dict) and ctx.method == "server/discover":
-            return _introduced(result, visit)
+            return visit.mirror.discovered(result)
         return result
 
-    async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> JsonObject:
-        visit = _visit_of(ctx)
-        if ctx.params and ctx.params.get("cursor"):
-            raise MCPError(INVALID_PARAMS, "Invalid cursor: the listing has one page")
-        listing = visit.worlds.spec.tools_list[0]
-        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            return listing
-        cache: JsonObject = {"ttlMs": LISTING_LIFETIME_MS, "cacheScope": "public"}
-        return _introduced({**cache, **listing}, visit)
-
-    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> JsonObject:
-        visit = _visit_of(ctx)
-        env = visit.worlds.spec.name
+    async def _call_tool(self, ctx: Context, visit: Visit) -> JsonObject:
         if visit.episode is None:
             visit.status = 404
             raise MCPError(INVALID_PARAMS, "no episode: create one and use its URL, or send initialize first")
-        action = ToolCall(name=params.name, arguments=params.arguments or {})
+        params = ctx.params or {}
+        action = ToolCall(name=params["name"], arguments=params.get("arguments") or {})
         try:
-            answer = await self._answer(visit, env, action, ctx)
+            answer = await self._answer(visit, visit.episode, action, ctx)
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
                 raise UnknownEpisode(visit.episode)
         except UnknownEpisode as error:
             visit.status = 404
             raise MCPError(INVALID_PARAMS, str(error)) from error
         result = self._result(answer, visit.episode)
-        return result if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else _introduced(result, visit)
+        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            return result
+        return visit.mirror.enveloped("tools/call", result)
 
-    async def _answer(self, visit: Visit, env: str, action: ToolCall, ctx: Context) -> Answer:
-        assert visit.episode is not None
+    async def _answer(self, visit: Visit, episode: str, action: ToolCall, ctx: Context) -> Answer:
         try:
-            return await self._episodes.call(env, visit.episode, action, _request(ctx), ctx.request_id)
+            return await self._episodes.call(visit.env, episode, action, _request(ctx), ctx.request_id)
         except UnknownEpisode:
             if not visit.is_session:
                 raise
-        await self._episodes.create(env, NewEpisode(), episode_id=visit.episode)  # a session's first call
-        return await self._episodes.call(env, visit.episode, action, _request(ctx), ctx.request_id)
+        await self._episodes.create(visit.env, NewEpisode(), episode_id=episode)  # a session's first call
+        return await self._episodes.call(visit.env, episode, action, _request(ctx), ctx.request_id)
 
     def _result(self, answer: Answer, episode: str) -> JsonObject:
         """An answer as a tool result. Reward and end are for trainers: in `_meta`, which no agent's model is shown."""
@@ -225,15 +213,12 @@ def _visit_of(ctx: Context) -> Visit:
     return visit
 
 
-def _introduced(result: JsonObject, visit: Visit) -> JsonObject:
-    """A modern result, stamped as the environment's; the SDK would stamp this server's own name."""
-    meta = result.get("_meta")
-    stamped = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_META_KEY: _server_info(visit)}
-    return {"resultType": "complete", **result, "_meta": stamped}
-
-
-def _server_info(visit: Visit) -> JsonObject:
-    return {"name": visit.worlds.spec.name, "version": dreamgym.__version__}
+def _validate(ctx: Context) -> None:
+    """Raises MCPError for a method that this revision has not, ValidationError for parameters that it forbids."""
+    try:
+        validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
+    except KeyError:
+        raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method) from None
 
 
 def _needs_handshake(version: str) -> Response:

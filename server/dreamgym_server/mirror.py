@@ -1,0 +1,218 @@
+"""What an environment says of itself, in the words of its real server: no episode, no model, no database.
+
+Everything is given as recorded, unknown fields and key order included; what the newest revision demands besides is
+added only where the recording lacks it. A resource that was never read and a prompt that was never asked for are
+refused, in the recorded words where there are any. Three capabilities are not passed on: tasks, which no server
+without a memory of its own can keep, and on the newest revision `listChanged` and `subscribe`, which promise a stream
+that is not served. In the older revisions these two, and `logging`, are honoured by silence: nothing here changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, SERVER_INFO_META_KEY
+from mcp_types.methods import CACHEABLE_METHODS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import JsonValue
+
+import dreamgym
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.types import JsonObject
+
+LISTING_LIFETIME_MS = 3_600_000
+RESOURCE_NOT_FOUND = -32002
+"""Of the older revisions; the newest one has retired it for INVALID_PARAMS."""
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+
+_METHODS = {
+    "resources": ("resources/list", "resources/templates/list", "resources/read"),
+    "prompts": ("prompts/list", "prompts/get"),
+    "completions": ("completion/complete",),
+    "logging": ("logging/setLevel",),
+}
+_ITEMS = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}
+_SILENT = {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
+
+
+class Mirror:
+    """One environment's answers to everything but tool calls. `methods` are those that it answers by itself."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        recorded = spec.mirror
+        self._initialize, self._discover = recorded.initialize, recorded.discover
+        self.server_info = _server_info(spec)
+        self._capabilities = self._recorded_capabilities(spec)
+        self.methods = frozenset(_offered(self._capabilities))
+        self._pages = {
+            "tools/list": _by_cursor(spec.tools_list),
+            **{
+                method: _by_cursor(recorded.listings.get(method) or ({items: []},))
+                for method, items in _ITEMS.items()
+                if method in self.methods
+            },
+        }
+        self._lookups = {(lookup.method, _key(lookup.params)): lookup for lookup in recorded.lookups}
+
+    def initialized(self, answered: JsonObject) -> JsonObject:
+        """The result of `initialize`, `answered` being this server's own one."""
+        known = self._initialize or {**answered, "instructions": self._discover.get("instructions")}
+        presented = {
+            **known,
+            "protocolVersion": answered["protocolVersion"],
+            "capabilities": self._capabilities,
+            "serverInfo": self.server_info,
+        }
+        return {key: value for key, value in presented.items() if value is not None}
+
+    def discovered(self, answered: JsonObject) -> JsonObject:
+        """The result of `server/discover`, `answered` being this server's own one."""
+        known = self._discover or {**answered, "instructions": self._initialize.get("instructions"), "_meta": None}
+        presented: JsonObject = {
+            **known,
+            "supportedVersions": answered["supportedVersions"],
+            "capabilities": _lasting(self._capabilities),
+        }
+        result: JsonObject = {key: value for key, value in presented.items() if value is not None}
+        return self.enveloped("server/discover", result)
+
+    def answer(self, method: str, params: Mapping[str, Any] | None, version: str) -> JsonObject:
+        """The result of one of `methods`. Raises MCPError where the recorded server would refuse, too."""
+        if method in self._pages:
+            result = self._page(method, (params or {}).get("cursor"))
+        elif method in _SILENT:
+            result = {}
+        else:
+            result = self._looked_up(method, {} if params is None else dict(params), version)
+        return result if version in HANDSHAKE_PROTOCOL_VERSIONS else self.enveloped(method, result)
+
+    def enveloped(self, method: str, result: JsonObject) -> JsonObject:
+        """A result as the newest revision wants it; the SDK would stamp this server's own name."""
+        cache: JsonObject = {}
+        if method in CACHEABLE_METHODS:
+            cache = {"ttlMs": LISTING_LIFETIME_MS, "cacheScope": "public"}
+        meta = {SERVER_INFO_META_KEY: self.server_info, **_object(result.get("_meta"))}
+        return {"resultType": "complete", **cache, **result, "_meta": meta}
+
+    def _page(self, method: str, cursor: str | None) -> JsonObject:
+        pages = self._pages[method]
+        if cursor not in pages:
+            raise MCPError(INVALID_PARAMS, f"Invalid cursor: {cursor!r} was never given for {method}")
+        return pages[cursor]
+
+    def _looked_up(self, method: str, params: JsonObject, version: str) -> JsonObject:
+        lookup = self._lookups.get((method, _key(params)))
+        if lookup is not None and lookup.result is not None:
+            return lookup.result
+        error = lookup.error if lookup is not None else self._refusal_like(method, params)
+        if error is None:
+            error = _refusal(method, params, version)
+        code = error.get("code")
+        raise MCPError(code if isinstance(code, int) else INVALID_PARAMS, str(error.get("message")), error.get("data"))
+
+    def _refusal_like(self, method: str, params: JsonObject) -> JsonObject | None:
+        """A recorded refusal that names what was asked for, with what is asked for now in its place."""
+        asked = _name(params)
+        for lookup in self._lookups.values():
+            refused = _name(lookup.params)
+            if lookup.method == method and lookup.error is not None and refused and _names(lookup.error, refused):
+                return {key: _renamed(value, refused, asked) for key, value in lookup.error.items()}
+        return None
+
+    def _recorded_capabilities(self, spec: EnvironmentSpec) -> JsonObject:
+        recorded = spec.mirror
+        for said in (recorded.initialize, recorded.discover):
+            if isinstance(said.get("capabilities"), dict):
+                return _without_tasks(_object(said["capabilities"]))
+        methods = {*recorded.listings, *(lookup.method for lookup in recorded.lookups)}
+        offered: JsonObject = {name: {} for name, answered in _METHODS.items() if methods & set(answered)}
+        return {**offered, "tools": {"listChanged": False}}
+
+
+def _server_info(spec: EnvironmentSpec) -> JsonObject:
+    recorded = spec.mirror.initialize.get("serverInfo")
+    if not isinstance(recorded, dict):
+        recorded = _object(spec.mirror.discover.get("_meta")).get(SERVER_INFO_META_KEY)
+    return recorded if isinstance(recorded, dict) else {"name": spec.name, "version": dreamgym.__version__}
+
+
+def _offered(capabilities: JsonObject) -> Iterable[str]:
+    yield "tools/list"
+    for name in _METHODS.keys() & capabilities.keys():
+        yield from _METHODS[name]
+    if _object(capabilities.get("resources")).get("subscribe"):
+        yield from ("resources/subscribe", "resources/unsubscribe")
+
+
+def _without_tasks(capabilities: JsonObject) -> JsonObject:
+    kept = {name: value for name, value in capabilities.items() if name != "tasks"}
+    if isinstance(kept.get("extensions"), dict):
+        extensions = _object(kept["extensions"])
+        kept["extensions"] = {name: value for name, value in extensions.items() if name != TASKS_EXTENSION}
+    return kept
+
+
+def _lasting(capabilities: JsonObject) -> JsonObject:
+    """Capabilities without the promise of a stream of notices."""
+    return {
+        name: {key: said for key, said in value.items() if key not in {"listChanged", "subscribe"}}
+        if isinstance(value, dict)
+        else value
+        for name, value in capabilities.items()
+    }
+
+
+def _by_cursor(pages: Sequence[JsonObject]) -> dict[str | None, JsonObject]:
+    """Each page under the cursor that leads to it; the last one leads nowhere."""
+    found: dict[str | None, JsonObject] = {}
+    cursor: str | None = None
+    for number, page in enumerate(pages, start=1):
+        is_last = number == len(pages)
+        following = str(page.get("nextCursor") or f"page-{number + 1}")
+        if is_last:
+            found[cursor] = {key: value for key, value in page.items() if key != "nextCursor"}
+        else:
+            found[cursor] = page if "nextCursor" in page else {**page, "nextCursor": following}
+        cursor = following
+    return found
+
+
+def _key(params: JsonObject) -> str:
+    """Equal for equal requests: whatever their `_meta`, the order of their keys, and whether they say nothing."""
+    said = {key: value for key, value in params.items() if key != "_meta" and value not in (None, {})}
+    return json.dumps(said, sort_keys=True)
+
+
+def _name(params: JsonObject) -> str:
+    """What a request is about: a URI, or the name of a prompt."""
+    described = {**params, **_object(params.get("ref"))}
+    return str(described.get("uri") or described.get("name") or "")
+
+
+def _names(error: JsonObject, name: str) -> bool:
+    return name in str(error.get("message")) or json.dumps(name) in json.dumps(error.get("data"))
+
+
+def _renamed(value: JsonValue, old: str, new: str) -> JsonValue:
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, dict):
+        return {key: _renamed(item, old, new) for key, item in value.items()}
+    return [_renamed(item, old, new) for item in value] if isinstance(value, list) else value
+
+
+def _refusal(method: str, params: JsonObject, version: str) -> JsonObject:
+    name = _name(params)
+    if method == "resources/read":
+        code = RESOURCE_NOT_FOUND if version in HANDSHAKE_PROTOCOL_VERSIONS else INVALID_PARAMS
+        return {"code": code, "message": f"Resource {name} not found", "data": {"uri": name}}
+    if method == "prompts/get":
+        return {"code": INVALID_PARAMS, "message": f"Prompt {name} not found"}
+    return {"code": INVALID_PARAMS, "message": f"No completion is known for {name}"}
+
+
+def _object(value: object) -> JsonObject:
+    return value if isinstance(value, dict) else {}

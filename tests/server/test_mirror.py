@@ -1,0 +1,383 @@
+"""The mirror: what the real server said of itself is said again, to the byte, and without a database."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from server_stage import BreakableStore, Stage, counter_spec
+from test_agent_door import HANDSHAKE, MODERN, ask, create
+
+pytestmark = pytest.mark.anyio
+
+ERAS = pytest.mark.parametrize("headers", [HANDSHAKE, MODERN], ids=["handshake", "modern"])
+MODES = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+TOOLS = [
+    {
+        "vendor": {"z": None, "a": [1, {"y": None}]},
+        "name": "bare",
+        "inputSchema": {"type": "object", "$comment": "no properties"},
+    },
+    {
+        "name": "full",
+        "title": "Full",
+        "annotations": {"readOnlyHint": True, "x-cost": 3},
+        "outputSchema": {"type": "object", "required": ["b"], "properties": {"b": {}, "a": {"type": "null"}}},
+        "inputSchema": {"required": ["z"], "type": "object", "properties": {"z": {"type": "string"}, "a": True}},
+        "execution": {"taskSupport": "optional"},
+        "_meta": {"vendor/k": 1},
+    },
+    {"description": "", "name": "last", "inputSchema": {"additionalProperties": False, "type": "object"}},
+]
+PAGES = [
+    {"nextCursor": "b64==", "tools": TOOLS[:1], "x-page": 1},
+    {"tools": TOOLS[1:2], "nextCursor": "third", "_meta": {"vendor/page": 2}},
+    {"tools": TOOLS[2:]},
+]
+INITIALIZE = {
+    "instructions": "Be brief.\n\nAnd kind.",
+    "protocolVersion": "2025-06-18",
+    "serverInfo": {"version": "0.6.3", "name": "memory-server", "title": "Memory", "x-build": [1]},
+    "capabilities": {
+        "tools": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
+        "prompts": {"listChanged": True},
+        "logging": {},
+        "completions": {},
+        "tasks": {"list": {}, "requests": {"tools": {"call": {}}}},
+    },
+}
+REFUSAL = {
+    "code": -32602,
+    "message": "MCP error -32602: Resource demo://gone not found",
+    "data": {"uri": "demo://gone"},
+}
+READ = {"contents": [{"uri": "demo://one", "mimeType": "text/plain", "text": "one", "x-etag": "e"}]}
+PROMPT = {"messages": [{"role": "user", "content": {"type": "text", "text": "Say Ann."}}], "description": "greets"}
+GREETED = {"who": "Ann", "how": "x"}
+COMPLETION = {"completion": {"values": ["Ann"], "total": 1, "hasMore": False}}
+MIRROR = {
+    "initialize": INITIALIZE,
+    "listings": {
+        "resources/list": [
+            {"resources": [{"uri": "demo://one", "name": "one", "x": 1}], "nextCursor": "2"},
+            {"resources": [{"uri": "demo://two", "name": "two"}]},
+        ],
+        "prompts/list": [{"prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]}],
+    },
+    "lookups": [
+        {"method": "resources/read", "params": {"uri": "demo://one"}, "result": READ},
+        {"method": "resources/read", "params": {"uri": "demo://gone"}, "error": REFUSAL},
+        {
+            "method": "prompts/get",
+            "params": {"name": "greet", "arguments": {"who": "Ann", "how": "x"}},
+            "result": PROMPT,
+        },
+        {"method": "prompts/get", "params": {"name": "greet"}, "error": {"code": -32602, "message": "who is required"}},
+        {
+            "method": "completion/complete",
+            "params": {
+                "ref": {"type": "ref/prompt", "name": "greet"},
+                "argument": {"name": "who", "value": "A"},
+            },
+            "result": COMPLETION,
+        },
+    ],
+}
+
+
+def mirrored(**mirror: Any) -> Any:
+    """The counter behind a recorded server."""
+    return counter_spec(tools_list=PAGES, mirror=mirror or MIRROR)
+
+
+async def asked(
+    stage: Stage, spec: Any, method: str, params: dict[str, Any], headers: dict[str, str]
+) -> httpx2.Response:
+    """One raw request to a new episode whose database has gone since."""
+    async with stage.serve(stage.dream(spec)) as (_, http):
+        made = await create(http)
+        assert isinstance(stage.episodes, BreakableStore)
+        stage.episodes.broken = True
+        return await ask(http, made["mcp_url"], method, params, headers)
+
+
+def said(recorded: object) -> str:
+    """How a recorded value stands in an answer."""
+    return json.dumps(recorded, separators=(",", ":"))
+
+
+@ERAS
+@pytest.mark.parametrize(("cursor", "page"), [(None, 0), ("b64==", 1), ("third", 2)])
+async def test_each_page_of_the_tools_is_given_byte_for_byte_under_its_own_cursor(
+    stage: Stage, headers: dict[str, str], cursor: str | None, page: int
+) -> None:
+    params = {} if cursor is None else {"cursor": cursor}
+    answer = await asked(stage, mirrored(), "tools/list", params, headers)
+    if headers is HANDSHAKE:
+        assert f'"result":{said(PAGES[page])}' in answer.text
+        return
+    result = answer.json()["result"]
+    assert f'"tools":{said(PAGES[page]["tools"])}' in answer.text
+    assert result.get("nextCursor") == PAGES[page].get("nextCursor")
+    assert result["resultType"] == "complete"
+    assert result["_meta"] == {
+        "io.modelcontextprotocol/serverInfo": INITIALIZE["serverInfo"],
+        **PAGES[page].get("_meta", {}),  # type: ignore[dict-item]
+    }
+
+
+@ERAS
+async def test_a_cursor_that_no_page_gave_is_refused(stage: Stage, headers: dict[str, str]) -> None:
+    answer = (await asked(stage, mirrored(), "tools/list", {"cursor": "fourth"}, headers)).json()
+    assert answer["error"]["code"] == -32602
+    assert "'fourth'" in answer["error"]["message"]
+
+
+@MODES
+async def test_a_client_collects_all_pages(stage: Stage, mode: str) -> None:
+    async with stage.serve(stage.dream(mirrored())) as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            names, cursor = [], None
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                names += [tool.name for tool in page.tools]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+    assert names == ["bare", "full", "last"]
+
+
+async def test_a_last_page_whose_successor_was_never_recorded_leads_nowhere(stage: Stage) -> None:
+    spec = counter_spec(tools_list=PAGES[:2], mirror=MIRROR)
+    answer = (await asked(stage, spec, "tools/list", {"cursor": "b64=="}, HANDSHAKE)).json()
+    assert "nextCursor" not in answer["result"]
+
+
+async def test_pages_without_cursors_get_some(stage: Stage) -> None:
+    spec = counter_spec(tools_list=[{"tools": TOOLS[:1]}, {"tools": TOOLS[1:]}])
+    first = (await asked(stage, spec, "tools/list", {}, HANDSHAKE)).json()["result"]
+    stage.episodes.broken = False  # type: ignore[attr-defined]
+    second = (await asked(stage, spec, "tools/list", {"cursor": first["nextCursor"]}, HANDSHAKE)).json()["result"]
+    assert [*first["tools"], *second["tools"]] == TOOLS
+
+
+async def test_the_handshake_is_the_recorded_one_without_tasks(stage: Stage) -> None:
+    answer = await asked(stage, mirrored(), "initialize", HELLO, {})
+    capabilities = {key: value for key, value in INITIALIZE["capabilities"].items() if key != "tasks"}  # type: ignore[attr-defined]
+    expected = {**INITIALIZE, "protocolVersion": "2025-11-25", "capabilities": capabilities}
+    assert f'"result":{said(expected)}' in answer.text
+
+
+async def test_the_newest_revision_presents_the_same_server_without_notices(stage: Stage) -> None:
+    result = (await asked(stage, mirrored(), "server/discover", {}, MODERN)).json()["result"]
+    assert result["instructions"] == INITIALIZE["instructions"]
+    assert result["_meta"] == {"io.modelcontextprotocol/serverInfo": INITIALIZE["serverInfo"]}
+    assert result["capabilities"] == {"tools": {}, "resources": {}, "prompts": {}, "logging": {}, "completions": {}}
+    assert (result["supportedVersions"], result["resultType"]) == (["2026-07-28"], "complete")
+
+
+async def test_a_server_recorded_in_the_newest_revision_presents_itself_in_both(stage: Stage) -> None:
+    info = {"name": "new", "version": "9"}
+    discover = {
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28", "2027-01-01"],
+        "capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}, "vendor/ui": {"a": 1}}},
+        "instructions": "Hi.",
+        "ttlMs": 5,
+        "cacheScope": "private",
+        "_meta": {"io.modelcontextprotocol/serverInfo": info},
+    }
+    discovered = (await asked(stage, mirrored(discover=discover), "server/discover", {}, MODERN)).json()["result"]
+    kept = {"tools": {}, "extensions": {"vendor/ui": {"a": 1}}}
+    assert discovered == {**discover, "supportedVersions": ["2026-07-28"], "capabilities": kept}
+    stage.episodes.broken = False  # type: ignore[attr-defined]
+    initialized = (await asked(stage, mirrored(discover=discover), "initialize", HELLO, {})).json()["result"]
+    assert (initialized["serverInfo"], initialized["instructions"], initialized["capabilities"]) == (info, "Hi.", kept)
+
+
+async def test_an_environment_without_a_mirror_offers_tools_and_nothing_else(stage: Stage) -> None:
+    result = (await asked(stage, counter_spec(), "initialize", HELLO, {})).json()["result"]
+    assert result["capabilities"] == {"tools": {"listChanged": False}}
+    assert result["serverInfo"]["name"] == "counter"
+    assert "instructions" not in result
+
+
+LOOKUPS = {
+    "a resource": ("resources/read", {"uri": "demo://one"}, READ),
+    "a prompt, its arguments in another order": (
+        "prompts/get",
+        {"arguments": {"how": "x", "who": "Ann"}, "name": "greet"},
+        PROMPT,
+    ),
+    "a completion": (
+        "completion/complete",
+        {"argument": {"value": "A", "name": "who"}, "ref": {"name": "greet", "type": "ref/prompt"}},
+        COMPLETION,
+    ),
+    "a listing": ("resources/list", {"cursor": "2"}, MIRROR["listings"]["resources/list"][1]),  # type: ignore[index]
+    "a listing that was never recorded": ("resources/templates/list", {}, {"resourceTemplates": []}),
+}
+
+
+@ERAS
+@pytest.mark.parametrize(("method", "params", "recorded"), LOOKUPS.values(), ids=LOOKUPS.keys())
+async def test_what_was_recorded_is_answered_as_recorded(
+    stage: Stage, headers: dict[str, str], method: str, params: dict[str, Any], recorded: dict[str, Any]
+) -> None:
+    if headers is MODERN and method == "resources/read":
+        headers = {**MODERN, "mcp-name": params["uri"]}
+    answer = await asked(stage, mirrored(), method, params, headers)
+    result = answer.json()["result"]
+    if headers is HANDSHAKE:
+        assert f'"result":{said(recorded)}' in answer.text
+    else:
+        assert {key: result[key] for key in recorded} == recorded
+        assert result["resultType"] == "complete"
+        assert ("ttlMs" in result) is method.startswith("resources/")
+
+
+REFUSALS = {
+    "a recorded refusal": ("resources/read", {"uri": "demo://gone"}, REFUSAL),
+    "a resource never read, in the recorded words": (
+        "resources/read",
+        {"uri": "demo://new"},
+        {
+            "code": -32602,
+            "message": "MCP error -32602: Resource demo://new not found",
+            "data": {"uri": "demo://new"},
+        },
+    ),
+    "a recorded refusal of missing arguments": (
+        "prompts/get",
+        {"name": "greet", "arguments": {}},
+        {"code": -32602, "message": "who is required"},
+    ),
+    "a prompt never asked for, since the recorded refusal is about something else": (
+        "prompts/get",
+        {"name": "other"},
+        {"code": -32602, "message": "Prompt other not found"},
+    ),
+}
+
+
+@ERAS
+@pytest.mark.parametrize(("method", "params", "error"), REFUSALS.values(), ids=REFUSALS.keys())
+async def test_a_refusal_is_the_recorded_one_or_like_it(
+    stage: Stage, headers: dict[str, str], method: str, params: dict[str, Any], error: dict[str, Any]
+) -> None:
+    if headers is MODERN and method == "resources/read":
+        headers = {**MODERN, "mcp-name": params["uri"]}
+    answer = await asked(stage, mirrored(), method, params, headers)
+    assert answer.json()["error"] == error
+
+
+@pytest.mark.parametrize(("headers", "code"), [(HANDSHAKE, -32002), (MODERN, -32602)])
+async def test_without_a_recorded_refusal_a_resource_is_refused_as_the_protocol_says(
+    stage: Stage, headers: dict[str, str], code: int
+) -> None:
+    if headers is MODERN:
+        headers = {**MODERN, "mcp-name": "demo://x"}
+    spec = mirrored(initialize=INITIALIZE)
+    error = (await asked(stage, spec, "resources/read", {"uri": "demo://x"}, headers)).json()["error"]
+    assert error == {"code": code, "message": "Resource demo://x not found", "data": {"uri": "demo://x"}}
+
+
+@ERAS
+@pytest.mark.parametrize("method", ["prompts/list", "resources/list", "resources/templates/list"])
+async def test_what_the_recorded_server_does_not_offer_is_no_method(
+    stage: Stage, headers: dict[str, str], method: str
+) -> None:
+    only_tools = {**INITIALIZE, "capabilities": {"tools": {}}}
+    for spec in (mirrored(initialize=only_tools), counter_spec()):
+        stage.episodes.broken = False  # type: ignore[attr-defined]
+        answer = (await asked(stage, spec, method, {}, headers)).json()
+        assert answer["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("resources/subscribe", {"uri": "demo://one"}),
+        ("resources/unsubscribe", {"uri": "demo://one"}),
+        ("logging/setLevel", {"level": "debug"}),
+    ],
+)
+async def test_what_the_older_revisions_may_ask_to_be_told_is_accepted_since_nothing_changes(
+    stage: Stage, method: str, params: dict[str, Any]
+) -> None:
+    accepted = (await asked(stage, mirrored(), method, params, HANDSHAKE)).json()
+    stage.episodes.broken = False  # type: ignore[attr-defined]
+    gone = (await asked(stage, mirrored(), method, params, MODERN)).json()
+    assert accepted["result"] == {}
+    assert gone["error"]["code"] == -32601
+
+
+@ERAS
+@pytest.mark.parametrize(
+    ("method", "params"), [("resources/read", {}), ("tools/call", {"arguments": {}}), ("tools/list", {"cursor": 7})]
+)
+async def test_malformed_parameters_are_refused_as_the_protocol_says(
+    stage: Stage, headers: dict[str, str], method: str, params: dict[str, Any]
+) -> None:
+    answer = (await asked(stage, mirrored(), method, params, headers)).json()
+    assert answer["error"]["code"] in {-32602, -32020}
+
+
+@MODES
+async def test_a_client_reads_resources_and_prompts_of_a_simulated_server(stage: Stage, mode: str) -> None:
+    async with stage.serve(stage.dream(mirrored())) as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            listed = [resource.name for resource in (await client.list_resources()).resources]
+            text = (await client.read_resource("demo://one")).contents[0].text
+            prompt = (await client.get_prompt("greet", {"who": "Ann", "how": "x"})).messages[0].content.text
+            with pytest.raises(MCPError, match="Resource demo://new not found"):
+                await client.read_resource("demo://new")
+    assert (listed, text, prompt) == (["one"], "one", "Say Ann.")
+
+
+@MODES
+async def test_unknown_tools_and_bad_arguments_are_refused_in_the_recorded_words(stage: Stage, mode: str) -> None:
+    words = {"unknown_tool": "No {tool} here {}", "invalid_arguments": "{tool} does not take that: {reason}"}
+    async with stage.serve(stage.dream(mirrored(**words))) as (_, http):
+        made = await create(http)
+        async with Client(made["mcp_url"], mode=mode) as client:
+            unknown = await client.call_tool("nope", {})
+            invalid = await client.call_tool("full", {})
+    assert [unknown.is_error, invalid.is_error] == [True, True]
+    assert unknown.content[0].text == "No nope here {}"
+    assert invalid.content[0].text == "full does not take that: 'z' is a required property"
+
+
+CONTENT = [
+    {"type": "text", "text": "one", "annotations": {"audience": ["user"]}},
+    {"type": "image", "data": "aGk=", "mimeType": "image/png", "x-alt": None},
+    {"type": "resource", "resource": {"uri": "demo://one", "text": "1", "mimeType": "text/plain"}},
+]
+
+
+@ERAS
+async def test_content_blocks_and_structured_content_of_a_step_are_given_to_the_byte(
+    stage: Stage, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict = stage.model.predict
+
+    async def several(query: Any) -> Any:
+        return (await predict(query)).model_copy(update={"content": tuple(CONTENT), "structured": {"b": [None]}})
+
+    monkeypatch.setattr(stage.model, "predict", several)
+    call = {"name": "full", "arguments": {"z": "?"}}
+    async with stage.serve(stage.dream(mirrored())) as (_, http):
+        made = await create(http)
+        answer = await ask(http, made["mcp_url"], "tools/call", call, headers)
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert f'"content":{said(CONTENT)},"isError":false,"structuredContent":{{"b":[null]}}' in answer.text
+    assert state["step"] == 1
