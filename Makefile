@@ -7,7 +7,7 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/dreamgym demo
 
-test: check tests/node/node_modules/installed
+test: check tests/node/node_modules/installed .venv-mcp1/installed
 	$(BIN)/python -m pytest
 
 check: .venv/installed
@@ -22,10 +22,16 @@ check: .venv/installed
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# the clients that cannot live beside mcp 2; the tests run them as processes
+.venv-mcp1/installed: constraints-mcp1.txt .venv/installed
+	$(PYTHON) -m venv .venv-mcp1
+	.venv-mcp1/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-mcp1.txt
+	touch $@
+
 # the conformance suite, the inspector and three public MCP servers, run by the Node that is in .venv
 tests/node/node_modules/installed: tests/node/package.json tests/node/package-lock.json .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --ignore-scripts --prefix tests/node
 	touch $@
 
 clean:
-	rm -rf .venv tests/node/node_modules
+	rm -rf .venv .venv-mcp1 tests/node/node_modules
