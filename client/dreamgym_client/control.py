@@ -18,9 +18,11 @@ class Started(Frozen):
 
     episode: str
     mcp_url: str
+    token: str | None = None
+    """What an agent needs to call `mcp_url`, and opens nothing else; None where the server has no token."""
     task: Task
     observation: str
-    """What the agent sees first."""
+    """What the agent sees first; in a fork, what the last step that it begins with had answered."""
     expires_at: datetime
 
 
@@ -88,13 +90,38 @@ class ControlClient:
         body: JsonObject = {key: value for key, value in order.items() if value is not None}
         return Started.model_validate(await self._connected.json("POST", f"/envs/{env}/episodes", body=body))
 
+    async def fork(self, env: str, episode: str, step: int, *, idempotency_key: str | None = None) -> Started:
+        """Start another episode that begins with the first `step` steps of this one, running or over.
+
+        Raises:
+            UnknownEpisode: there is no such episode.
+            InvalidInput: it has not that many steps, was over by then, or its real world does not come back the same.
+            EnvironmentUnavailable: the server cannot be reached or has no room.
+        """
+        path = f"/envs/{env}/episodes/{episode}/fork"
+        body: JsonObject = {"step": step, "idempotency_key": idempotency_key or uuid.uuid4().hex}
+        return Started.model_validate(await self._connected.json("POST", path, body=body, episode=episode))
+
     async def read(self, env: str, episode: str) -> EpisodeState:
         """The episode as it stands. Raises UnknownEpisode."""
         return await self._state("GET", env, episode)
 
-    async def finish(self, env: str, episode: str, *, answer: str | None = None) -> EpisodeState:
-        """End the episode with a final answer; one that is over keeps its first end. Raises UnknownEpisode."""
-        return await self._state("POST", env, episode, "/finish", {"answer": answer})
+    async def finish(
+        self, env: str, episode: str, *, answer: str | None = None, success: bool | None = None
+    ) -> EpisodeState:
+        """End the episode with a final answer; one that is over keeps its first end.
+
+        Args:
+            env: the environment.
+            episode: one of its episodes.
+            answer: what the agent said last. A dream's language model judges it; otherwise it has no reward.
+            success: the caller's own verdict, where it has one.
+
+        Raises:
+            UnknownEpisode: there is no such episode.
+            EnvironmentUnavailable: the judge gave no verdict; the episode still runs and may be finished again.
+        """
+        return await self._state("POST", env, episode, "/finish", {"answer": answer, "success": success})
 
     async def delete(self, env: str, episode: str) -> None:
         """End the episode and forget it; what was played stays in the buffer. Raises UnknownEpisode."""

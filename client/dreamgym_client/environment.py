@@ -158,6 +158,11 @@ class RemoteEnvironment:
         marked = mcp_param_headers(x_mcp_header_map(schema), action.arguments) if schema else {}
         return {"Mcp-Name": encode_header_value(action.name), **marked}
 
+    def _authorization(self) -> dict[str, str]:
+        """The episode's own token, where the server gave one: it opens no more than this agent needs."""
+        token = self._started.token if self._started is not None else None
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
     async def _ask(self, method: str, params: JsonObject, headers: dict[str, str] | None = None) -> JsonObject:
         """One request of the protocol; its result."""
         message = {
@@ -176,6 +181,7 @@ class RemoteEnvironment:
                     "Accept": "application/json, text/event-stream",
                     "Mcp-Protocol-Version": PROTOCOL_VERSION,
                     "Mcp-Method": method,
+                    **self._authorization(),
                     **(headers or {}),
                 },
             )

@@ -5,6 +5,7 @@ Writes are optimistic: a step is appended only on top of the version it was comp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -49,10 +50,21 @@ class EpisodeStore(Protocol):
     async def load(self, episode_id: str) -> Episode:
         """The episode as it stands. Raises UnknownEpisode."""
 
+    async def is_current(self, episode: Episode) -> bool:
+        """Nobody has added a step to the episode or ended it since it was read."""
+
     async def append(
-        self, episode_id: str, transition: Transition, *, version: int, stop_reason: StopReason | None = None
+        self,
+        episode_id: str,
+        transition: Transition,
+        *,
+        version: int,
+        stop_reason: StopReason | None = None,
+        undelivered: bool = False,
     ) -> None:
         """Add a step on top of `version` steps, ending the episode where `stop_reason` is given.
+
+        Its answer counts as delivered unless `undelivered` says that its client has gone.
 
         Raises:
             StaleEpisode: the episode has another number of steps by now, or is over.
@@ -70,11 +82,22 @@ class EpisodeStore(Protocol):
         answer: str | None = None,
         final_reward: float | None = None,
         error: str | None = None,
+        version: int | None = None,
     ) -> Episode:
-        """End the episode; one that is over keeps its first end. Returns it as it stands."""
+        """End the episode; one that is over keeps its first end. Returns it as it stands.
+
+        Raises:
+            StaleEpisode: it runs and has not `version` steps, where that is given.
+        """
 
     async def delete(self, episode_id: str) -> None:
         """Forget the episode. Raises UnknownEpisode."""
+
+    async def running(self, now: datetime) -> int:
+        """How many episodes run and are not expired."""
+
+    async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the given episodes that are over or forgotten."""
 
     async def expired(self, now: datetime) -> tuple[Episode, ...]:
         """Running episodes whose time is over."""

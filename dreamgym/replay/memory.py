@@ -262,8 +262,19 @@ class MemoryEpisodeStore:
             raise UnknownEpisode(episode_id)
         return self._episodes[episode_id]
 
+    async def is_current(self, episode: Episode) -> bool:
+        """Nobody has added a step to the episode or ended it since it was read."""
+        stored = self._episodes.get(episode.id)
+        return stored is not None and (stored.version, stored.stop_reason) == (episode.version, episode.stop_reason)
+
     async def append(
-        self, episode_id: str, transition: Transition, *, version: int, stop_reason: StopReason | None = None
+        self,
+        episode_id: str,
+        transition: Transition,
+        *,
+        version: int,
+        stop_reason: StopReason | None = None,
+        undelivered: bool = False,
     ) -> None:
         """Add a step on top of `version` steps."""
         check_storable(transition, f"step {version} of episode {episode_id!r}")
@@ -271,7 +282,7 @@ class MemoryEpisodeStore:
         if episode.version != version or episode.stop_reason is not None:
             raise StaleEpisode(stale(episode, version))
         transitions = (*episode.transitions, transition)
-        self._update(episode, transitions=transitions, stop_reason=stop_reason, undelivered=False)
+        self._update(episode, transitions=transitions, stop_reason=stop_reason, undelivered=undelivered)
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
         """Note whether the answer of step `version` reached its client."""
@@ -287,11 +298,14 @@ class MemoryEpisodeStore:
         answer: str | None = None,
         final_reward: float | None = None,
         error: str | None = None,
+        version: int | None = None,
     ) -> Episode:
         """End the episode; one that is over keeps its first end."""
         episode = await self.load(episode_id)
         if episode.stop_reason is not None:
             return episode
+        if version is not None and version != episode.version:
+            raise StaleEpisode(stale(episode, version))
         return self._update(episode, stop_reason=stop_reason, answer=answer, final_reward=final_reward, error=error)
 
     async def delete(self, episode_id: str) -> None:
@@ -299,6 +313,16 @@ class MemoryEpisodeStore:
         await self.load(episode_id)
         del self._episodes[episode_id]
         self._keys = {key: value for key, value in self._keys.items() if value != episode_id}
+
+    async def running(self, now: datetime) -> int:
+        """How many episodes run and are not expired."""
+        episodes = self._episodes.values()
+        return sum(episode.stop_reason is None and episode.expires_at > now for episode in episodes)
+
+    async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the given episodes that are over or forgotten."""
+        found = {name: self._episodes.get(name) for name in episode_ids}
+        return frozenset(name for name, episode in found.items() if episode is None or episode.stop_reason is not None)
 
     async def expired(self, now: datetime) -> tuple[Episode, ...]:
         """Running episodes whose time is over."""

@@ -7,6 +7,7 @@ may lose the last half second of running episodes, a crash of our server loses n
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 
 import psycopg
@@ -79,15 +80,35 @@ class PostgresEpisodeStore:
             raise UnknownEpisode(episode_id)
         return found[0]
 
+    async def is_current(self, episode: Episode) -> bool:
+        """Nobody has added a step to the episode or ended it since it was read."""
+        rows = await self._database.fetch(
+            "SELECT 1 FROM episodes WHERE id = %(id)s AND version = %(version)s "
+            "AND stop_reason IS NOT DISTINCT FROM %(stop_reason)s",
+            {
+                "id": episode.id,
+                "version": episode.version,
+                "stop_reason": episode.stop_reason and episode.stop_reason.value,
+            },
+        )
+        return bool(rows)
+
     async def append(
-        self, episode_id: str, transition: Transition, *, version: int, stop_reason: StopReason | None = None
+        self,
+        episode_id: str,
+        transition: Transition,
+        *,
+        version: int,
+        stop_reason: StopReason | None = None,
+        undelivered: bool = False,
     ) -> None:
         """Add a step on top of `version` steps."""
         check_storable(transition, f"step {version} of episode {episode_id!r}")
         rows, retried = await self._database.attempt(
             f"""
             WITH moved AS (
-              UPDATE episodes SET version = version + 1, stop_reason = %(stop_reason)s, undelivered = false
+              UPDATE episodes
+              SET version = version + 1, stop_reason = %(stop_reason)s, undelivered = %(undelivered)s
               WHERE id = %(id)s AND version = %(version)s AND stop_reason IS NULL AND {NO_WAIT}
               RETURNING id
             )
@@ -97,6 +118,7 @@ class PostgresEpisodeStore:
                 "id": episode_id,
                 "version": version,
                 "stop_reason": stop_reason and stop_reason.value,
+                "undelivered": undelivered,
                 "body": transition.model_dump_json(),
             },
         )
@@ -123,21 +145,27 @@ class PostgresEpisodeStore:
         answer: str | None = None,
         final_reward: float | None = None,
         error: str | None = None,
+        version: int | None = None,
     ) -> Episode:
         """End the episode; one that is over keeps its first end."""
         await self._database.fetch(
             "UPDATE episodes SET stop_reason = %(stop_reason)s, answer = %(answer)s, "
             "final_reward = %(final_reward)s::float8, error = %(error)s "
-            f"WHERE id = %(id)s AND stop_reason IS NULL AND {NO_WAIT}",
+            "WHERE id = %(id)s AND stop_reason IS NULL AND version = coalesce(%(version)s::int, version) "
+            f"AND {NO_WAIT}",
             {
                 "id": episode_id,
+                "version": version,
                 "stop_reason": stop_reason.value,
                 "answer": answer,
                 "final_reward": final_reward,
                 "error": error,
             },
         )
-        return await self.load(episode_id)
+        episode = await self.load(episode_id)
+        if version is not None and episode.stop_reason is None:
+            raise StaleEpisode(stale(episode, version))
+        return episode
 
     async def delete(self, episode_id: str) -> None:
         """Forget the episode."""
@@ -145,6 +173,20 @@ class PostgresEpisodeStore:
             cursor = await connection.execute("DELETE FROM episodes WHERE id = %s", [episode_id])
         if cursor.rowcount == 0:
             raise UnknownEpisode(episode_id)
+
+    async def running(self, now: datetime) -> int:
+        """How many episodes run and are not expired."""
+        counted = "SELECT count(*) FROM episodes WHERE stop_reason IS NULL AND expires_at > %(now)s"
+        return int((await self._database.fetch(counted, {"now": now}))[0][0])
+
+    async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the given episodes that are over or forgotten."""
+        if not episode_ids:
+            return frozenset()
+        rows = await self._database.fetch(
+            "SELECT id FROM episodes WHERE id = ANY(%(ids)s) AND stop_reason IS NULL", {"ids": list(episode_ids)}
+        )
+        return frozenset(episode_ids) - {str(name) for (name,) in rows}
 
     async def expired(self, now: datetime) -> tuple[Episode, ...]:
         """Running episodes whose time is over."""

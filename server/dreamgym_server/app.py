@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from dreamgym.errors import DreamGymError
-from dreamgym_server.auth import Guard
+from dreamgym_server.auth import Guard, Keys
 from dreamgym_server.control import TrainerDoor, refuse
 from dreamgym_server.episodes import Episodes
 from dreamgym_server.mcp import AgentDoor
@@ -22,6 +22,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], hides_reward: bool) -> Starlette:
     """Both doors over the same episodes."""
     agents = AgentDoor(episodes, hides_reward=hides_reward)
+    keys = Keys(token) if token else None
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -34,11 +35,11 @@ def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], h
             Route("/envs/{env}/mcp", agents),
             Mount(
                 "/",
-                routes=TrainerDoor(episodes).routes(),
+                routes=TrainerDoor(episodes, keys).routes(),
                 middleware=[Middleware(RequestBodyLimitMiddleware, MAX_BODY_BYTES)],
             ),
         ],
-        middleware=[Middleware(Guard, token=token, hosts=hosts)],
+        middleware=[Middleware(Guard, keys=keys, hosts=hosts)],
         exception_handlers={DreamGymError: refuse},
         lifespan=lifespan,
     )

@@ -1,14 +1,17 @@
-"""Who may come in: the bearer token, and the Host and Origin checks against DNS rebinding.
+"""Who may come in: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
-One ASGI wrapper around everything, the agents' door included; only `/healthz` needs no token.
-An episode's id is no secret that protects it: where agents are not trusted, give them a proxy that holds the token.
+One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` needs no token. The
+server's token opens every door. An episode's token opens that episode's MCP URL alone; it follows from the server's
+token, so nothing is stored and every replica of the same token knows it. An episode's id is no secret.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import ipaddress
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,23 +25,46 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 
 
+_EPISODE = re.compile(r"/envs/[^/]+/episodes/([^/]+)/mcp")
+
+
+class Keys:
+    """The server's token and those that follow from it."""
+
+    def __init__(self, token: str) -> None:
+        self._server = f"Bearer {token}".encode()
+        self._key = hmac.digest(token.encode(), b"dreamgym episode tokens", "sha256")
+
+    def episode_token(self, episode: str) -> str:
+        """The token of one episode's MCP URL."""
+        signature = hmac.digest(self._key, episode.encode("utf-8", "surrogatepass"), "sha256")
+        return base64.urlsafe_b64encode(signature).decode().rstrip("=")
+
+    def open(self, path: str, given: bytes) -> bool:
+        """Whether an Authorization header opens this path."""
+        if hmac.compare_digest(given, self._server):
+            return True
+        episode = _EPISODE.fullmatch(path)
+        return episode is not None and hmac.compare_digest(given, f"Bearer {self.episode_token(episode[1])}".encode())
+
+
 class Guard:
     """Refuses a request before anything looks at it.
 
     Args:
         app: what is guarded.
-        token: the bearer token; None lets everyone in.
+        keys: what opens which door; None lets everyone in.
         hosts: host names that requests may be addressed to, any port; `*` allows all.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, *, keys: Keys | None, hosts: Iterable[str]) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode() if token else None
+        self._keys = keys
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        refusal = None if scope["type"] == "lifespan" else self._refusal(scope)
         await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -50,12 +76,12 @@ class Guard:
             origin = headers.get("origin")
             if origin is not None and _name(origin.partition("://")[2]) not in self._hosts:
                 return JSONResponse({"error": f"origin {origin!r} is not allowed: start with --allowed-host"}, 403)
-        if self._expected is not None and scope["path"] != "/healthz":
-            given = headers.get("authorization", "").encode()
-            if not hmac.compare_digest(given, self._expected):
-                challenge = {"WWW-Authenticate": "Bearer"}
-                return JSONResponse({"error": "expected the server's bearer token"}, 401, challenge)
-        return None
+        if self._keys is None or scope["path"] == "/healthz":
+            return None
+        if self._keys.open(scope["path"], headers.get("authorization", "").encode()):
+            return None
+        expected = "expected the server's bearer token, or at an episode's MCP URL the episode's own"
+        return JSONResponse({"error": expected}, 401, {"WWW-Authenticate": "Bearer"})
 
 
 def read_token(file: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The trainer's door: create, read, finish and watch episodes. No agent is ever given these URLs.
+"""The trainer's door: create, fork, read, finish and watch episodes. No agent is ever given these URLs.
 
 What it says of a finished episode is the whole trajectory, provenance included; rewards here are authoritative.
 """
@@ -28,24 +28,22 @@ from dreamgym.errors import (
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason
 from dreamgym_server.archive import trajectory_of
-from dreamgym_server.episodes import Episodes, NewEpisode, TooManyEpisodes
+from dreamgym_server.auth import Keys
+from dreamgym_server.episodes import Episodes
+from dreamgym_server.orders import FinalAnswer, Fork, NewEpisode, TooManyEpisodes
+from dreamgym_server.worlds import WorldChanged
 
 WATCH_INTERVAL_S = 0.5
 
 Body = TypeVar("Body", bound=Frozen)
 
 
-class FinalAnswer(Frozen):
-    """What an agent said last, where it was no tool call."""
-
-    answer: str | None = None
-
-
 class TrainerDoor:
     """The routes below `/envs`, except the agents'."""
 
-    def __init__(self, episodes: Episodes) -> None:
+    def __init__(self, episodes: Episodes, keys: Keys | None = None) -> None:
         self._episodes = episodes
+        self._keys = keys
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -56,6 +54,7 @@ class TrainerDoor:
             Route("/envs/{env}/episodes", self._create, methods=["POST"]),
             Route(episode, self._read, methods=["GET"]),
             Route(episode, self._delete, methods=["DELETE"]),
+            Route(f"{episode}/fork", self._fork, methods=["POST"]),
             Route(f"{episode}/finish", self._finish, methods=["POST"]),
             Route(f"{episode}/events", self._events, methods=["GET"]),
         ]
@@ -83,13 +82,22 @@ class TrainerDoor:
     async def _create(self, request: Request) -> Response:
         env = request.path_params["env"]
         self._episodes.world(env)
-        episode = await self._episodes.create(env, _parsed(NewEpisode, await request.body()))
+        return self._started(request, await self._episodes.create(env, _parsed(NewEpisode, await request.body())))
+
+    async def _fork(self, request: Request) -> Response:
+        return self._started(request, await self._episodes.fork(*_path(request), _parsed(Fork, await request.body())))
+
+    def _started(self, request: Request, episode: Episode) -> Response:
+        last = episode.transitions[-1].result if episode.transitions else episode.initial
+        path = f"/envs/{episode.env}/episodes/{episode.id}/mcp"
+        token = {"token": self._keys.episode_token(episode.id)} if self._keys else {}
         return JSONResponse(
             {
                 "episode": episode.id,
-                "mcp_url": f"{request.url.scheme}://{request.url.netloc}/envs/{env}/episodes/{episode.id}/mcp",
+                "mcp_url": f"{request.url.scheme}://{request.url.netloc}{path}",
+                **token,
                 "task": episode.task.model_dump(mode="json"),
-                "observation": episode.initial.observation,
+                "observation": last.observation,
                 "expires_at": episode.expires_at.isoformat(),
             },
             status_code=201,
@@ -100,7 +108,7 @@ class TrainerDoor:
 
     async def _finish(self, request: Request) -> Response:
         final = _parsed(FinalAnswer, await request.body())
-        return self._state(await self._episodes.finish(*_path(request), answer=final.answer))
+        return self._state(await self._episodes.finish(*_path(request), answer=final.answer, success=final.success))
 
     async def _delete(self, request: Request) -> Response:
         await self._episodes.delete(*_path(request))
@@ -159,6 +167,7 @@ _STATUS = (
     (UnknownEpisode, HTTPStatus.NOT_FOUND),
     (TooManyEpisodes, HTTPStatus.TOO_MANY_REQUESTS),
     (InvalidInput, HTTPStatus.BAD_REQUEST),
+    (WorldChanged, HTTPStatus.CONFLICT),
     (EnvironmentUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (DreamGymError, HTTPStatus.CONFLICT),

@@ -1,7 +1,9 @@
 """Running episodes: one step at a time each, stored before it is answered, resumable anywhere.
 
 The episode store is the truth; what this process holds is a cache. A step is computed with no transaction open and
-appended on top of the version it was computed from: where another process was faster, it is computed anew.
+appended on top of the version it was computed from: where another process was faster, it is computed anew, unless its
+client has left meanwhile: the other process has then answered the resend. An episode that two processes serve is looked
+up before each step, so that no model is asked for nothing.
 A step that has begun runs to its end even when its client leaves; `call` says who then gets the answer.
 """
 
@@ -12,16 +14,12 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-
-from pydantic import Field
 
 from dreamgym.environment import Environment
 from dreamgym.errors import (
     DreamGymError,
     EnvironmentUnavailable,
-    InvalidInput,
     StaleEpisode,
     UnknownEpisode,
     UnknownName,
@@ -29,10 +27,13 @@ from dreamgym.errors import (
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.tools import Tools
-from dreamgym.types import Frozen, StepResult, StopReason, Task, ToolCall
+from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
-from dreamgym_server.live import Answer, Call, Client, Live, ended
+from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of
+from dreamgym_server.orders import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
 from dreamgym_server.worlds import WorldChanged, Worlds
+
+__all__ = ["GONE", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,33 +41,8 @@ UNAVAILABLE = "The environment is currently unavailable and the call had no effe
 GONE = "The environment is unavailable. The session has ended."
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of one server process."""
-
-    open_episodes: int = 4096
-    episode_s: float = 3600.0
-    """An episode that is not over by then is closed."""
-    step_s: float = 300.0
-    failures: int = 3
-    """Failed steps in a row that end an episode."""
-    sweep_s: float = 30.0
-
-
-class TooManyEpisodes(InvalidInput):
-    """The server holds as many open episodes as it may."""
-
-
-class NewEpisode(Frozen):
-    """What a trainer asks for."""
-
-    task_id: str | None = None
-    task: Task | None = None
-    seed: int = 0
-    max_steps: int | None = Field(default=None, ge=1)
-    group: str | None = None
-    idempotency_key: str | None = None
-    policy_version: int | None = None
+ATTEMPTS = 8
+"""Processes that serve parallel calls of one episode overtake each other this often before a step fails."""
 
 
 class Episodes:
@@ -97,31 +73,53 @@ class Episodes:
     async def create(self, env: str, order: NewEpisode, *, episode_id: str | None = None) -> Episode:
         """Start an episode, or return the one that an earlier call with the same idempotency key started."""
         world = self.world(env)
-        if len(self._live) >= self._limits.open_episodes:
-            raise TooManyEpisodes(f"{len(self._live)} episodes are open: finish or delete some, or try again later")
-        task = await self._task(world, order)
+        await self._check_room()
+        task = await chosen_task(world.spec, self._buffer, order)
+        max_steps = steps_allowed(world.spec, order, self._limits)
         identity = episode_id or secrets.token_hex(16)
         environment = world.create(identity)
         try:
-            episode = Episode(
-                id=identity,
-                env=env,
-                task=task,
-                seed=order.seed,
-                max_steps=order.max_steps or world.spec.max_steps,
-                group=order.group,
-                initial=await environment.reset(task, seed=order.seed),
-                policy_version=order.policy_version,
-                expires_at=datetime.now(UTC) + timedelta(seconds=self._limits.episode_s),
-            )
-            stored = await self._store.create(episode, idempotency_key=order.idempotency_key)
+            async with self._in_time():
+                initial = await environment.reset(task, seed=order.seed)
         except BaseException:
             await environment.close()
             raise
-        if stored.id != identity:
+        episode = Episode(
+            id=identity,
+            env=env,
+            task=task,
+            seed=order.seed,
+            max_steps=max_steps,
+            group=order.group,
+            initial=initial,
+            policy_version=order.policy_version,
+            expires_at=self._expiry(),
+        )
+        return await self._start(episode, environment, order.idempotency_key)
+
+    async def fork(self, env: str, episode_id: str, order: Fork) -> Episode:
+        """Start an episode that begins with the first steps of another, running or over.
+
+        Raises:
+            UnknownEpisode: there is no such episode in this environment.
+            InvalidInput: it has not that many steps, or was over by then.
+            WorldChanged: a real world does not come back the same when its steps are played again.
+        """
+        await self._check_room()
+        begun = first_steps(await self.read(env, episode_id), order.step)
+        episode = begun.model_copy(update={"id": secrets.token_hex(16), "expires_at": self._expiry()})
+        return await self._start(episode, await self._restored(episode), order.idempotency_key)
+
+    async def _start(self, episode: Episode, environment: Environment, idempotency_key: str | None) -> Episode:
+        try:
+            stored = await self._store.create(episode, idempotency_key=idempotency_key)
+        except BaseException:
+            await environment.close()
+            raise
+        if stored.id != episode.id:
             await environment.close()
             return stored
-        self._live[identity] = Live(stored, environment)
+        self._live[stored.id] = Live(stored, environment)
         return stored
 
     async def call(
@@ -160,15 +158,37 @@ class Episodes:
         return episode
 
     async def finish(
-        self, env: str, episode_id: str, reason: StopReason = StopReason.FINISHED, answer: str | None = None
+        self,
+        env: str,
+        episode_id: str,
+        reason: StopReason = StopReason.FINISHED,
+        *,
+        answer: str | None = None,
+        success: bool | None = None,
     ) -> Episode:
-        """End the episode after the step under way; one that is over keeps its first end."""
+        """End the episode after the step under way; one that is over keeps its first end.
+
+        A final answer is rewarded by `success` where the caller knows, else by the world's judge, else not at all.
+
+        Raises:
+            PredictionError: the judge gave no verdict; the episode goes on, and may be finished again.
+        """
         live = await self._find(env, episode_id)
         async with live.lock:
-            if live.episode.stop_reason is None:
-                reward = 0.0 if reason is StopReason.FINISHED else None
-                await self._finish(live, reason, answer=answer, final_reward=reward)
+            while live.episode.stop_reason is None:
+                reward = await self._judged(live.episode, answer, success)
+                judged = None if reward is None else live.episode.version
+                try:
+                    await self._finish(live, reason, answer=answer, final_reward=reward, version=judged)
+                except StaleEpisode:  # the verdict was on fewer steps than there are
+                    await self._reload(live)
             return live.episode
+
+    async def _judged(self, episode: Episode, answer: str | None, success: bool | None) -> float | None:
+        if success is None and answer is not None:
+            async with self._in_time():
+                success = await self.worlds[episode.env].judge(episode, answer)
+        return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:
         """End the episode and forget it; what was played is in the buffer."""
@@ -176,12 +196,16 @@ class Episodes:
         await self._store.delete(episode_id)
 
     async def sweep(self, now: datetime) -> int:
-        """Close the episodes whose time is over, and say how many."""
+        """Close the episodes whose time is over, and say how many; let go of those that ended in another process."""
         expired = await self._store.expired(now)
         ours = [episode for episode in expired if episode.env in self.worlds]
         for episode in ours:
             with suppress(UnknownEpisode):  # deleted meanwhile
                 await self.finish(episode.env, episode.id, StopReason.CLOSED)
+        idle = [name for name, live in self._live.items() if not live.calls and not live.lock.locked()]
+        for name in await self._store.ended(idle):
+            if live := self._live.pop(name, None):
+                await self._release(live)
         return len(ours)
 
     @asynccontextmanager
@@ -199,7 +223,7 @@ class Episodes:
             await asyncio.gather(*background, *self._closing, return_exceptions=True)
             for live in self._live.values():
                 if live.environment is not None:
-                    await _close(live.environment)
+                    await close(live.environment)
             self._live.clear()
 
     async def _sweep_forever(self) -> None:
@@ -210,24 +234,22 @@ class Episodes:
             except DreamGymError as error:
                 logger.warning("expired episodes could not be closed: %s", error)
 
-    async def _task(self, world: Worlds, order: NewEpisode) -> Task:
-        env = world.spec.name
-        if order.task is not None:
-            if order.task_id not in {None, order.task.id}:
-                raise InvalidInput("give either task_id or task, not both")
-            if order.task.env != env:
-                raise InvalidInput(f"task {order.task.id!r} is one of {order.task.env!r}, not of {env!r}")
-            return order.task
-        known = {task.id: task for task in world.spec.tasks}
-        if order.task_id not in known:
-            known |= {task.id: task for task in await self._buffer.tasks(env)}
-        if order.task_id is None:
-            if not known:
-                raise InvalidInput(f"environment {env!r} has no task of its own: give one as 'task'")
-            return next(iter(known.values()))
-        if order.task_id not in known:
-            raise UnknownName("task", order.task_id, list(known)[:20], f"{len(known)} in all")
-        return known[order.task_id]
+    async def _check_room(self) -> None:
+        running = await self._store.running(datetime.now(UTC))
+        if running >= self._limits.open_episodes:
+            raise TooManyEpisodes(f"{running} episodes are open: finish or delete some, or try again later")
+
+    def _expiry(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._limits.episode_s)
+
+    @asynccontextmanager
+    async def _in_time(self, steps: int = 1) -> AsyncIterator[None]:
+        limit_s = self._limits.step_s * steps
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError:
+            raise EnvironmentUnavailable(f"no answer within {limit_s:g} s") from None
 
     async def _find(self, env: str, episode_id: str) -> Live:
         live = self._live.get(episode_id)
@@ -236,7 +258,7 @@ class Episodes:
             if episode.stop_reason is not None:
                 live = Live(episode)
             else:
-                live = self._live.setdefault(episode_id, Live(episode))
+                live = self._live.setdefault(episode_id, Live(episode, is_shared=True))
         if live.episode.env != env:
             raise UnknownEpisode(episode_id)
         return live
@@ -244,63 +266,80 @@ class Episodes:
     async def _serve(self, live: Live, action: ToolCall, key: str, call: Call) -> Answer:
         async with live.lock:
             try:
-                if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
-                    return await self._redeliver(live)
-                answer = await self._step(live, action, key)
-                if not answer.uncounted and await call.abandoned():
-                    await self._mark(live, undelivered=True)
-                return answer
-            finally:
-                if live.calls.get(key) is call:
-                    del live.calls[key]
-
-    async def _step(self, live: Live, action: ToolCall, key: str) -> Answer:
-        tools = self._tools[live.episode.env]
-        for _ in range(3):
-            if live.episode.stop_reason is not None:
-                return ended(live.episode)
-            if refusal := tools.refusal(action, key):
-                return Answer.refusal(refusal, live.episode.version, "refused")
-            try:
-                return await self._advance(live, action)
-            except StaleEpisode:
-                await self._release(live)
-                live.episode = await self._store.load(live.episode.id)
+                return await self._step(live, action, key, call)
+            except UnknownEpisode:  # deleted by another process
+                self._live.pop(live.episode.id, None)
+                raise
             except DreamGymError as error:
                 return await self._failed(live, str(error), for_good=isinstance(error, WorldChanged))
             except Exception as error:  # whatever an environment or a model throws must not reach the agent
                 logger.exception("episode %s: a step failed", live.episode.id)
                 return await self._failed(live, f"{type(error).__name__}: {error}")
-        return await self._failed(live, "other processes kept changing the episode")
+            finally:
+                if live.calls.get(key) is call:
+                    del live.calls[key]
 
-    async def _advance(self, live: Live, action: ToolCall) -> Answer:
+    async def _step(self, live: Live, action: ToolCall, key: str, call: Call) -> Answer:
+        for _ in range(ATTEMPTS):
+            if live.is_shared and not await self._store.is_current(live.episode):
+                await self._reload(live)
+            if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
+                return await self._redeliver(live)
+            if live.episode.stop_reason is None and live.episode.expires_at <= datetime.now(UTC):
+                await self._finish(live, StopReason.CLOSED)
+            if live.episode.stop_reason is not None:
+                return ended(live.episode)
+            if refusal := self._tools[live.episode.env].refusal(action, key):
+                return Answer.refusal(refusal, live.episode.version, "refused")
+            try:
+                return await self._advance(live, action, call)
+            except StaleEpisode:
+                await self._reload(live)
+                if await call.abandoned():  # the resend was answered by the process that was faster
+                    return Answer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
+        raise EnvironmentUnavailable("other processes kept changing the episode")
+
+    async def _advance(self, live: Live, action: ToolCall, call: Call) -> Answer:
         episode, world = live.episode, self.worlds[live.episode.env]
         if live.environment is None:
-            live.environment = await world.restore(episode)
-        try:
-            async with asyncio.timeout(self._limits.step_s):
-                result = await live.environment.step(action)
-        except TimeoutError:
-            raise EnvironmentUnavailable(f"no answer within {self._limits.step_s:g} s") from None
-        if violation := self._tools[episode.env].violation(action.name, result):
-            raise EnvironmentUnavailable(violation)
+            live.environment = await self._restored(episode)
+        async with self._in_time():
+            result = await live.environment.step(action)
+        self._check(world, action, result)
         transition = world.transition(live.environment, episode, action, result)
         if episode.version + 1 >= episode.max_steps and not result.done:
             result = result.model_copy(update={"truncated": True})
             transition = transition.model_copy(update={"result": result})
-        stop_reason = _stop_reason(result)
-        await self._store.append(episode.id, transition, version=episode.version, stop_reason=stop_reason)
-        live.failures = 0
-        live.episode = episode.model_copy(
-            update={
-                "transitions": (*episode.transitions, transition),
-                "undelivered": False,
-                "stop_reason": stop_reason,
-            }
+        reason, undelivered = stop_reason_of(result), await call.abandoned()
+        await self._store.append(
+            episode.id, transition, version=episode.version, stop_reason=reason, undelivered=undelivered
         )
-        if stop_reason is not None:
+        live.failures = 0
+        changes = {"undelivered": undelivered, "stop_reason": reason}
+        live.episode = episode.model_copy(update={"transitions": (*episode.transitions, transition), **changes})
+        if reason is not None:
             await self._retire(live)
+        if await call.abandoned() is not undelivered:
+            await self._mark(live, undelivered=not undelivered)
         return Answer(result, live.episode.version)
+
+    def _check(self, world: Worlds, action: ToolCall, result: StepResult) -> None:
+        """Refuse an answer that cannot be one. Raises EnvironmentUnavailable."""
+        if violation := self._tools[world.spec.name].violation(action.name, result):
+            raise EnvironmentUnavailable(violation)
+        most = self._limits.observation_characters
+        if world.source is Source.SYNTHETIC and len(result.observation) > most:
+            raise EnvironmentUnavailable(f"a simulated answer of {len(result.observation)} characters: at most {most}")
+
+    async def _restored(self, episode: Episode) -> Environment:
+        async with self._in_time(1 + episode.version):
+            return await self.worlds[episode.env].restore(episode)
+
+    async def _reload(self, live: Live) -> None:
+        """Another process has changed the episode, so the world here is of the past."""
+        live.is_shared = True
+        await self._release(live)
+        live.episode = await self._store.load(live.episode.id)
 
     async def _failed(self, live: Live, reason: str, *, for_good: bool = False) -> Answer:
         """The step did not happen; what the world did meanwhile is forgotten."""
@@ -334,9 +373,10 @@ class Episodes:
         answer: str | None = None,
         final_reward: float | None = None,
         error: str | None = None,
+        version: int | None = None,
     ) -> None:
         live.episode = await self._store.finish(
-            live.episode.id, reason, answer=answer, final_reward=final_reward, error=error
+            live.episode.id, reason, answer=answer, final_reward=final_reward, error=error, version=version
         )
         await self._retire(live)
 
@@ -350,20 +390,7 @@ class Episodes:
     async def _release(self, live: Live) -> None:
         """Close the world in the background: a real one may take its time."""
         if live.environment is not None:
-            closing = asyncio.create_task(_close(live.environment))
+            closing = asyncio.create_task(close(live.environment))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             live.environment = None
-
-
-def _stop_reason(result: StepResult) -> StopReason | None:
-    if result.terminated:
-        return StopReason.TERMINATED
-    return StopReason.MAX_STEPS if result.truncated else None
-
-
-async def _close(environment: Environment) -> None:
-    try:
-        await environment.close()
-    except Exception:  # a world that cannot be closed must not take the next episode with it
-        logger.exception("an environment could not be closed")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dreamgym.environment import Environment
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import StepResult, StopReason
+
+logger = logging.getLogger(__name__)
 
 
 class Client(Protocol):
@@ -72,6 +75,23 @@ class Live:
     """By canonical action; the newest of several identical ones."""
     failures: int = 0
     """In a row."""
+    is_shared: bool = False
+    """Another process has served it too: what we hold may be old."""
+
+
+def stop_reason_of(result: StepResult) -> StopReason | None:
+    """Why the episode ends with this step, None where it goes on."""
+    if result.terminated:
+        return StopReason.TERMINATED
+    return StopReason.MAX_STEPS if result.truncated else None
+
+
+async def close(environment: Environment) -> None:
+    """Close a world that is not needed any more."""
+    try:
+        await environment.close()
+    except Exception:  # a world that cannot be closed must not take the next episode with it
+        logger.exception("an environment could not be closed")
 
 
 def ended(episode: Episode) -> Answer:

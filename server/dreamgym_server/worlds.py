@@ -12,7 +12,7 @@ from typing import Protocol
 from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.experience.model import ExperienceModel
+from dreamgym.experience.model import ExperienceModel, Judge
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
@@ -48,6 +48,13 @@ class Worlds(Protocol):
     ) -> Transition:
         """What is remembered of the step that `environment` has just taken."""
 
+    async def judge(self, episode: Episode, answer: str) -> bool | None:
+        """Whether the steps and the final answer accomplish the task; None where nobody here can tell.
+
+        Raises:
+            PredictionError: whoever can tell gave no usable verdict.
+        """
+
 
 class DreamWorlds:
     """Simulated worlds of one environment; `knows_history=False` is the ablation of DreamEnvironment."""
@@ -80,6 +87,12 @@ class DreamWorlds:
         """The dream remembers its own steps, with the reasoning behind them."""
         assert isinstance(environment, DreamEnvironment)
         return environment.transitions[-1]
+
+    async def judge(self, episode: Episode, answer: str) -> bool | None:
+        """The experience model's verdict, where it is a judge."""
+        if not isinstance(self._model, Judge):
+            return None
+        return await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
 
 
 class RealWorlds:
@@ -116,6 +129,10 @@ class RealWorlds:
         return Transition(
             state=last, action=action, result=result, next_state=result.state, provenance=Provenance(tier=Tier.REAL)
         )
+
+    async def judge(self, episode: Episode, answer: str) -> bool | None:
+        """Reality rewards steps; what an answer is worth only the caller can know."""
+        return None
 
 
 def _same(episode: Episode, step: int, stored: StepResult, replayed: StepResult) -> None:

@@ -79,6 +79,45 @@ async def test_an_undelivered_answer_is_remembered_until_the_next_step(episodes:
     assert not (await episodes.load("first")).undelivered
 
 
+async def test_a_step_whose_client_has_gone_is_stored_as_undelivered(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    await episodes.append("first", STEP, version=0, undelivered=True)
+    assert (await episodes.load("first")).undelivered
+
+
+async def test_an_episode_is_current_until_someone_adds_a_step_or_ends_it(episodes: EpisodeStore) -> None:
+    made = await episodes.create(episode())
+    assert await episodes.is_current(made)
+    await episodes.append("first", STEP, version=0)
+    assert not await episodes.is_current(made)
+    longer = await episodes.load("first")
+    assert await episodes.is_current(longer)
+    ended = await episodes.finish("first", StopReason.FINISHED)
+    assert [await episodes.is_current(known) for known in (longer, ended)] == [False, True]
+    await episodes.delete("first")
+    assert not await episodes.is_current(ended)
+
+
+async def test_a_verdict_on_fewer_steps_than_there_are_ends_nothing(episodes: EpisodeStore) -> None:
+    await episodes.create(episode())
+    await episodes.append("first", STEP, version=0)
+    with pytest.raises(StaleEpisode, match="has 1 steps, not 0"):
+        await episodes.finish("first", StopReason.FINISHED, final_reward=1.0, version=0)
+    assert (await episodes.load("first")).stop_reason is None
+    ended = await episodes.finish("first", StopReason.FINISHED, final_reward=1.0, version=1)
+    assert ended.final_reward == 1.0
+    assert await episodes.finish("first", StopReason.FINISHED, version=0) == ended
+
+
+async def test_the_running_are_counted_and_the_ended_are_told(episodes: EpisodeStore) -> None:
+    for name in ("runs", "over", "late"):
+        await episodes.create(episode(name, expires_at=NOW if name == "late" else NOW + timedelta(hours=1)))
+    await episodes.finish("over", StopReason.FINISHED)
+    assert await episodes.running(NOW) == 1
+    assert await episodes.ended(["runs", "over", "late", "never"]) == {"over", "never"}
+    assert await episodes.ended([]) == frozenset()
+
+
 async def test_the_first_end_stays(episodes: EpisodeStore) -> None:
     await episodes.create(episode())
     ended = await episodes.finish("first", StopReason.FINISHED, answer="done", final_reward=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -10,6 +11,8 @@ from dreamgym_server.auth import check_bind, read_token
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from server_stage import Stage
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from dreamgym.errors import InvalidInput
 
@@ -25,6 +28,60 @@ async def test_both_doors_want_the_token(stage: Stage, method: str, path: str, g
         answer = await http.request(method, path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def call(url: str, token: str) -> int:
+    """Status of a tool call with a bearer token."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+        return (await http.post(url, json=body, headers={"accept": "application/json"})).status_code
+
+
+@pytest.mark.anyio
+async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage) -> None:
+    async with stage.serve(token="secret") as (url, http):
+        known = {"Authorization": "Bearer secret"}
+        mine, other = [(await http.post("/envs/counter/episodes", json={}, headers=known)).json() for _ in range(2)]
+        agent = {"Authorization": f"Bearer {mine['token']}"}
+        assert mine["token"] != other["token"]
+        assert await call(mine["mcp_url"], mine["token"]) == 200
+        assert await call(mine["mcp_url"], "secret") == 200
+        assert await call(other["mcp_url"], mine["token"]) == 401
+        assert await call(f"{url}/envs/counter/mcp", mine["token"]) == 401
+        assert await call(mine["mcp_url"] + "%0A", mine["token"]) == 401
+        episode = f"/envs/counter/episodes/{mine['episode']}"
+        control = [("GET", "/envs"), ("POST", "/envs/counter/episodes"), ("GET", episode), ("DELETE", episode)]
+        control += [("POST", f"{episode}/{verb}") for verb in ("fork", "finish")] + [("GET", f"{episode}/events")]
+        for method, path in control:
+            assert (await http.request(method, path, headers=agent)).status_code == 401, path
+        assert (await stage.episodes.load(mine["episode"])).version == 2
+        assert (await stage.episodes.load(other["episode"])).version == 0
+
+
+@pytest.mark.anyio
+async def test_every_server_of_one_token_knows_an_episodes_token_and_no_other_does(stage: Stage) -> None:
+    async with stage.serve(token="secret") as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={}, headers={"Authorization": "Bearer secret"})).json()
+    path = urlsplit(made["mcp_url"]).path
+    async with stage.serve(token="secret") as (url, _):
+        assert await call(url + path, made["token"]) == 200
+    async with stage.serve(token="changed") as (url, _):
+        assert await call(url + path, made["token"]) == 401
+
+
+@pytest.mark.anyio
+async def test_a_server_without_a_token_gives_none(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        assert "token" not in (await http.post("/envs/counter/episodes", json={})).json()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Origin": "http://evil.example"}])
+async def test_a_websocket_is_guarded_like_a_request(stage: Stage, headers: dict[str, str]) -> None:
+    async with stage.serve(token="secret") as (url, _):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws{url.removeprefix('http')}/envs/counter/episodes/x/mcp", additional_headers=headers)
+    assert refused.value.response.status_code == (403 if "Origin" in headers else 401)
 
 
 @pytest.mark.anyio

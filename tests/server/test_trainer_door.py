@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from dreamgym_server.build import build
 from dreamgym_server.episodes import Limits
+from dreamgym_server.worlds import DreamWorlds
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec
 
 from dreamgym.errors import InvalidInput
+from dreamgym.experience.language import LanguageModel
+from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +30,77 @@ async def test_finishing_without_an_end_gives_no_reward_and_keeps_the_answer(sta
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 1."})).json()
     assert (state["stop_reason"], state["reward"], state["terminated"]) == ("finished", 0.0, False)
     assert state["trajectory"]["answer"] == "It is 1."
+    assert state["trajectory"]["final_reward"] is None
+
+
+def verdict(*, accomplished: bool) -> str:
+    return json.dumps({"reasoning": "seen", "accomplished": accomplished})
+
+
+def judged_by(stage: Stage, *script: str) -> DreamWorlds:
+    """A dream whose experience model answers from a script."""
+    return DreamWorlds(counter_spec(), LanguageModel(ScriptedLLM(script)), stage.buffer)
+
+
+@pytest.mark.parametrize(("accomplished", "reward"), [(True, 1.0), (False, 0.0)])
+async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
+    stage: Stage, accomplished: bool, reward: float
+) -> None:
+    async with stage.serve(judged_by(stage, verdict(accomplished=accomplished))) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 10."})).json()
+        again = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "No, 9."})).json()
+    trajectory = Trajectory.model_validate(state["trajectory"])
+    assert (trajectory.final_reward, trajectory.success, state["reward"]) == (reward, accomplished, reward)
+    assert again == state
+
+
+async def test_an_end_without_an_answer_is_judged_by_nobody(stage: Stage) -> None:
+    async with stage.serve(judged_by(stage)) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
+    assert (state["stop_reason"], state["trajectory"]["final_reward"]) == ("finished", None)
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+@pytest.mark.parametrize(("success", "reward"), [(True, 1.0), (False, 0.0)])
+async def test_a_caller_who_knows_the_outcome_decides_it(stage: Stage, kind: str, success: bool, reward: float) -> None:
+    world = judged_by(stage) if kind == "dream" else stage.real()
+    async with stage.serve(world) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        order = {"answer": "It is 10.", "success": success}
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json=order)).json()
+    assert state["trajectory"]["final_reward"] == reward
+
+
+async def test_a_judge_that_fails_leaves_the_episode_open_and_may_be_asked_again(stage: Stage) -> None:
+    world = judged_by(stage, "rubbish", "rubbish", verdict(accomplished=True))
+    async with stage.serve(world) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        path = f"{EPISODES}/{made['episode']}"
+        failed = await http.post(f"{path}/finish", json={"answer": "It is 10."})
+        between = (await http.get(path)).json()
+        state = (await http.post(f"{path}/finish", json={"answer": "It is 10."})).json()
+    assert (failed.status_code, between["stop_reason"], state["reward"]) == (503, None, 1.0)
+
+
+async def test_an_environment_without_a_task_has_an_open_one(stage: Stage) -> None:
+    async with stage.serve(stage.dream(counter_spec(tasks=[]))) as (_, http):
+        made = [(await http.post(EPISODES, json=order)).json() for order in ({}, {"task_id": "open"})]
+        unknown = await http.post(EPISODES, json={"task_id": "nope"})
+        await http.post(f"{EPISODES}/{made[0]['episode']}/finish")
+    assert [(one["task"]["id"], one["task"]["instruction"], one["task"]["env"]) for one in made] == [
+        ("open", "", "counter")
+    ] * 2
+    assert (unknown.status_code, unknown.json()["error"]) == (404, "unknown task 'nope': there is none. 0 in all")
+
+
+async def test_a_task_that_was_added_later_comes_before_the_open_one(stage: Stage) -> None:
+    (first, *_) = counter_spec().tasks
+    await stage.buffer.add_tasks([first.model_copy(update={"id": "open", "instruction": ""}), first])
+    async with stage.serve(stage.dream(counter_spec(tasks=[]))) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+    assert made["task"]["id"] == first.id
 
 
 async def test_finishing_after_the_end_changes_nothing(stage: Stage) -> None:

@@ -1,0 +1,111 @@
+"""What a trainer may ask for, the bounds it meets, and which task an episode plays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.episodes import Episode
+from dreamgym.types import Frozen, Task
+
+OPEN_TASK = "open"
+"""Id of the task without an instruction: the agent's owner knows what it is for."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one server."""
+
+    open_episodes: int = 4096
+    """Episodes that run at once in one database, over all replicas."""
+    max_steps: int = 10_000
+    """The most that a trainer may ask for; an environment's own limit may be higher."""
+    episode_s: float = 3600.0
+    """An episode that is not over by then is closed."""
+    step_s: float = 300.0
+    failures: int = 3
+    """Failed steps in a row that end an episode."""
+    observation_characters: int = 1_000_000
+    """A simulated answer that is longer is a failed step. A real one is what it is."""
+    sweep_s: float = 30.0
+
+
+class TooManyEpisodes(InvalidInput):
+    """As many episodes run as may."""
+
+
+class NewEpisode(Frozen):
+    """What a trainer asks for."""
+
+    task_id: str | None = None
+    task: Task | None = None
+    seed: int = 0
+    max_steps: int | None = Field(default=None, ge=1)
+    group: str | None = None
+    idempotency_key: str | None = None
+    policy_version: int | None = None
+
+
+class Fork(Frozen):
+    """Another episode that begins with the first steps of one; task, seed, group and limits are those of the first."""
+
+    step: int = Field(ge=0)
+    """How many steps the two have in common."""
+    idempotency_key: str | None = None
+
+
+class FinalAnswer(Frozen):
+    """What an agent said last, where it was no tool call."""
+
+    answer: str | None = Field(default=None, max_length=64 * 1024)
+    success: bool | None = None
+    """The caller's own verdict; nobody else is asked then."""
+
+
+async def chosen_task(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpisode) -> Task:
+    """The task brought along, the one named, else the environment's first; an environment without any has an open one.
+
+    Raises:
+        UnknownName: there is no such task.
+        InvalidInput: the task is another environment's.
+    """
+    if order.task is not None:
+        if order.task_id not in {None, order.task.id}:
+            raise InvalidInput("give either task_id or task, not both")
+        if order.task.env != spec.name:
+            raise InvalidInput(f"task {order.task.id!r} is one of {order.task.env!r}, not of {spec.name!r}")
+        return order.task
+    known = {task.id: task for task in spec.tasks}
+    if order.task_id not in known:
+        known |= {task.id: task for task in await buffer.tasks(spec.name)}
+    if order.task_id in known:
+        return known[order.task_id]
+    open_task = known.pop(OPEN_TASK, None) or Task(id=OPEN_TASK, env=spec.name, instruction="")
+    if order.task_id is None:
+        return next(iter(known.values()), open_task)
+    if order.task_id != OPEN_TASK:
+        raise UnknownName("task", order.task_id, list(known)[:20], f"{len(known)} in all")
+    return open_task
+
+
+def steps_allowed(spec: EnvironmentSpec, order: NewEpisode, limits: Limits) -> int:
+    """The step limit of a new episode. Raises InvalidInput where more is asked than this server allows."""
+    most = max(limits.max_steps, spec.max_steps)
+    if order.max_steps is not None and order.max_steps > most:
+        raise InvalidInput(f"max_steps {order.max_steps} is more than this server allows: ask for at most {most}")
+    return order.max_steps or spec.max_steps
+
+
+def first_steps(episode: Episode, step: int) -> Episode:
+    """The episode as it was after `step` steps. Raises InvalidInput where there is no going on from there."""
+    if step > episode.version:
+        raise InvalidInput(f"step {step}: episode {episode.id!r} has {episode.version} steps; fork at 0 to that many")
+    kept = episode.transitions[:step]
+    if kept and kept[-1].result.done:
+        raise InvalidInput(f"step {step} ended episode {episode.id!r}: fork at 0 to {step - 1}")
+    fresh = {"stop_reason": None, "answer": None, "final_reward": None, "error": None, "undelivered": False}
+    return episode.model_copy(update={**fresh, "transitions": kept})
