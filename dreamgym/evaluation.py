@@ -38,8 +38,8 @@ class Evaluation(Frozen):
     """1 for success, 0 for failure, None for a failed environment; in the order of the tasks."""
 
 
-def wilson(successes: int, n: int, z: float = 1.959964) -> Rate:
-    """Wilson score interval of a proportion (Wilson 1927)."""
+def wilson(successes: float, n: int, z: float = 1.959964) -> Rate:
+    """Wilson score interval of a proportion (Wilson 1927); for scores between 0 and 1 it is wider than need be."""
     if n == 0:
         return Rate(mean=0.0, low=0.0, high=1.0, n=0)
     p = successes / n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dreamgym.cli import collect, db, demo, eval_, import_, models, play, seed, train
+from dreamgym.cli import check, collect, db, demo, eval_, import_, models, play, seed, train
 from dreamgym.cli.boundary import run
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("collect")(collect.collect)
 app.command("seed")(seed.seed)
+app.command("check")(check.check)
 app.command("import")(import_.import_)
 app.command("play")(play.play)
 app.command("train")(train.train)

@@ -1,10 +1,12 @@
 """A counter as an MCP server on the SDK's low level, over stdio: `python mcp_counter.py [FAULT]`.
 
-Faults: `dies` and `hangs` happen in the call of `add`, `chats` writes a line that is no message before each answer.
+Faults: in the call of `add` it `dies`, `hangs`, or `interrupts` whoever started it and hangs; `chats` writes a line
+that is no message when it starts.
 """
 
 import asyncio
 import os
+import signal
 import sys
 from typing import Any
 
@@ -37,7 +39,9 @@ def counter(fault: str = "") -> Server[Any]:
         if fault == "dies":
             print("out of paper", file=sys.stderr, flush=True)
             os._exit(3)
-        if fault == "hangs":
+        if fault == "interrupts":
+            os.kill(os.getppid(), signal.SIGINT)
+        if fault in {"hangs", "interrupts"}:
             await asyncio.Event().wait()
         n = (params.arguments or {})["n"]
         if n < 0:

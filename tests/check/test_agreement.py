@@ -1,0 +1,257 @@
+"""What counts as agreement with a recorded answer, and who is asked what."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger import NOT_SET, ONLY_UP, SECRET, SPEC, add, counted, played
+
+from dreamgym.agreement import Compared, Shown, against_dream, against_real, agreement, by_tool, similarity, split
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.experience.language import LanguageModel
+from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.llm import ScriptedLLM
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+ONE = played("one", (add(1), counted(1)), (SECRET, NOT_SET))
+TWO = played("two", (add(1), counted(1)), (add(2), counted(3)), (add(-1), ONLY_UP), (SECRET, NOT_SET))
+
+
+async def buffer_of(*trajectories: Trajectory) -> MemoryBuffer:
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add(trajectories)
+    return buffer
+
+
+async def all_of(running: AsyncGenerator[Compared, None]) -> list[Compared]:
+    return [call async for call in running]
+
+
+class Asked:
+    """A model that notes its queries and repeats the first recording, or says `count 0`."""
+
+    name = "asked"
+    demonstrations = 9
+    learns_from_dreams = False
+
+    def __init__(self) -> None:
+        self.queries: list[Query] = []
+
+    async def predict(self, query: Query) -> Prediction:
+        self.queries.append(query)
+        result = query.demonstrations[0].transition.result if query.demonstrations else counted(0)
+        return Prediction(
+            observation=result.observation,
+            structured=result.structured,
+            next_state=result.observation,
+            is_error=result.is_error,
+            provenance=Provenance(tier=Tier.MODEL),
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+def answer(observation: str, *, error: bool = False) -> str:
+    return json.dumps(
+        {
+            "reasoning": "",
+            "observation": observation,
+            "state": None,
+            "error": error,
+            "terminated": False,
+            "success": False,
+        }
+    )
+
+
+async def test_every_call_is_asked_with_what_was_recorded_before_it_and_never_with_what_was_predicted() -> None:
+    model = Asked()
+    await all_of(against_dream(SPEC, model, await buffer_of(ONE), [TWO]))
+    assert [query.history for query in model.queries] == [TWO.transitions[:n] for n in range(4)]
+    assert [query.state for query in model.queries] == ["", "count 1", "count 3", "only up"]
+
+
+async def test_k_is_how_many_recordings_are_shown_and_0_shows_none() -> None:
+    shown = []
+    for k in (0, 1, 2):
+        model = Asked()
+        await all_of(against_dream(SPEC, Shown(model, k), await buffer_of(ONE), [TWO]))
+        shown.append({len(query.demonstrations) for query in model.queries if query.history})
+    assert shown[0] == {0}
+    assert shown[1] == {1}
+    assert max(shown[2]) == 2
+
+
+async def test_a_recorded_call_is_repeated_and_an_unknown_one_without_recordings_is_not_guessed() -> None:
+    known = await all_of(against_dream(SPEC, NearestModel(), await buffer_of(ONE), [TWO]))
+    assert known[0].got is not None
+    assert known[0].got.observation == "count 1"
+    blind = await all_of(against_dream(SPEC, Shown(NearestModel(), 0), await buffer_of(ONE), [TWO]))
+    assert [call.got for call in blind] == [None] * 4
+    assert "nothing is recorded" in str(blind[0].failure)
+    scored = agreement(blind)
+    assert (scored.calls, scored.answered.mean, scored.errors.mean, scored.exact.mean) == (4, 0, 0, 0)
+
+
+async def test_a_language_model_is_compared_and_its_malformed_answers_are_counted() -> None:
+    spec = SPEC.model_copy(update={"tools_list": ({"tools": [{"name": "add"}, {"name": "secret"}]},)})
+    said = played("said", (SECRET, NOT_SET), (SECRET, NOT_SET), (SECRET, ONLY_UP))
+    llm = ScriptedLLM([answer("not set"), "no JSON", "none either", answer("only up")])
+    calls = await all_of(against_dream(spec, LanguageModel(llm, 2), await buffer_of(ONE), [said]))
+    assert [call.exact for call in calls] == [True, False, False]
+    assert [call.errors_agree for call in calls] == [True, False, False]
+    assert "no valid answer" in str(calls[1].failure)
+    scored = agreement(calls)
+    assert (scored.answered.n, round(scored.answered.mean, 2), round(scored.exact.mean, 2)) == (3, 0.67, 0.33)
+
+
+async def test_arguments_that_the_schema_forbids_are_refused_without_asking_the_model() -> None:
+    model = Asked()
+    wrong = played("wrong", (ToolCall(name="add", arguments={"n": "two"}), ONLY_UP), (ToolCall(name="fly"), ONLY_UP))
+    calls = await all_of(against_dream(SPEC, model, await buffer_of(ONE), [wrong]))
+    assert model.queries == []
+    assert [call.errors_agree for call in calls] == [True, True]
+    assert ["not of type 'integer'" in call.got.observation for call in calls if call.got] == [True, False]
+
+
+async def test_an_answer_off_the_output_schema_is_counted_for_the_tools_that_have_one() -> None:
+    class Textual(Asked):
+        async def predict(self, query: Query) -> Prediction:
+            return (await super().predict(query)).model_copy(update={"structured": None})
+
+    calls = await all_of(against_dream(SPEC, Textual(), await buffer_of(ONE), [TWO]))
+    tools = by_tool(calls)
+    assert (tools["add"].valid.mean, tools["add"].valid.n) == (0.0, 3)
+    assert tools["secret"].valid.n == 0
+    assert "wants structured content" in str(calls[0].invalid)
+
+
+class Counter:
+    """The real counter in this process; `dies_at` is the step that has no answer."""
+
+    def __init__(self, dies_at: int = 0) -> None:
+        self.tools: Sequence[JsonObject] = ()
+        self.dies_at, self.count, self.steps, self.closed = dies_at, 0, 0, False
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        self.count = self.steps = 0
+        return StepResult(observation="")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        self.steps += 1
+        if self.steps == self.dies_at:
+            raise EnvironmentUnavailable("the counter has ended")
+        if action == SECRET:
+            return NOT_SET
+        n = action.arguments["n"]
+        assert isinstance(n, int)
+        if n < 0:
+            return ONLY_UP
+        self.count += n
+        return counted(self.count)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_the_real_system_is_played_call_by_call_from_a_fresh_start() -> None:
+    counter = Counter()
+    calls = await all_of(against_real(SPEC, lambda: counter, [TWO, ONE]))
+    assert [(call.trajectory, call.step) for call in calls] == [("two", n) for n in (1, 2, 3, 4)] + [
+        ("one", 1),
+        ("one", 2),
+    ]
+    assert all(call.exact for call in calls)
+    assert counter.closed
+
+
+async def test_calls_after_one_without_an_answer_are_not_compared_with_a_world_nobody_knows() -> None:
+    counter = Counter(dies_at=3)
+    calls = await all_of(against_real(SPEC, lambda: counter, [TWO, ONE]))
+    assert [call.got is not None for call in calls] == [True, True, False, False, True, True]
+    assert calls[2].failure == calls[3].failure == "the counter has ended"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "got", "exact"),
+    [
+        ('{"a": 1, "b": [2]}', '{"b":[2],\n"a":1}', True),
+        ('{"a": [1, 2]}', '{"a": [2, 1]}', False),
+        ("Echo: hi", "Echo: hi ", False),
+        ("true", "True", False),
+    ],
+)
+def test_json_is_compared_as_json_and_text_to_the_letter(recorded: str, got: str, exact: bool) -> None:
+    assert compared(StepResult(observation=recorded), StepResult(observation=got)).exact is exact
+
+
+def test_an_error_and_an_answer_of_the_same_words_are_not_the_same() -> None:
+    one = compared(StepResult(observation="no"), StepResult(observation="no", is_error=True))
+    assert not one.exact
+    assert not one.errors_agree
+    assert one.similarity == 1.0
+
+
+def test_structured_content_counts_besides_the_text() -> None:
+    assert compared(counted(1), counted(1)).exact
+    assert not compared(counted(1), StepResult(observation="count 1")).exact
+    other = StepResult(observation="count 1", info={"structured": {"count": 2}})
+    assert not compared(counted(1), other).exact
+
+
+@pytest.mark.parametrize(
+    ("recorded", "got", "score"),
+    [
+        ("a b c d", "a b x y", 0.5),
+        ("", "", 1.0),
+        ("a", "", 0.0),
+        ('{"name": "Ada", "age": 36}', '{"age": 36, "name": "Ada"}', 1.0),
+        ('{"name": "Ada", "age": 36}', '{"name": "Ada", "age": 37}', 0.5),
+        ('{"name": "Ada"}', '{"title": "Ada"}', 0.0),
+        ('[{"a": 1}, {"a": 2}]', '[{"a": 0}, {"a": 1}, {"a": 2}]', 6 / 7),
+    ],
+)
+def test_the_similarity_is_the_share_of_words_in_their_places(recorded: str, got: str, score: float) -> None:
+    assert similarity(StepResult(observation=recorded), StepResult(observation=got)) == pytest.approx(score)
+
+
+texts = st.text('ab{}[]":,1 \n', max_size=20)
+
+
+@given(texts, texts)
+def test_the_similarity_is_symmetric_within_bounds_and_1_for_the_same(one: str, other: str) -> None:
+    ours, theirs = StepResult(observation=one), StepResult(observation=other)
+    assert similarity(ours, ours) == 1.0
+    assert 0.0 <= similarity(ours, theirs) == similarity(theirs, ours) <= 1.0
+
+
+def test_a_split_is_by_trajectory_and_fixed_by_its_seed() -> None:
+    recorded = [played(str(i), (add(1), counted(1))) for i in range(10)]
+    known, held_out = split(recorded, 0.3, seed=4)
+    assert (len(known), len(held_out)) == (7, 3)
+    assert sorted([*known, *held_out], key=lambda one: one.id) == recorded
+    assert split(recorded, 0.3, seed=4) == (known, held_out)
+    assert len({split(recorded, 0.3, seed=seed)[1][0].id for seed in range(20)}) > 1
+
+
+@pytest.mark.parametrize(("share", "held_out"), [(0.0, 1), (1.0, 9)])
+def test_one_trajectory_at_least_is_on_either_side(share: float, held_out: int) -> None:
+    recorded = [played(str(i), (add(1), counted(1))) for i in range(10)]
+    assert len(split(recorded, share, seed=0)[1]) == held_out
+
+
+def test_a_single_trajectory_cannot_be_split() -> None:
+    with pytest.raises(InvalidInput, match=r"at least two trajectories with calls, .* got 1"):
+        split([ONE, played("empty")], 0.3, seed=0)
+
+
+def compared(recorded: StepResult, got: StepResult) -> Compared:
+    return Compared(trajectory="t", step=1, action=add(1), recorded=recorded, got=got)

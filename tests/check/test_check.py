@@ -1,0 +1,96 @@
+"""`dreamgym check` on the folder of a real MCP server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ledger import NOT_SET, ONLY_UP, SECRET, add, counted, folder, played
+from typer.testing import CliRunner
+
+from dreamgym.cli.app import app
+from dreamgym.errors import InvalidInput
+
+RECORDED = [
+    played(f"episode-{i}", (add(i), counted(i)), (add(-1), ONLY_UP), (SECRET, NOT_SET), (add(2), counted(i + 2)))
+    for i in range(5)
+]
+
+
+def checked(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["check", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_the_real_server_answers_as_it_was_recorded(tmp_path: Path) -> None:
+    report = json.loads(checked(folder(tmp_path, RECORDED), "--against", "real", "--held-out", "0.4", "--json"))
+    assert (report["env"], report["model"], report["complete"]) == ("counter", None, True)
+    assert (len(report["held_out"]), len(report["known"]), report["total"]["calls"]) == (2, 3, 8)
+    assert report["total"]["exact"]["mean"] == report["total"]["valid"]["mean"] == 1.0
+    assert [report["tools"][tool]["calls"] for tool in ("add", "secret")] == [6, 2]
+
+
+def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed(tmp_path: Path) -> None:
+    env = folder(tmp_path, RECORDED)
+    printed = checked(env, "--against", "dream", "--model", "nearest", "--held-out", "0.4")
+    held_out = json.loads(checked(env, "--against", "real", "--held-out", "0.4", "--json"))["held_out"]
+    assert printed.startswith(
+        "counter against dream of nearest, 16 transitions shown: 2 trajectories held out, 3 known"
+    )
+    assert [line.split()[:3] for line in printed.splitlines() if line.startswith("secret")] == [["secret", "2", "100"]]
+    assert f"  {held_out[0]} step 1: add" in printed
+    assert f"      recorded  count {held_out[0][-1]}\n" in printed
+
+
+def test_without_recordings_the_model_that_repeats_them_has_no_answer(tmp_path: Path) -> None:
+    report = checked(folder(tmp_path, RECORDED), "--against", "dream", "--model", "nearest", "-k", "0", "--json")
+    total = json.loads(report)["total"]
+    assert (total["answered"]["mean"], total["answered"]["n"]) == (0.0, total["calls"])
+
+
+def test_a_recording_that_the_real_server_no_longer_gives_is_a_difference(tmp_path: Path) -> None:
+    changed = [played(f"old-{i}", (add(1), counted(7)), (SECRET, NOT_SET)) for i in range(2)]
+    printed = checked(folder(tmp_path, changed), "--against", "real")
+    assert "1 of 2 answers differ:" in printed
+    assert "recorded  count 7\n      got       count 1" in printed
+
+
+def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path: Path) -> None:
+    printed = checked(folder(tmp_path, RECORDED, fault="dies"), "--against", "real")
+    assert "got       no answer: MCP server" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--against", "real", "-k", "3"], "the real system needs neither"),
+        (["--against", "real", "--trajectories", "nowhere.jsonl"], "there is no such file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], reason: str, tmp_path: Path) -> None:
+    env = folder(tmp_path, RECORDED)
+    with pytest.raises(InvalidInput, match=reason):
+        CliRunner().invoke(app, ["check", env, *arguments], catch_exceptions=False)
+
+
+def test_recordings_of_another_environment_are_refused(tmp_path: Path) -> None:
+    other = RECORDED[0].model_copy(update={"task": RECORDED[0].task.model_copy(update={"env": "crm"})})
+    with pytest.raises(InvalidInput, match="'episode-0' is of environment 'crm', not 'counter'"):
+        checked(folder(tmp_path, [other, *RECORDED[1:]]), "--against", "real")
+
+
+def test_an_interrupted_check_prints_what_it_has(tmp_path: Path) -> None:
+    recorded = [played(f"episode-{i}", (SECRET, NOT_SET), (add(1), counted(1))) for i in range(2)]
+    env = folder(tmp_path, recorded, fault="interrupts")
+    done = subprocess.run(
+        [sys.executable, "-c", "from dreamgym.cli.app import main; main()", "check", env, "--against", "real"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert "interrupted, this is what there is" in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("all")] == [["all", "1"]]
+    assert "Traceback" not in done.stderr
