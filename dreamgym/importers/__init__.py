@@ -13,14 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dreamgym.errors import UnknownName
+from dreamgym.importers.agentgym import AGENTGYM
 from dreamgym.importers.assembly import ImportReport
 from dreamgym.importers.base import Command, Document, Episode, Found, Importer, Said, Skipped, Step
 from dreamgym.importers.dreamgym_jsonl import DREAMGYM
 from dreamgym.importers.files import read_documents
+from dreamgym.importers.langchain import LANGCHAIN
 from dreamgym.importers.openai_chat import OPENAI
+from dreamgym.importers.otel import OTEL
 from dreamgym.importers.tau_bench import TAU_BENCH
 
-FORMATS: dict[str, Importer] = {importer.name: importer for importer in (DREAMGYM, TAU_BENCH, OPENAI)}
+FORMATS: dict[str, Importer] = {
+    importer.name: importer for importer in (DREAMGYM, TAU_BENCH, OTEL, LANGCHAIN, AGENTGYM, OPENAI)
+}
 """By name, in the order in which they are tried: the more particular ones first."""
 
 __all__ = [

@@ -66,12 +66,12 @@ class _Reader:
     acted: bool = False
 
     def take(self, index: int, message: Message) -> None:
+        for answer in message.answers:
+            self._answer(index, answer)
         if message.role == "assistant":
             self._assistant(index, message)
         elif message.role == "user" and message.text:
             self._user(index, message.text)
-        for answer in message.answers:
-            self._answer(index, answer)
 
     def _assistant(self, index: int, message: Message) -> None:
         if self.results:

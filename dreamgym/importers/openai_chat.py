@@ -51,11 +51,16 @@ def message_of(message: JsonObject) -> Message:
             name=name if isinstance(name, str) else None,
         )
         return Message("tool", answers=(answer,))
+    return Message(_ROLES.get(role, role), text_of(message.get("content")), tuple(calls_of(message)))
+
+
+def calls_of(message: JsonObject) -> list[Call]:
+    """The calls of a message: its `tool_calls`, or else its `function_call`."""
     calls = [_call(call) for call in objects(message.get("tool_calls"))]
     legacy = message.get("function_call")
     if isinstance(legacy, dict) and not calls:
         calls.append(_call({"function": legacy}))
-    return Message(_ROLES.get(role, role), text_of(message.get("content")), tuple(calls))
+    return calls
 
 
 def _call(call: JsonObject) -> Call:
