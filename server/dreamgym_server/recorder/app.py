@@ -1,0 +1,152 @@
+"""The recorder's HTTP front: the agent's URLs, and the control API beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.types import Frozen
+from dreamgym_server.auth import Guard, Keys
+from dreamgym_server.control import refuse
+from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
+from dreamgym_server.recorder.tape import Tape
+
+
+class Upstream(Protocol):
+    """The real server, behind an HTTP front."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Requests are served inside of this."""
+
+    async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request of the agent."""
+
+    async def finish(self, run: str) -> None:
+        """The run is over."""
+
+
+class About(Frozen):
+    """What is not in the traffic and known at the start."""
+
+    task: str | None = None
+    task_id: str | None = None
+
+
+class Outcome(Frozen):
+    """What is not in the traffic and known at the end."""
+
+    answer: str | None = None
+    success: bool | None = None
+
+
+class AgentDoor:
+    """`/mcp` and `/record/{run}/mcp`."""
+
+    def __init__(self, upstream: Upstream, runs: Runs) -> None:
+        self._upstream, self._runs = upstream, runs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Find out which run it is, and pass on."""
+        named = scope["path_params"].get("run") or Headers(scope=scope).get(RUN_HEADER)
+        run = checked(named) if named else self._runs.current
+        with self._runs.asking(run):
+            await self._upstream.serve(run, scope, receive, send)
+
+
+class ControlDoor:
+    """`/record/{run}`: task, final answer and success, and what was recorded. No agent needs these URLs."""
+
+    def __init__(self, upstream: Upstream, runs: Runs, tape: Tape, build: Callable[[], None]) -> None:
+        self._upstream, self._runs, self._tape, self._build = upstream, runs, tape, build
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [
+            Route("/healthz", self._health),
+            Route("/record", self._list, methods=["GET"]),
+            Route("/record/{run}", self._read, methods=["GET"]),
+            Route("/record/{run}", self._describe, methods=["POST"]),
+            Route("/record/{run}/finish", self._finish, methods=["POST"]),
+        ]
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _list(self, request: Request) -> Response:
+        return JSONResponse({"runs": dict(self._tape.summary.exchanges), "finished": sorted(self._runs.finished)})
+
+    async def _read(self, request: Request) -> Response:
+        return self._state(request, checked(request.path_params["run"]))
+
+    async def _describe(self, request: Request) -> Response:
+        return await self._note(request, await _parsed(About, request))
+
+    async def _finish(self, request: Request) -> Response:
+        run = checked(request.path_params["run"])
+        answer = await self._note(request, await _parsed(Outcome, request))
+        self._runs.finish(run)
+        await self._upstream.finish(run)
+        await asyncio.to_thread(self._build)
+        return answer
+
+    async def _note(self, request: Request, said: Frozen) -> Response:
+        run = checked(request.path_params["run"])
+        written = self._tape.note(run, **said.model_dump(exclude_none=True))
+        await asyncio.to_thread(written.wait, 60)
+        return self._state(request, run)
+
+    def _state(self, request: Request, run: str) -> Response:
+        url = f"{request.url.scheme}://{request.url.netloc}/record/{run}/mcp"
+        exchanges = self._tape.summary.exchanges[run]
+        return JSONResponse(
+            {"run": run, "mcp_url": url, "exchanges": exchanges, "finished": run in self._runs.finished}
+        )
+
+
+def create_app(
+    upstream: Upstream,
+    runs: Runs,
+    tape: Tape,
+    *,
+    token: str | None,
+    hosts: Iterable[str],
+    build: Callable[[], None] = lambda: None,
+) -> Starlette:
+    """Both doors; `build` brings the environment folder up to date after a run is finished."""
+    agents = AgentDoor(upstream, runs)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with upstream.running():
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/mcp", agents),
+            Route("/record/{run}/mcp", agents),
+            *ControlDoor(upstream, runs, tape, build).routes(),
+        ],
+        middleware=[Middleware(Guard, keys=Keys(token) if token else None, hosts=hosts)],
+        exception_handlers={DreamGymError: refuse},
+        lifespan=lifespan,
+    )
+
+
+async def _parsed(model: type[Frozen], request: Request) -> Frozen:
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        raise InvalidInput(f"request body: {first_reason(error)}") from error

@@ -1,0 +1,386 @@
+"""HTTP in front of a stdio server: every run has a server process of its own, and agents of a run share it.
+
+Messages go through as they are but for what the transports themselves demand: request ids and progress tokens are
+numbered anew (agents of a run may use the same ones) and put back in the answer, and a session id is given out with
+`initialize`. A server takes one handshake only; where another agent of the run shakes hands in the same way, as
+clients do that open a session per call, it gets the first one's answer. What the server says unasked goes to the
+newest request under way, else to the agent's open stream, else it waits for one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from dreamgym.types import JsonObject
+from dreamgym_server.recorder.child import Child
+from dreamgym_server.recorder.reverse_proxy import read_body, refuse, until_left
+from dreamgym_server.recorder.tape import Tape
+
+SESSION_HEADER = "mcp-session-id"
+SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
+HANDSHAKES = ("initialize", "server/discover")
+KEEPALIVE_S = 15.0
+MAX_WAITING = 1000
+
+Line = tuple[bytes, bool]
+"""A message for the agent, and whether it is the last one of its stream."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request of an agent that the server has not answered."""
+
+    run: str
+    id: JsonValue
+    session: str
+    handshake: str | None = None
+    """For `initialize`: what was asked, to compare."""
+    token: JsonValue = None
+    """The agent's progress token."""
+    left: bool = False
+    """The agent does not wait any longer."""
+    followers: list[_Asked] = field(default_factory=list)
+    """Other agents that shook hands in the same way meanwhile."""
+    out: asyncio.Queue[Line] = field(default_factory=asyncio.Queue)
+
+    def answer(self, said: JsonObject) -> None:
+        """The end of it, for the followers too."""
+        for asked in (self, *self.followers):
+            asked.out.put_nowait((_line({**said, "jsonrpc": "2.0", "id": asked.id}), True))
+
+
+class Wire:
+    """One server process and everything that is asked of it."""
+
+    def __init__(self, run: str, child: Child) -> None:
+        self.run = run
+        self.child = child
+        self.sessions: set[str] = set()
+        self.over = False
+        """The run is finished: the process goes when its last session does."""
+        self.death: str | None = None
+        self.streams: dict[str, asyncio.Queue[Line]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._number = 0
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._handshake: tuple[str, JsonObject] | None = None
+        self._is_initialized = False
+        self._reading = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        """End the process and everything that waits for it."""
+        await self.child.close()
+        await asyncio.wait({self._reading})
+
+    def ask(self, run: str, session: str, message: JsonObject) -> _Asked:
+        """Send a request on; its answer, and what the server says meanwhile, comes out of the queue."""
+        asked = _Asked(run, message["id"], session)
+        if self.death is not None:
+            asked.answer(_closed(self.death))
+            return asked
+        if message["method"] == "initialize" and self._follows(asked, message):
+            return asked
+        self._number += 1
+        number = self._number
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, dict) else None
+        if isinstance(params, dict) and isinstance(meta, dict) and "progressToken" in meta:
+            asked.token = meta["progressToken"]
+            message = {**message, "params": {**params, "_meta": {**meta, "progressToken": number}}}
+        self._asked[number] = asked
+        while self._waiting:
+            asked.out.put_nowait((self._waiting.popleft(), False))
+        self.child.send(run, _line({**message, "id": number}))
+        return asked
+
+    def tell(self, run: str, session: str, message: JsonObject) -> None:
+        """Send a notification, or an answer to a question of the server's, on."""
+        params = message.get("params")
+        if message.get("method") == "notifications/initialized":
+            if self._is_initialized:
+                return
+            self._is_initialized = True
+        if message.get("method") == "notifications/cancelled" and isinstance(params, dict):
+            number = self._number_of(session, params.get("requestId"))
+            if number is None:
+                return
+            message = {**message, "params": {**params, "requestId": number}}
+        self.child.send(run, _line(message))
+
+    def listen(self, session: str) -> asyncio.Queue[Line]:
+        """A stream for what the server says unasked."""
+        stream: asyncio.Queue[Line] = asyncio.Queue()
+        self.streams[session] = stream
+        while self._waiting:
+            stream.put_nowait((self._waiting.popleft(), False))
+        return stream
+
+    def cancel(self, asked: _Asked) -> None:
+        """The agent of the newest revision cancels by leaving; a stdio server is told by a notification."""
+        number = next((number for number, other in self._asked.items() if other is asked), None)
+        if number is not None:
+            params: JsonObject = {"requestId": number, "reason": "the agent closed its request"}
+            self.child.send(asked.run, _line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
+
+    def _follows(self, asked: _Asked, message: JsonObject) -> bool:
+        """Whether the same handshake was made before, or is under way, so that its answer is this one's too."""
+        asked.handshake = json.dumps(message.get("params"), sort_keys=True)
+        if self._handshake is not None and self._handshake[0] == asked.handshake:
+            asked.answer(self._handshake[1])
+            return True
+        for other in self._asked.values():
+            if other.handshake == asked.handshake:
+                other.followers.append(asked)
+                return True
+        return False
+
+    def _number_of(self, session: str, request_id: JsonValue) -> int | None:
+        same = (number for number, asked in self._asked.items() if asked.session == session)
+        return next((number for number in same if self._asked[number].id == request_id), None)
+
+    async def _read(self) -> None:
+        async for line in self.child.lines():
+            run = self._deliver(line)
+            self.child.hear(run, line)
+        self.death = await self.child.ended(self.run)
+        for asked in self._asked.values():
+            asked.answer(_closed(self.death))
+        self._asked.clear()
+        for stream in self.streams.values():
+            stream.put_nowait((b"", True))
+
+    def _deliver(self, line: bytes) -> str:
+        """Give a message of the server to whom it is for; the run that it belongs to."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            return self.run  # no message, so there is nobody to give it to; the tape reports it
+        if not isinstance(message, dict):
+            return self.run
+        number = _number(message.get("id"))
+        if "method" not in message and number in self._asked:
+            asked = self._asked.pop(number)
+            if asked.handshake is not None and "result" in message:
+                self._handshake = self._handshake or (asked.handshake, {"result": message["result"]})
+            asked.answer(message)
+            return asked.run
+        target, text = self._target(message, line.rstrip())
+        if target is None:
+            self._waiting.append(text)
+        else:
+            target.put_nowait((text, False))
+        return self.run
+
+    def _target(self, message: JsonObject, line: bytes) -> tuple[asyncio.Queue[Line] | None, bytes]:
+        """The stream for something that is no answer, and its text with the agent's own names in it."""
+        params = message.get("params")
+        if isinstance(params, dict):
+            asked = self._asked.get(_number(params.get("progressToken")))
+            if asked is not None and message.get("method") == "notifications/progress":
+                return asked.out, _line({**message, "params": {**params, "progressToken": asked.token}})
+            meta = params.get("_meta")
+            if isinstance(meta, dict) and SUBSCRIPTION_META_KEY in meta:
+                asked = self._asked.get(_number(meta[SUBSCRIPTION_META_KEY]))
+                if asked is not None:
+                    named = {**meta, SUBSCRIPTION_META_KEY: asked.id}
+                    return asked.out, _line({**message, "params": {**params, "_meta": named}})
+        waiting = [asked for asked in self._asked.values() if not asked.left]
+        streams = [asked.out for asked in waiting[-1:]] or list(self.streams.values())[-1:]
+        return (streams[0] if streams else None), line
+
+
+class Bridge:
+    """A stdio upstream.
+
+    Args:
+        command: starts the real server.
+        tape: hears what goes to and comes from each process.
+        environ: of the processes.
+    """
+
+    def __init__(self, command: Sequence[str], tape: Tape, environ: Mapping[str, str]) -> None:
+        self._command, self._tape, self._environ = command, tape, environ
+        self._wires: dict[str, Wire] = {}
+        self._sessions: dict[str, Wire] = {}
+        self._starting = asyncio.Lock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Requests are served inside of this."""
+        try:
+            yield
+        finally:
+            wires = {*self._wires.values(), *self._sessions.values()}
+            await asyncio.gather(*(wire.close() for wire in wires))
+
+    async def finish(self, run: str) -> None:
+        """End the run's process, at the latest when its last session is closed."""
+        wire = self._wires.pop(run, None)
+        if wire is not None:
+            wire.over = True
+            await self._close_unused(wire)
+
+    async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request: a message to the server, or a stream from it."""
+        headers = Headers(scope=scope)
+        session = headers.get(SESSION_HEADER, "")
+        wire = self._sessions.get(session)
+        if session and wire is None:
+            await refuse(send, 404, "this session is closed or unknown: initialize again")
+        elif scope["method"] == "GET" and wire is not None:
+            await self._listen(wire, session, receive, send)
+        elif scope["method"] == "DELETE" and wire is not None:
+            await self._leave(wire, session, send)
+        elif scope["method"] == "POST":
+            await self._post(
+                run, wire, session, receive, send, takes_events="event-stream" in headers.get("accept", "")
+            )
+        else:
+            await answer(send, 405, b"", [(b"allow", b"POST")])
+
+    async def _post(
+        self, run: str, wire: Wire | None, session: str, receive: Receive, send: Send, *, takes_events: bool
+    ) -> None:
+        body = await read_body(receive)
+        if body is None:
+            return
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            await refuse(send, 400, "expected one JSON-RPC message")
+            return
+        try:
+            wire = wire or await self._wire(run, message)
+        except OSError as error:
+            self._tape.lose(run, f"the server could not be started: {error.strerror}")
+            await refuse(send, 502, f"the server could not be started: {error.strerror}", body)
+            return
+        if "method" not in message or "id" not in message:
+            wire.tell(run, session, message)
+            await answer(send, 202, b"", [])
+            return
+        minted = secrets.token_hex(16) if message["method"] == "initialize" else None
+        if minted:
+            wire.sessions.add(minted)
+            self._sessions[minted] = wire
+        asked = wire.ask(run, minted or session, message)
+        reply = _Reply(send, takes_events=takes_events, minted=minted)
+        if not await reply.carry(asked.out, receive):
+            asked.left = True
+            if not session and not minted:
+                wire.cancel(asked)
+
+    async def _wire(self, run: str, message: JsonObject) -> Wire:
+        """The run's process; a new one for a run without one, or to shake hands after the last one died."""
+        async with self._starting:
+            wire = self._wires.get(run)
+            if wire is None or (wire.death is not None and message.get("method") in HANDSHAKES):
+                wire = self._wires[run] = Wire(run, await Child.start(self._command, self._tape, self._environ))
+        return wire
+
+    async def _listen(self, wire: Wire, session: str, receive: Receive, send: Send) -> None:
+        stream = wire.listen(session)
+        reply = _Reply(send, takes_events=True)
+        await reply.open()
+        await reply.carry(stream, receive)
+        if wire.streams.get(session) is stream:
+            del wire.streams[session]
+
+    async def _leave(self, wire: Wire, session: str, send: Send) -> None:
+        del self._sessions[session]
+        wire.sessions.discard(session)
+        await answer(send, 200, b"", [])
+        if wire.over:
+            await self._close_unused(wire)
+
+    async def _close_unused(self, wire: Wire) -> None:
+        if not wire.sessions:
+            await wire.close()
+
+
+class _Reply:
+    """The HTTP response to one request: plain JSON where the answer comes first, else a stream of events."""
+
+    def __init__(self, send: Send, *, takes_events: bool, minted: str | None = None) -> None:
+        self._send, self._takes_events = send, takes_events
+        self._headers = [(SESSION_HEADER.encode(), minted.encode())] if minted else []
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Begin a stream."""
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *self._headers]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+        self._is_open = True
+
+    async def carry(self, out: asyncio.Queue[Line], receive: Receive) -> bool:
+        """Everything from the queue to the agent; False where the agent left before the end."""
+        carrying = asyncio.create_task(self._carry(out))
+        leaving = asyncio.create_task(until_left(receive))
+        try:
+            await asyncio.wait({carrying, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_whole = carrying.done()
+            carrying.cancel()
+            leaving.cancel()
+            await asyncio.wait({carrying, leaving})
+        return is_whole
+
+    async def _carry(self, out: asyncio.Queue[Line]) -> None:
+        while True:
+            line, is_last = await self._next(out)
+            if not self._is_open and is_last:
+                await answer(self._send, 200, line, [(b"content-type", b"application/json"), *self._headers])
+                return
+            if not self._is_open:
+                if not self._takes_events:
+                    continue  # the agent said that it takes one JSON and nothing else
+                await self.open()
+            event = b"event: message\ndata: " + line + b"\n\n" if line else b""
+            await self._send({"type": "http.response.body", "body": event, "more_body": not is_last})
+            if is_last:
+                return
+
+    async def _next(self, out: asyncio.Queue[Line]) -> Line:
+        """What comes next; while nothing does, a sign of life keeps the agent's HTTP client from giving up."""
+        while True:
+            try:
+                return await asyncio.wait_for(out.get(), KEEPALIVE_S)
+            except TimeoutError:
+                if self._takes_events:
+                    if not self._is_open:
+                        await self.open()
+                    await self._send({"type": "http.response.body", "body": b": waiting\n\n", "more_body": True})
+
+
+async def answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """A whole HTTP response."""
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _closed(death: str) -> JsonObject:
+    """What a client makes of a pipe that closes."""
+    return {"error": {"code": -32000, "message": f"Connection closed: {death}"}}
+
+
+def _line(message: JsonObject) -> bytes:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _number(value: JsonValue) -> int:
+    """One of our numbers, or one that none has."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1

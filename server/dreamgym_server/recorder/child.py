@@ -1,0 +1,88 @@
+"""The real server as a process of its own, in an event loop: lines in, lines out, its stderr through the redaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+
+from dreamgym_server.recorder.tap import Ended, Form, Heard
+from dreamgym_server.recorder.tape import Said, Tape
+
+MAX_LINE_BYTES = 256 * 1024 * 1024
+GRACE_S = 2.0
+
+
+class Child:
+    """One server process. What it is sent and says is heard by the tape."""
+
+    def __init__(self, process: asyncio.subprocess.Process, tape: Tape) -> None:
+        self.session = f"stdio-{uuid.uuid4().hex[:12]}"
+        self._process, self._tape = process, tape
+        self._errors = asyncio.create_task(self._say_errors())
+
+    @classmethod
+    async def start(cls, command: Sequence[str], tape: Tape, environ: Mapping[str, str]) -> Child:
+        """Start the server. Raises OSError."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environ),
+            limit=MAX_LINE_BYTES,
+            process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
+        )
+        return cls(process, tape)
+
+    def send(self, run: str, line: bytes) -> None:
+        """One message to the server. Does not wait: a pipe that is full is the server's to empty."""
+        self._tape.put(self._heard(run, line, from_agent=True))
+        assert self._process.stdin is not None
+        with suppress(OSError, RuntimeError):  # it has ended: the reader says so
+            self._process.stdin.write(line + b"\n")
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """What the server says, until it ends."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            yield line
+
+    def hear(self, run: str, line: bytes) -> None:
+        """Let the tape hear what the server said."""
+        self._tape.put(self._heard(run, line, from_agent=False))
+
+    async def ended(self, run: str) -> str:
+        """Wait for the end of a server that has closed its stdout, and say how it ended."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), GRACE_S)
+        reason = f"the server ended with exit code {self._process.returncode}"
+        self._tape.put(Ended(run, self.session, reason, time.time()))
+        return reason
+
+    async def close(self) -> None:
+        """As the protocol says: close its stdin, wait, terminate, wait, kill."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                await asyncio.wait_for(self._process.wait(), GRACE_S)
+                break
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+        await self._process.wait()
+        self._errors.cancel()
+        await asyncio.wait({self._errors})
+
+    def _heard(self, run: str, line: bytes, *, from_agent: bool) -> Heard:
+        return Heard(run, self.session, self.session, from_agent, Form.JSON, line, time.time())
+
+    async def _say_errors(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self._tape.put(Said(line.decode("utf-8", "replace").rstrip("\r\n")))

@@ -1,0 +1,115 @@
+"""stdio in front of a stdio server: two pipes, byte for byte, as if the recorder were not there.
+
+Threads that block, not an event loop: the shortest way through, and any kind of file may be on either side.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO
+
+from dreamgym_server.recorder.tap import Ended, Form, Heard
+from dreamgym_server.recorder.tape import Said, Tape
+
+CHUNK = 1024 * 1024
+GRACE_S = 1.0
+"""How long the server may take to end once its stdin is closed; clients give us two seconds in all."""
+
+
+def pump(command: Sequence[str], tape: Tape, run: str, *, stdin: int = 0, stdout: int = 1) -> int:
+    """Carry bytes between our stdin and stdout and the server's until either side ends.
+
+    Returns:
+        The server's exit code, as a shell would say it; 0 where the agent ended first.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        process_group=0,  # so that what it starts (npx starts a node) ends with it
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    session = f"stdio-{uuid.uuid4().hex[:12]}"
+    agent_left = threading.Event()
+
+    def heard(payload: bytes, *, from_agent: bool) -> Heard:
+        return Heard(run, session, session, from_agent, Form.LINES, payload, time.time())
+
+    def to_server(pipe: IO[bytes] = process.stdin) -> None:
+        while payload := os.read(stdin, CHUNK):
+            tape.put(heard(payload, from_agent=True))  # before it is sent, so that no answer comes before its question
+            if not write_all(pipe.fileno(), payload):
+                return
+        agent_left.set()
+        _end(process, pipe)
+
+    def stop(number: int, frame: object) -> None:
+        agent_left.set()
+        _signal(process, signal.SIGTERM)
+
+    errors = threading.Thread(target=say_all, args=(process.stderr, tape), daemon=True)
+    errors.start()
+    threading.Thread(target=to_server, daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    while payload := os.read(process.stdout.fileno(), CHUNK):
+        answer = heard(payload, from_agent=False)
+        has_reader = write_all(stdout, payload)
+        tape.put(answer)
+        if not has_reader:
+            agent_left.set()
+            _end(process, process.stdin)
+    code = process.wait()
+    errors.join(GRACE_S)
+    reason = "the agent left" if agent_left.is_set() else f"the server ended with exit code {code}"
+    if not agent_left.is_set():
+        tape.lose(run, reason)
+    tape.put(Ended(run, session, reason, time.time()))
+    return 0 if agent_left.is_set() else code if code >= 0 else 128 - code
+
+
+def say_all(stream: IO[bytes], tape: Tape) -> None:
+    """Lines of the server's stderr, to ours."""
+    with stream:
+        for line in stream:
+            tape.put(Said(line.decode("utf-8", "replace").rstrip("\r\n")))
+
+
+def write_all(file: int, payload: bytes) -> bool:
+    """All of it; False where nobody reads any more."""
+    try:
+        written = os.write(file, payload)
+        while written < len(payload):
+            written += os.write(file, payload[written:])
+    except OSError:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
+    """As the protocol says: close its stdin, wait, terminate, wait, kill."""
+    with suppress(OSError):
+        pipe.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            _signal(process, number)
+        else:
+            return
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

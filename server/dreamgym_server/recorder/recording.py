@@ -1,0 +1,157 @@
+"""One recording from its start to its end: the one place that wires tape, front and upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dreamgym.folder import build_folder, start_folder
+from pydantic import ValidationError
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.types import JsonObject
+from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE, check_bind, read_token
+from dreamgym_server.recorder.app import Upstream, create_app
+from dreamgym_server.recorder.bridge import Bridge
+from dreamgym_server.recorder.known import secrets_of_environment, secrets_of_url
+from dreamgym_server.recorder.outlet import carry
+from dreamgym_server.recorder.pipe import pump
+from dreamgym_server.recorder.reverse_proxy import ReverseProxy
+from dreamgym_server.recorder.runs import Runs, checked, new_run
+from dreamgym_server.recorder.tape import Known, Tape, append_event
+from dreamgym_server.running import running
+
+
+class Recording:
+    """What `dreamgym record` does.
+
+    Args:
+        name: of the environment.
+        folder: of the environment.
+        command: starts the real server; or None, and
+        url: is its MCP URL.
+        headers: sent to the URL with each request.
+        dry_run: write nothing.
+
+    Raises:
+        InvalidInput: the folder cannot be used, or its redaction rules cannot.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        command: list[str] | None,
+        url: str | None,
+        headers: Mapping[str, str],
+        dry_run: bool,
+    ) -> None:
+        self._folder = None if dry_run else folder
+        self._recordings = None if dry_run else folder / "recordings"
+        self._command, self._url, self._headers = command, url, headers
+        rules, key = rules_of(folder), load_key()
+        known = secrets_of_environment(os.environ)
+        known |= {f"header {name}": value for name, value in headers.items()} | secrets_of_url(url or "")
+        if not dry_run:
+            real: JsonObject = (
+                {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": list(command or ())}
+            )
+            clean = Redactor(rules, key=key, known=known).value(real)
+            assert isinstance(clean, dict)
+            if clean != real:
+                _say("the server's address or command holds a secret; env.toml has a placeholder in its place")
+            start_folder(folder, name, clean)
+        self.tape = Tape(self._recordings, lambda values: Redactor(rules, key=key, known=values))
+        self.tape.put(Known(known))
+
+    def over_stdio(self, run: str | None) -> int:
+        """Speak to the agent over stdin and stdout until it leaves or the server ends; the exit code."""
+        run = checked(run) if run else new_run()
+        if self._command:
+            return pump(self._command, self.tape, run)
+        assert self._url is not None
+        return asyncio.run(carry(self._url, self._headers, self.tape, run))
+
+    async def over_http(
+        self, *, host: str, port: int, token_file: Path | None, allowed_hosts: Iterable[str], idle_s: float
+    ) -> int:
+        """Serve agents over HTTP until Ctrl-C or SIGTERM; the exit code."""
+        token = read_token(token_file)
+        check_bind(host, token)
+        upstream: Upstream
+        if self._command:
+            upstream = Bridge(self._command, self.tape, environ=_child_environment())
+        else:
+            assert self._url is not None
+            upstream = ReverseProxy(self._url, self.tape, self._headers, keeps_authorization=token is not None)
+        runs = Runs(self._recordings, idle_s)
+        hosts = {*LOOPBACK, host, *allowed_hosts}
+        app = create_app(upstream, runs, self.tape, token=token, hosts=hosts, build=self.build)
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with running(app, host=host, port=port) as url:
+            print(f"{url}/mcp", flush=True)
+            _say(f"point the agent at {url}/mcp, or at {url}/record/RUN/mcp to name the run; Ctrl-C ends the recording")
+            await stopped.wait()
+        return 0
+
+    def build(self) -> None:
+        """Bring the environment folder up to date with its recordings."""
+        if self._folder is None or self._recordings is None:
+            return
+        self.tape.flush()
+        if any(self._recordings.glob("*.jsonl")):
+            try:
+                build_folder(self._folder)
+            except (DreamGymError, OSError) as error:
+                _say(f"the recordings are kept, but {self._folder} could not be made from them: {error}")
+
+    def close(self) -> None:
+        """Write what is left, bring the folder up to date, and say what there is."""
+        summary = self.tape.close()
+        if self.tape.preview is not None:
+            _say(self.tape.preview.text)
+            return
+        self.build()
+        _say(f"{summary.text}. They are in {self._recordings}")
+
+
+def add_note(folder: Path, note: JsonObject, environ: Mapping[str, str]) -> None:
+    """Add a note to the recording of a run, redacted. Raises InvalidInput where it cannot be written."""
+    redactor = Redactor(rules_of(folder), key=load_key(), known=secrets_of_environment(environ))
+    said = {name: value if name in {"kind", "run"} else redactor.value(value) for name, value in note.items()}
+    try:
+        append_event(folder / "recordings", said)
+    except OSError as error:
+        raise InvalidInput(f"{folder / 'recordings'}: cannot be written to: {error.strerror}") from error
+
+
+def rules_of(folder: Path) -> RedactionRules:
+    """The redaction rules of an environment folder, the defaults where it has none. Raises InvalidInput."""
+    file = folder / "env.toml"
+    if not file.is_file():
+        return RedactionRules()
+    try:
+        return RedactionRules.model_validate(tomllib.loads(file.read_text(encoding="utf-8")).get("redact", {}))
+    except ValidationError as error:
+        raise InvalidInput(f"{file}, [redact]: {first_reason(error)}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+
+
+def _child_environment() -> dict[str, str]:
+    """Ours, but for the token that opens this recorder."""
+    return {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+
+
+def _say(text: str) -> None:
+    print(f"dreamgym record: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,255 @@
+"""HTTP in front of an HTTP server: a reverse proxy that streams both ways and keeps a copy.
+
+Bodies go through byte for byte, and all headers but those that belong to one connection; the agent's authorization
+goes to the server as the agent sent it, unless it is this recorder's own token. No time limit is ours: the agent's
+own one governs, and when it gives up the server is told so, as it would be without us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from hashlib import sha256
+
+import aiohttp
+from starlette.types import Receive, Scope, Send
+from yarl import URL
+
+from dreamgym_server.recorder.known import is_secret_name, secrets_in
+from dreamgym_server.recorder.runs import RUN_HEADER
+from dreamgym_server.recorder.tap import Ended, Form, Heard
+from dreamgym_server.recorder.tape import Known, Tape
+
+MAX_REDIRECTS = 3
+
+_OF_THE_CONNECTION = {
+    b"connection",
+    b"content-length",
+    b"host",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+}
+_OF_THE_SERVER = {b"date", b"server"}
+_OURS = {RUN_HEADER.encode(), b"accept-encoding", b"expect"}
+
+
+class ReverseProxy:
+    """An HTTP upstream.
+
+    Args:
+        url: the real server's MCP URL.
+        tape: gets the copy.
+        headers: sent to the server besides what the agent sends, and in its place.
+        keeps_authorization: the agent's `Authorization` is for this recorder, not for the server.
+    """
+
+    def __init__(self, url: str, tape: Tape, headers: Mapping[str, str], *, keeps_authorization: bool) -> None:
+        self._url, self._tape = URL(url, encoded=True), tape
+        self._headers = dict(headers)
+        self._dropped = _OF_THE_CONNECTION | _OURS | {name.lower().encode() for name in headers}
+        self._dropped |= {b"authorization"} if keeps_authorization else set()
+        self._client: aiohttp.ClientSession | None = None
+        self._anonymous = f"http-{uuid.uuid4().hex[:12]}"
+        self._seen: set[bytes] = set()
+        self._requests = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Requests are served inside of this."""
+        async with aiohttp.ClientSession(
+            auto_decompress=False,
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            requote_redirect_url=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
+        ) as self._client:
+            yield
+
+    async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request, to the server and back."""
+        body = await read_body(receive)
+        if body is None:
+            return
+        self._learn(scope["headers"])
+        self._requests += 1
+        visit = _Visit(self._tape, run, f"{self._anonymous}-{self._requests}", self._anonymous, scope, body)
+        answering = asyncio.create_task(self._answer(visit, scope, body, send))
+        leaving = asyncio.create_task(until_left(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                visit.end(f"the agent gave up after {time.time() - visit.began:.1f} s")
+        finally:
+            leaving.cancel()
+            answering.cancel()
+            await asyncio.wait({answering, leaving})
+        if not answering.cancelled():
+            answering.result()
+
+    async def finish(self, run: str) -> None:
+        """The server knows no runs."""
+
+    async def _answer(self, visit: _Visit, scope: Scope, body: bytes, send: Send) -> None:
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._kept(scope["headers"])]
+        headers += [*self._headers.items(), ("Accept-Encoding", "identity")]
+        url = self._url
+        if scope["query_string"]:
+            own = f"{url.raw_query_string}&" if url.raw_query_string else ""
+            url = URL(f"{url.with_query(None)}?{own}{scope['query_string'].decode('latin-1')}", encoded=True)
+        started = False
+        try:
+            async with await self._request(scope["method"], url, headers, body) as response:
+                self._learn(response.raw_headers)
+                visit.opened(response)
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": response.status,
+                        "headers": _answered_headers(response),
+                    }
+                )
+                started = True
+                async for chunk in response.content.iter_any():
+                    visit.hear(chunk)
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                visit.finish()
+                await send({"type": "http.response.body"})
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reason = f"the server {self._url.host} cannot be reached or broke off: {type(error).__name__}"
+            visit.end(reason)
+            if not started:
+                await refuse(send, 502, reason, body)
+
+    async def _request(
+        self, method: str, url: URL, headers: list[tuple[str, str]], body: bytes
+    ) -> aiohttp.ClientResponse:
+        """Ask; redirects within the server are followed here, since the agent does not know its address."""
+        assert self._client is not None
+        for _ in range(MAX_REDIRECTS):
+            response = await self._client.request(
+                method, url, headers=headers, data=body or None, allow_redirects=False
+            )
+            if response.status not in (307, 308) or "location" not in response.headers:
+                return response
+            target = url.join(URL(response.headers["location"], encoded=True))
+            if target.origin() != url.origin():
+                return response
+            response.release()
+            url = target
+        return response
+
+    def _kept(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        return [(name, value) for name, value in headers if name not in self._dropped]
+
+    def _learn(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Tell the tape of secret header values that are new."""
+        new = [
+            (name.decode("latin-1").lower(), value.decode("latin-1"))
+            for name, value in headers
+            if value not in self._seen and is_secret_name(name.decode("latin-1"))
+        ]
+        if new:
+            self._seen.update(value.encode("latin-1") for _, value in new)
+            self._tape.put(Known(secrets_in(new)))
+
+
+class _Visit:
+    """What the tape hears of one HTTP request."""
+
+    def __init__(self, tape: Tape, run: str, id_: str, anonymous: str, scope: Scope, body: bytes) -> None:
+        self.began = time.time()
+        self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
+        headers = dict(scope["headers"])
+        self._session = _session(headers.get(b"mcp-session-id"), anonymous)
+        version = headers.get(b"mcp-protocol-version")
+        self._protocol = version.decode("latin-1") if version else None
+        self._form, self._status, self._chunks = Form.JSON, 200, list[bytes]()
+        if body:
+            self._put(body, Form.JSON, from_agent=True)
+
+    def opened(self, response: aiohttp.ClientResponse) -> None:
+        self._status = response.status
+        self._form = Form.EVENTS if response.content_type == "text/event-stream" else Form.JSON
+        session = response.headers.get("mcp-session-id")
+        if session is not None:
+            self._session = _session(session.encode(), self._anonymous)
+
+    def hear(self, chunk: bytes) -> None:
+        if self._form is Form.EVENTS:
+            self._put(chunk, Form.EVENTS)
+        else:
+            self._chunks.append(chunk)
+
+    def finish(self) -> None:
+        if self._chunks:
+            self._put(b"".join(self._chunks), Form.JSON)
+        self.end("the server's response ended without it")
+
+    def end(self, reason: str) -> None:
+        self._tape.put(Ended(self._run, self._id, reason, time.time()))
+
+    def _put(self, payload: bytes, form: Form, *, from_agent: bool = False) -> None:
+        self._tape.put(
+            Heard(
+                self._run,
+                self._session,
+                self._id,
+                from_agent,
+                form,
+                payload,
+                time.time(),
+                self._protocol,
+                self._status,
+            )
+        )
+
+
+def _session(header: bytes | None, anonymous: str) -> str:
+    """A name for the session that tells nothing: its id opens it."""
+    return f"http-{sha256(header).hexdigest()[:12]}" if header else anonymous
+
+
+def _answered_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    lower = [(name.lower(), value) for name, value in response.raw_headers]
+    dropped = (_OF_THE_CONNECTION - {b"content-length"}) | _OF_THE_SERVER
+    return [(name, value) for name, value in lower if name not in dropped]
+
+
+async def read_body(receive: Receive) -> bytes | None:
+    """The request's body, None where the agent left before it was complete."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def until_left(receive: Receive) -> None:
+    """Wait until the agent closes its request."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def refuse(send: Send, status: int, reason: str, body: bytes = b"") -> None:
+    """Answer a request ourselves, as JSON-RPC where it was that."""
+    try:
+        request_id = json.loads(body)["id"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        request_id = None
+    error = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32000, "message": reason}}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(error).encode()})

@@ -1,0 +1,205 @@
+"""Makes exchanges out of what is heard on the wire: requests paired with their answers, repetitions left out.
+
+Only the tape's thread uses it. Nothing in here is redacted yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject
+
+MAX_OPEN = 10_000
+"""Requests without an answer that are remembered."""
+VERSION_META_KEY = "io.modelcontextprotocol/protocolVersion"
+
+
+class Form(Enum):
+    """How messages are framed in the bytes that were heard."""
+
+    JSON = "json"
+    LINES = "lines"
+    EVENTS = "events"
+    """Server-sent events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Some bytes of one side. Lines and events may be cut anywhere; JSON comes whole."""
+
+    run: str
+    session: str
+    scope: str
+    """Within a scope the agent's request ids are unique: a pipe, or one HTTP request."""
+    from_agent: bool
+    form: Form
+    payload: bytes
+    at: float
+    protocol: str | None = None
+    status: int = 200
+    """The HTTP status, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A scope is over; what is still open in it stays without an answer."""
+
+    run: str
+    scope: str
+    reason: str
+    at: float
+
+
+@dataclass(slots=True)
+class _Open:
+    heard: Heard
+    method: str
+    params: JsonObject
+    reported: bool = False
+
+
+class Tap:
+    """Remembers open requests and the last listing of each run."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], _Open] = {}
+        self._rest: dict[tuple[str, bool], bytes] = {}
+        self._protocols: dict[str, str] = {}
+        self._listings: dict[tuple[str, str, str], bytes] = {}
+
+    def hear(self, heard: Heard) -> Iterator[JsonObject]:
+        """Exchanges that are complete with these bytes, and losses, as plain JSON."""
+        for text in self._framed(heard):
+            try:
+                message = json.loads(text)
+            except (ValueError, RecursionError):
+                yield self._garbage(heard)
+                continue
+            for one in message if isinstance(message, list) else [message]:
+                if not isinstance(one, dict):
+                    yield self._garbage(heard)
+                elif heard.from_agent:
+                    yield from self._asked(heard, one)
+                elif "method" not in one and ("result" in one or "error" in one):
+                    yield from self._answered(heard, one)
+
+    def end(self, ended: Ended) -> Iterator[JsonObject]:
+        """Losses for what the scope leaves open. An answer that comes later by another way is still recorded."""
+        for side in (True, False):
+            if self._rest.pop((ended.scope, side), b"").strip():
+                yield loss(ended.run, f"the last message was cut off: {ended.reason}", ended.at)
+        for (scope, _), open_ in self._open.items():
+            if scope == ended.scope and not open_.reported:
+                open_.reported = True
+                yield loss(open_.heard.run, f"{_named(open_)} has no answer: {ended.reason}", ended.at)
+
+    def unanswered(self, reason: str, at: float) -> Iterator[JsonObject]:
+        """Losses for everything that is open when the recording ends."""
+        for scope in dict.fromkeys(scope for scope, _ in self._open):
+            yield from self.end(Ended("", scope, reason, at))
+
+    def _framed(self, heard: Heard) -> list[bytes]:
+        if heard.form is Form.JSON:
+            return [heard.payload] if heard.payload.strip() else []
+        side = (heard.scope, heard.from_agent)
+        text = self._rest.pop(side, b"") + heard.payload
+        if heard.form is Form.LINES:
+            *lines, rest = text.split(b"\n")
+            framed = [line for line in lines if line.strip()]
+        else:
+            *events, rest = text.replace(b"\r\n", b"\n").split(b"\n\n")
+            framed = [data for event in events if (data := _data(event))]
+        if rest:
+            self._rest[side] = rest
+        return framed
+
+    def _asked(self, heard: Heard, message: JsonObject) -> Iterator[JsonObject]:
+        method, params = message.get("method"), message.get("params")
+        if not isinstance(method, str):
+            return  # an answer to a question of the server's
+        params = params if isinstance(params, dict) else {}
+        if "id" in message:
+            if len(self._open) >= MAX_OPEN:
+                del self._open[next(iter(self._open))]
+            self._open[heard.scope, _key(message["id"])] = _Open(heard, method, params)
+        elif method == "notifications/cancelled":
+            open_ = self._find(heard, _key(params.get("requestId")))
+            if open_ is not None and not open_.reported:
+                open_.reported = True
+                yield loss(heard.run, f"{_named(open_)} has no answer: the agent cancelled it", heard.at)
+
+    def _answered(self, heard: Heard, message: JsonObject) -> Iterator[JsonObject]:
+        open_ = self._find(heard, _key(message.get("id")), remove=True)
+        if open_ is None:
+            yield loss(heard.run, "the server answered a request that is not open", heard.at)
+            return
+        result, error = message.get("result"), message.get("error")
+        if open_.method == "initialize" and isinstance(result, dict):
+            self._protocols[heard.session] = str(result.get("protocolVersion"))
+        if self._is_repetition(open_, result, error):
+            return
+        meta = open_.params.get("_meta")
+        said = meta.get(VERSION_META_KEY) if isinstance(meta, dict) else None
+        yield {
+            "kind": "exchange",
+            "run": open_.heard.run,
+            "session": heard.session,
+            "method": open_.method,
+            "params": open_.params,
+            "result": result if isinstance(result, dict) else None,
+            "error": error if isinstance(error, dict) else None,
+            "protocol": said or self._protocols.get(heard.session) or open_.heard.protocol,
+            "started_at": open_.heard.at,
+            "ended_at": heard.at,
+        }
+
+    def _find(self, heard: Heard, key: str, *, remove: bool = False) -> _Open | None:
+        """The open request of this scope, else of this session: answers may come on a resumed stream."""
+        place = (heard.scope, key)
+        if place not in self._open and key == "null":  # refused before its id was read
+            place = next((other for other in self._open if other[0] == heard.scope), place)
+        if place not in self._open:
+            same = (other for other, open_ in self._open.items() if open_.heard.session == heard.session)
+            place = next((other for other in same if other[1] == key), place)
+        return self._open.pop(place, None) if remove else self._open.get(place)
+
+    def _is_repetition(self, open_: _Open, result: JsonValue, error: JsonValue) -> bool:
+        """A handshake, listing or ping that says what the one before it in this run said."""
+        if open_.method not in {"initialize", "server/discover", "ping"} and not open_.method.endswith("/list"):
+            return False
+        place = (open_.heard.run, open_.method, str(open_.params.get("cursor", "")))
+        digest = sha256(json.dumps([result, error]).encode()).digest()
+        repeated = self._listings.get(place) == digest
+        self._listings[place] = digest
+        return repeated
+
+    @staticmethod
+    def _garbage(heard: Heard) -> JsonObject:
+        side = "agent" if heard.from_agent else "server"
+        what = f"an HTTP {heard.status} without a JSON-RPC message" if heard.status >= 400 else "what is no JSON-RPC"
+        return loss(heard.run, f"the {side} sent {what}; it was passed on and is not recorded", heard.at)
+
+
+def loss(run: str, reason: str, at: float) -> JsonObject:
+    """The event for something that is not recorded."""
+    return {"kind": "loss", "run": run, "reason": reason, "at": at}
+
+
+def _named(open_: _Open) -> str:
+    name = open_.params.get("name")
+    return f"{open_.method} {name!r}" if open_.method == "tools/call" else open_.method
+
+
+def _key(request_id: JsonValue) -> str:
+    return json.dumps(request_id)
+
+
+def _data(event: bytes) -> bytes:
+    lines = (line[5:] for line in event.split(b"\n") if line.startswith(b"data:"))
+    return b"\n".join(line.removeprefix(b" ") for line in lines)

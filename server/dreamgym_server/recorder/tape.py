@@ -1,0 +1,283 @@
+"""Writes a recording behind the agent's back: a queue, and a thread that pairs, redacts and appends.
+
+Whoever hears something puts it on the queue and goes on; nothing here raises into a call. What cannot be recorded is
+counted, said once on stderr, and written down as a loss where that still works. What was on stderr of the recorded
+server comes out on ours, through the same redaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject
+from dreamgym_server.recorder.preview import Preview
+from dreamgym_server.recorder.tap import Ended, Heard, Tap, loss
+
+MAX_WAITING_BYTES = 256 * 1024 * 1024
+"""Bytes that may wait for the thread; what comes on top is lost."""
+MAX_OPEN_FILES = 64
+
+
+class Redacts(Protocol):
+    """What the tape needs of dreamgym.redaction.Redactor."""
+
+    counts: Counter[str]
+
+    def value(self, value: JsonValue) -> JsonValue:
+        """JSON without its secrets."""
+
+    def text(self, text: str) -> str:
+        """Text without its secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Secret values by the name of the header or variable that holds them."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line for stderr."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a person or the control API adds to a run: an event, and a signal that it is on disk."""
+
+    event: JsonObject
+    written: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A signal for when everything before it has been dealt with."""
+
+    reached: threading.Event
+
+
+@dataclass
+class Summary:
+    """What has been recorded so far."""
+
+    exchanges: Counter[str] = field(default_factory=Counter)
+    """By run."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+
+    @property
+    def text(self) -> str:
+        """In one paragraph, for the end."""
+        said = f"recorded {self.exchanges.total()} exchanges in {len(self.exchanges)} runs"
+        if not self.losses:
+            return said
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in self.losses.most_common())
+        return f"{said}; lost {self.losses.total()}: {reasons}"
+
+
+class Tape:
+    """One recording.
+
+    Args:
+        folder: where RUN.jsonl files are appended to; None writes nothing and previews the redaction.
+        redactor: makes a redactor that knows these secret values.
+        say: prints a line that is free of secrets.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        redactor: Callable[[Mapping[str, str]], Redacts],
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    ) -> None:
+        self.summary = Summary()
+        self.preview = Preview() if folder is None else None
+        self._folder = folder
+        self._make_redactor, self._say = redactor, say
+        self._known: dict[str, str] = {}
+        self._redactor = redactor({})
+        self._tap = Tap()
+        self._files: dict[str, int] = {}
+        self._queue: SimpleQueue[object] = SimpleQueue()
+        self._waiting = 0
+        self._counting = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="dreamgym-tape", daemon=True)
+        self._thread.start()
+
+    def put(self, item: Heard | Ended | Known | Said) -> None:
+        """Hand over; returns at once and never raises."""
+        if isinstance(item, Heard):
+            if self._waiting > MAX_WAITING_BYTES:
+                self._queue.put(loss(item.run, "more came than can be written", item.at))
+                return
+            with self._counting:
+                self._waiting += len(item.payload)
+        self._queue.put(item)
+
+    def lose(self, run: str, reason: str) -> None:
+        """Report something that could not be recorded."""
+        self._queue.put(loss(run, reason, time.time()))
+
+    def note(self, run: str, **said: JsonValue) -> threading.Event:
+        """Add what is not in the traffic; the event is set when it is on disk."""
+        written = threading.Event()
+        self._queue.put(Noted({"kind": "note", "run": run, **said, "at": time.time()}, written))
+        return written
+
+    def flush(self, limit_s: float = 60) -> bool:
+        """Wait until everything so far is on disk; False where that took too long."""
+        reached = threading.Event()
+        self._queue.put(Waited(reached))
+        return not self._thread.is_alive() or reached.wait(limit_s)
+
+    def close(self, reason: str = "the recording was ended") -> Summary:
+        """Write what is left and end; calling it twice is fine."""
+        if self._thread.is_alive():
+            self._queue.put(Ended("", "", reason, time.time()))
+            self._queue.put(None)
+            self._thread.join(60)
+        return self.summary
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                item = self._queue.get()
+            if item is None:
+                break
+            try:
+                self._take(item)
+            except Exception as error:  # noqa: BLE001  # the boundary: a recording that fails must not fail the agent
+                self._lost(str(getattr(item, "run", "")), f"the recorder failed with {type(error).__name__}")
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _take(self, item: object) -> None:
+        if isinstance(item, Heard):
+            with self._counting:
+                self._waiting -= len(item.payload)
+            self._record(self._tap.hear(item))
+        elif isinstance(item, Ended):
+            ends = self._tap.end(item) if item.scope else self._tap.unanswered(item.reason, item.at)
+            self._record(ends)
+        elif isinstance(item, Known):
+            self._learn(item.values)
+        elif isinstance(item, Said):
+            self._say(self._redactor.text(item.text))
+        elif isinstance(item, Noted):
+            try:
+                self._record([item.event])
+            finally:
+                item.written.set()
+        elif isinstance(item, Waited):
+            item.reached.set()
+        elif isinstance(item, dict):
+            self._record([item])
+
+    def _learn(self, values: Mapping[str, str]) -> None:
+        new = {name: value for name, value in values.items() if value not in self._known.values()}
+        if new:
+            taken = {
+                f"{name}-{len(self._known)}" if name in self._known else name: value for name, value in new.items()
+            }
+            self._known.update(taken)
+            counts = self._redactor.counts
+            self._redactor = self._make_redactor(self._known)
+            self._redactor.counts.update(counts)
+
+    def _record(self, events: Iterable[JsonObject] | Iterator[JsonObject]) -> None:
+        for event in events:
+            run = str(event["run"])
+            if event["kind"] == "loss":
+                self._lost(run, str(event["reason"]))
+                continue
+            clean = {key: self._clean(event, key, value) for key, value in event.items()}
+            self._write(run, clean)
+            if event["kind"] == "exchange":
+                self.summary.exchanges[run] += 1
+
+    def _clean(self, event: JsonObject, key: str, value: JsonValue) -> JsonValue:
+        if key in {"kind", "run", "session", "method", "protocol"}:
+            return value
+        clean = self._redactor.value(value)
+        if self.preview is not None:
+            self.preview.compare(event, key, value, clean)
+        return clean
+
+    def _lost(self, run: str, reason: str) -> None:
+        reason = self._redactor.text(reason)
+        if reason not in self.summary.losses:
+            self._say(f"dreamgym record: {run + ': ' if run else ''}{reason}")
+        self.summary.losses[reason] += 1
+        if run:
+            self._write(run, loss(run, reason, time.time()), is_loss=True)
+
+    def _write(self, run: str, event: JsonObject, *, is_loss: bool = False) -> None:
+        if self._folder is None:
+            return
+        try:
+            _append(self._file(self._folder, run), _line(event))
+        except OSError as error:
+            if not is_loss:
+                self._lost(run, f"cannot write to {self._folder}: {error.strerror}")
+
+    def _file(self, folder: Path, run: str) -> int:
+        if run not in self._files:
+            while len(self._files) >= MAX_OPEN_FILES:
+                os.close(self._files.pop(next(iter(self._files))))
+            self._files[run] = _open_run(folder, run)
+        return self._files[run]
+
+
+def append_event(folder: Path, event: JsonObject) -> None:
+    """Add one event, already redacted, to its run's file. Raises OSError."""
+    file = _open_run(folder, str(event["run"]))
+    try:
+        _append(file, _line(event))
+    finally:
+        os.close(file)
+
+
+def _line(event: JsonObject) -> bytes:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def _open_run(folder: Path, run: str) -> int:
+    """The file of a run, to append to; a line that a crash left unfinished is ended first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(folder / f"{run}.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        os.write(file, b"\n")
+    return file
+
+
+def _append(file: int, line: bytes) -> None:
+    """A whole line or nothing: what a full disk cut off is taken back."""
+    before = os.fstat(file).st_size
+    try:
+        written = os.write(file, line)
+        if written == len(line):
+            return
+        written += os.write(file, line[written:])
+    finally:
+        after = os.fstat(file).st_size
+        if before < after < before + len(line):
+            os.ftruncate(file, before)
