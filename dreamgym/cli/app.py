@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dreamgym.cli import check, collect, db, demo, eval_, import_, models, play, seed, train
+from dreamgym.cli import check, collect, db, demo, eval_, import_, label, models, play, record, seed, train
 from dreamgym.cli.boundary import run
 
 app = typer.Typer(
@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("collect")(collect.collect)
+app.command("record")(record.record)
+app.command("label")(label.label)
 app.command("seed")(seed.seed)
 app.command("check")(check.check)
 app.command("import")(import_.import_)
