@@ -18,8 +18,8 @@ from dreamgym.importers.base import text as string
 from dreamgym.importers.messages import text_of
 from dreamgym.types import JsonObject, StepResult, StopReason
 
-_ACTION = re.compile(r"(?:^|\n)\s*Action\s*:[ \t]*(.*?)\s*(?=\nObservation\s*:|\Z)", re.DOTALL | re.IGNORECASE)
-_OBSERVATION = re.compile(r"^\s*Observation\s*:\s*", re.IGNORECASE)
+_ACTION = re.compile(r"^[ \t]*Action[ \t]*:", re.MULTILINE | re.IGNORECASE)
+_OBSERVATION = re.compile(r"^[ \t]*Observation[ \t]*:", re.MULTILINE | re.IGNORECASE)
 _AGENT = ("gpt", "assistant")
 _WORLD = ("human", "user")
 
@@ -34,11 +34,15 @@ class _Turn:
 
     @property
     def action(self) -> str | None:
-        """What stands behind the last "Action:"."""
+        """What stands behind the last "Action:", without an observation that the agent itself went on to write."""
         if not self.by_agent or not self.counts:
             return None
-        found = _ACTION.findall(self.text)
-        return found[-1] if found and found[-1] else None
+        marks = list(_ACTION.finditer(self.text))
+        if not marks:
+            return None
+        behind = self.text[marks[-1].end() :]
+        invented = _OBSERVATION.search(behind)
+        return behind[: invented.start() if invented else None].strip() or None
 
 
 def matches(value: JsonValue) -> bool:
@@ -84,7 +88,8 @@ def _steps(turns: list[_Turn], where: str) -> tuple[list[Step], list[Skipped]]:
         elif answer is None or answer.by_agent:
             left_out.append(Skipped(f"{where}, turn {turn.index}", f"the action {turn.action!r} has no observation"))
         else:
-            observation = _OBSERVATION.sub("", answer.text)
+            mark = _OBSERVATION.match(answer.text)
+            observation = answer.text[mark.end() :].lstrip() if mark else answer.text
             steps.append(Step(Command(turn.action), StepResult(observation=observation)))
     return steps, left_out
 

@@ -153,8 +153,9 @@ def _message(message: JsonObject) -> Message:
         if part.get("type") == "text":
             words.append(text(part.get("content")))
         elif part.get("type") == "tool_call":
-            calls.append(Call(name, part.get("arguments"), call_id))
-        elif part.get("type") == "tool_call_response":
+            fault = None if "arguments" in part else "its arguments were not recorded"
+            calls.append(Call(name, part.get("arguments"), call_id, fault))
+        elif part.get("type") == "tool_call_response" and ("response" in part or "result" in part):
             content: JsonValue = part.get("response", part.get("result"))
             answers.append(Answer(result_from(content), id=call_id, name=name or None))
     return Message(text(message.get("role")), "\n".join(filter(None, words)), tuple(calls), tuple(answers))

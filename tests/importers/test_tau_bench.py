@@ -50,7 +50,7 @@ def test_all_recorded_runs_are_read_with_every_word_to_the_user_as_an_action(rec
     assert (len(report.trajectories), report.skipped, report.left_out, report.replies) == (200, [], [], 0)
     assert report.formats == {"tau-bench": 200}
     steps = [step for trajectory in report.trajectories for step in trajectory.transitions]
-    assert len(steps) == 2454 == sum(m["role"] == "assistant" for run in recorded for m in run["traj"])  # type: ignore[union-attr,index,call-overload]
+    assert len(steps) == 2454 == sum(m["role"] == "assistant" for run in recorded for m in run["traj"])
     assert sum(trajectory.success for trajectory in report.trajectories) == 84
     assert sum(step.result.is_error for step in steps) == 73
     assert {trajectory.source for trajectory in report.trajectories} == {Source.IMPORTED}

@@ -1,0 +1,174 @@
+"""Spans that pydantic-ai and the OpenTelemetry SDK wrote, in both JSON forms, and the cases they do not show."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from importer_stage import imported, only, spec, steps
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic_ai import Agent, InstrumentationSettings, ModelRetry
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from dreamgym.importers import read_file
+from dreamgym.importers.folder import defined_tools
+from dreamgym.types import JsonObject, StopReason
+
+
+def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    if any(isinstance(message, ModelResponse) for message in messages[-2:]):
+        return ModelResponse(parts=[TextPart("Mia is number 7.")])
+    calls = [ToolCallPart("find", {"name": name}, tool_call_id=f"call-{name}") for name in ("Mia", "Bob")]
+    return ModelResponse(parts=[TextPart("let me look"), *calls])
+
+
+def find(name: str) -> dict[str, int]:
+    """Find a person."""
+    if name != "Mia":
+        raise ModelRetry("no such person")
+    return {"id": 7}
+
+
+def traced(*, content: bool) -> list[ReadableSpan]:
+    """The spans of one real run of a pydantic-ai agent with a scripted model."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    Agent.instrument_all(InstrumentationSettings(tracer_provider=provider, include_content=content))
+    try:
+        Agent(FunctionModel(scripted), name="crm", tools=[find]).run_sync("Who is Mia?")
+    finally:
+        Agent.instrument_all(False)
+        provider.shutdown()
+    return list(exporter.get_finished_spans())
+
+
+@pytest.fixture(scope="module")
+def spans() -> list[ReadableSpan]:
+    return traced(content=True)
+
+
+def value(plain: Any) -> JsonObject:
+    """A plain value as OTLP's AnyValue."""
+    kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    if isinstance(plain, list | tuple):
+        return {"arrayValue": {"values": [value(item) for item in plain]}}
+    return {kinds[type(plain)]: str(plain) if type(plain) is int else plain}
+
+
+def otlp(spans: list[ReadableSpan]) -> JsonObject:
+    """The spans as an OTLP/JSON export, as the protocol's JSON mapping has it."""
+    rows: list[Any] = [
+        {
+            "traceId": f"{span.context.trace_id:032x}",
+            "spanId": f"{span.context.span_id:016x}",
+            "parentSpanId": f"{span.parent.span_id:016x}" if span.parent else "",
+            "name": span.name,
+            "startTimeUnixNano": str(span.start_time),
+            "endTimeUnixNano": str(span.end_time),
+            "attributes": [{"key": key, "value": value(plain)} for key, plain in (span.attributes or {}).items()],
+            "status": {"code": span.status.status_code.value},
+        }
+        for span in spans
+        if span.context
+    ]
+    return {"resourceSpans": [{"scopeSpans": [{"spans": rows}]}]}
+
+
+EXPECTED = [("find", {"name": "Mia"}, '{"id":7}'), ("find", {"name": "Bob"}, "no such person")]
+
+
+def test_the_sdks_own_json_gives_the_run_with_its_errors_and_its_answer(
+    spans: list[ReadableSpan], tmp_path: Path
+) -> None:
+    report = imported(tmp_path, spec("find"), *(span.to_json() for span in spans))
+    trajectory = only(report)
+    assert report.formats == {"otel": 1}
+    assert (trajectory.task.instruction, trajectory.answer) == ("Who is Mia?", "Mia is number 7.")
+    assert trajectory.stop_reason is StopReason.FINISHED
+    assert steps(trajectory) == EXPECTED
+    assert [step.result.is_error for step in trajectory.transitions] == [False, True]
+
+
+def test_an_otlp_export_gives_the_same_trajectory(spans: list[ReadableSpan], tmp_path: Path) -> None:
+    from_sdk = only(imported(tmp_path, spec("find"), *(span.to_json() for span in spans)))
+    assert only(imported(tmp_path, spec("find"), otlp(spans))) == from_sdk
+
+
+def test_without_tool_spans_the_messages_of_the_model_are_read(spans: list[ReadableSpan], tmp_path: Path) -> None:
+    others = [span for span in spans if not span.name.startswith("execute_tool")]
+    trajectory = only(imported(tmp_path, spec("find"), otlp(others)))
+    assert [step[:2] for step in steps(trajectory)] == [step[:2] for step in EXPECTED]
+    assert trajectory.answer == "Mia is number 7."
+
+
+def test_a_trace_without_content_says_what_to_switch_on(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), otlp(traced(content=False)))
+    (skipped,) = report.skipped
+    assert "its tool calls carry no content: switch on the recording of gen_ai.tool.call.arguments" in skipped.reason
+
+
+def test_tool_definitions_come_along(spans: list[ReadableSpan], tmp_path: Path) -> None:
+    (tmp_path / "spans.json").write_text(json.dumps(otlp(spans)))
+    tools, _ = defined_tools(found for _, found in read_file(tmp_path / "spans.json"))
+    assert [tool["name"] for tool in tools] == ["find"]
+    assert tools[0]["inputSchema"]["required"] == ["name"]
+
+
+def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False, **attributes: Any) -> JsonObject:
+    names = {
+        "op": "operation.name",
+        "tool": "tool.name",
+        "arguments": "tool.call.arguments",
+        "result": "tool.call.result",
+    }
+    pairs: list[Any] = [{"key": f"gen_ai.{names[key]}", "value": value(plain)} for key, plain in attributes.items()]
+    return {
+        "traceId": "t",
+        "spanId": span_id,
+        "parentSpanId": parent,
+        "startTimeUnixNano": start,
+        "attributes": pairs,
+        "status": {"code": 2 if failed else 0, "message": "it broke" if failed else ""},
+    }
+
+
+def tool(span_id: str, parent: str = "", **more: Any) -> JsonObject:
+    return span(span_id, parent, **{"op": "execute_tool", "tool": "find", "arguments": "{}", "result": "#7", **more})
+
+
+def test_a_call_that_framework_and_mcp_client_both_traced_is_one_step(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), tool("1"), tool("2", "1"), tool("3", start=5))
+    assert len(only(report).transitions) == 2
+
+
+def test_each_outermost_agent_run_is_an_episode_of_its_own(tmp_path: Path) -> None:
+    runs = [span("a", op="invoke_agent"), span("b", "a", op="invoke_agent"), span("c", op="invoke_agent")]
+    report = imported(
+        tmp_path, spec("find"), *runs, tool("1", "a"), tool("2", "b", start=1), tool("3", "c", result="x")
+    )
+    assert sorted(len(trajectory.transitions) for trajectory in report.trajectories) == [1, 2]
+
+
+def test_an_mcp_result_keeps_its_error_and_its_structure(tmp_path: Path) -> None:
+    result = {"content": [{"type": "text", "text": "no"}], "isError": True, "structuredContent": {"a": 1}}
+    step = only(imported(tmp_path, spec("find"), tool("1", result=json.dumps(result)))).transitions[0]
+    assert (step.result.observation, step.result.is_error, step.result.structured) == ("no", True, {"a": 1})
+
+
+def test_a_failed_call_without_a_result_answers_with_its_status(tmp_path: Path) -> None:
+    row = span("1", op="execute_tool", tool="find", arguments="{}", failed=True)
+    step = only(imported(tmp_path, spec("find"), row)).transitions[0]
+    assert (step.result.observation, step.result.is_error) == ("it broke", True)
+
+
+def test_spans_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), tool("1", "2", tool="find"), tool("2", "1", tool="fly"))
+    assert len(report.skipped) + len(report.trajectories) == 1
+
+
+def test_spans_of_other_kinds_are_named(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), {"traceId": "t", "spanId": "1", "attributes": []})
+    assert report.skipped[0].reason == "none of its 1 spans has gen_ai attributes"
