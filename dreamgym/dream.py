@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished
 from dreamgym.experience.model import ExperienceModel, Prediction, Query
-from dreamgym.replay.buffer import GROUNDED, ReplayBuffer, Retrieval
+from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
 
 
@@ -68,7 +68,9 @@ class DreamEnvironment:
         if self._transitions and self._transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
-        demonstrations = await self._buffer.nearest(self._retrieval(task, state, action))
+        demonstrations: tuple[Demonstration, ...] = ()
+        if self._model.demonstrations:
+            demonstrations = await self._buffer.nearest(self._retrieval(task, state, action))
         prediction = await self._model.predict(
             Query(
                 spec=self._spec,

@@ -6,7 +6,7 @@ with the fault named; then there is no answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -30,24 +30,34 @@ Form = TypeVar("Form", bound=Answer)
 
 
 async def ask(
-    llm: LLM, messages: Sequence[Message], form: type[Form], schema: JsonObject, *, max_tokens: int, seed: int
+    llm: LLM,
+    messages: Sequence[Message],
+    form: type[Form],
+    schema: JsonObject,
+    *,
+    max_tokens: int,
+    seed: int,
+    fault_of: Callable[[Form], str | None] = lambda answer: None,
 ) -> Form:
-    """The model's answer under `form`.
+    """The model's answer under `form`, in which `fault_of` finds nothing wrong either.
 
     Raises:
         PredictionError: malformed twice, or the model cannot be reached, refused or took too long.
     """
     asked = list(messages)
-    fault = ""
     for _ in range(2):
         try:
             completion = await llm.complete(asked, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
         except EnvironmentUnavailable as error:
             raise PredictionError(str(error)) from error
         try:
-            return _parsed(completion, form)
+            answer = _parsed(completion, form)
         except ValueError as error:
-            fault = first_reason(error)
+            fault: str | None = first_reason(error)
+        else:
+            fault = fault_of(answer)
+            if fault is None:
+                return answer
         asked = [
             *messages,
             Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS]),

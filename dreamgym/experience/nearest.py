@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pydantic import JsonValue
 
 from dreamgym.errors import PredictionError
 from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.structured import completed, wording_of
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.types import Provenance, Tier, ToolCall
+from dreamgym.tools import fault_under, output_schema
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall
+
+BYTES = frozenset({"data", "blob"})
+"""Where content blocks hold what is no text."""
 
 
 class NearestModel:
@@ -25,6 +30,8 @@ class NearestModel:
     1. The same action was recorded in the same state: its answer is repeated.
     2. The whole action is a text: one that was never recorded here is refused, in the words of a recorded refusal.
     3. Else the nearest transition of the same tool answers, with the action's arguments in place of its own.
+
+    What a tool's output schema forbids is not given, even where it was recorded: the next nearest answers then.
     """
 
     name = "nearest"
@@ -39,23 +46,39 @@ class NearestModel:
                 f"nothing is recorded of environment {query.spec.name!r}: "
                 "record it with `dreamgym collect` or load recordings with `dreamgym seed`"
             )
+        schema = output_schema(query.spec, query.action.name)
         for demonstration in query.demonstrations:
-            if demonstration.exact:
-                return _repeat(query, demonstration)
+            if demonstration.exact and _is_valid(copy := _repeat(query, demonstration), schema):
+                return copy
         if query.spec.text_argument is not None:
             refusal = _refusal(query)
             if refusal is not None:
                 return refusal
-        return _substitute(query)
+        same_tool = [shown for shown in query.demonstrations if shown.transition.action.name == query.action.name]
+        for demonstration in same_tool or query.demonstrations:
+            if _is_valid(copy := _substitute(query, demonstration), schema):
+                return copy
+        raise PredictionError(
+            f"no recorded answer of tool {query.action.name!r} fits its output schema: "
+            "record the tool with its structured content"
+        )
 
     async def close(self) -> None:
         """Nothing to release."""
 
 
+def _is_valid(copy: Prediction, schema: JsonObject | None) -> bool:
+    if schema is None or copy.is_error:
+        return True
+    return copy.structured is not None and fault_under(schema, copy.structured) is None
+
+
 def _repeat(query: Query, demonstration: Demonstration) -> Prediction:
-    result = demonstration.transition.result
+    result = completed(demonstration.transition, query.spec).result
     return Prediction(
         observation=result.observation,
+        structured=result.structured,
+        content=_content(result),
         next_state=demonstration.transition.next_state,
         success=result.terminated and result.reward > 0,
         terminated=result.terminated,
@@ -85,16 +108,28 @@ def _refusal(query: Query) -> Prediction | None:
     )
 
 
-def _substitute(query: Query) -> Prediction:
-    same_tool = [shown for shown in query.demonstrations if shown.transition.action.name == query.action.name]
-    nearest = (same_tool or query.demonstrations)[0]
-    substitution = _Substitution(nearest.transition.action, query.action)
+def _substitute(query: Query, nearest: Demonstration) -> Prediction:
+    step = completed(nearest.transition, query.spec)
+    result = step.result
+    substitution = _Substitution(step.action, query.action)
+    structured = None if result.structured is None else substitution.within(result.structured)
+    observation = substitution(result.observation)
+    wording = wording_of([result])
+    if wording is not None and structured is not None:  # a new value may need escapes that text does not get
+        observation = wording.text(structured)
+    content = _content(result)
     return Prediction(
-        observation=substitution(nearest.transition.result.observation),
-        next_state=substitution(nearest.transition.next_state),
-        is_error=nearest.transition.result.is_error,
+        observation=observation,
+        structured=structured,
+        content=None if content is None else tuple(substitution.within(block, BYTES) for block in content),
+        next_state=observation if step.next_state == result.observation else substitution(step.next_state),
+        is_error=result.is_error,
         provenance=_provenance(query, nearest, Tier.MODEL),
     )
+
+
+def _content(result: StepResult) -> tuple[JsonObject, ...] | None:
+    return tuple(result.content) if "content" in result.info else None
 
 
 class _Substitution:
@@ -115,6 +150,28 @@ class _Substitution:
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda match: self._replacements[match[0]], text)
+
+    def within(self, value: JsonObject, spared: Collection[str] = ()) -> JsonObject:
+        """The same in every text of a JSON object; a number changes where it is a recorded argument as a whole.
+
+        Nothing changes under the keys that are `spared`.
+        """
+        return {key: item if key in spared else self._replaced(item, spared) for key, item in value.items()}
+
+    def _replaced(self, value: JsonValue, spared: Collection[str]) -> JsonValue:
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, dict):
+            return self.within(value, spared)
+        if isinstance(value, list):
+            return [self._replaced(item, spared) for item in value]
+        if value is None or isinstance(value, bool):
+            return value
+        try:
+            replaced: JsonValue = json.loads(self._replacements.get(json.dumps(value), json.dumps(value)))
+        except ValueError:
+            return value
+        return replaced if isinstance(replaced, int | float) else value
 
 
 def _leaves(value: JsonValue, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

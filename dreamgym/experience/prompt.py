@@ -18,8 +18,15 @@ from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.model import Query
+from dreamgym.experience.structured import Wording, completed, wording_of
 from dreamgym.llm import Message
+from dreamgym.tools import output_schema
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
+
+STRUCTURED = (
+    '"structured": for a tool with an outputSchema, the JSON object under it, or null if the environment refuses the '
+    "action; other tools have no such key;\n"
+)
 
 
 def step_messages(query: Query, *, as_turns: bool) -> list[Message]:
@@ -30,25 +37,30 @@ def step_messages(query: Query, *, as_turns: bool) -> list[Message]:
         as_turns: show recorded transitions and history as turns of the conversation, which small models copy
             better, instead of as data in one message, which larger ones tell apart better.
     """
+    has_structured = any("outputSchema" in tool for tool in query.spec.tools)
     rules = Message(
         role="system",
         content=_filled(
             "rules",
+            unless=', or null where "structured" says it all' if has_structured else "",
+            structured=STRUCTURED if has_structured else "",
             environment=_card(query.spec),
             tools=_lines(query.spec.tools),
             task=as_data(_task(query.task)),
         ),
     )
-    recorded = [shown.transition for shown in sorted(query.demonstrations, key=lambda shown: shown.id)]
+    recorded = [
+        completed(shown.transition, query.spec) for shown in sorted(query.demonstrations, key=lambda shown: shown.id)
+    ]
     if as_turns:
-        turns = [message for step in (*recorded, *query.history) for message in _turns(step)]
+        turns = [message for step in (*recorded, *query.history) for message in _turns(step, query.spec)]
         return [rules, *turns, _asked(query.state, query.action)]
     step = _filled(
         "step",
         history=_lines(_seen(step.action, step.result) for step in query.history),
         state=as_data(query.state),
         recorded=_lines(
-            {"state": step.state, "action": _call(step.action), "answer": answer(step)} for step in recorded
+            {"state": step.state, "action": _call(step.action), "answer": answer(step, query.spec)} for step in recorded
         ),
         action=as_data(_call(query.action)),
     )
@@ -73,13 +85,23 @@ def judge_messages(
     return [Message(role="system", content=_filled("judge")), Message(role="user", content=episode)]
 
 
-def answer(step: Transition) -> JsonObject:
+def wording(query: Query) -> Wording | None:
+    """How the called tool's text follows from its structured content, where its recordings and this episode show it."""
+    steps = (*(completed(shown.transition, query.spec) for shown in query.demonstrations), *query.history)
+    return wording_of(step.result for step in steps if step.action.name == query.action.name)
+
+
+def answer(step: Transition, spec: EnvironmentSpec) -> JsonObject:
     """A recorded step in the form in which a model answers."""
     result = step.result
     unchanged = step.state if result.is_error else result.observation
+    structured: JsonObject = {}
+    if output_schema(spec, step.action.name) is not None:
+        structured = {"structured": result.structured}
     return {
         "reasoning": step.reasoning,
-        "observation": result.observation,
+        "observation": None if structured and wording_of([result]) else result.observation,
+        **structured,
         "state": None if step.next_state == unchanged else step.next_state,
         "error": result.is_error,
         "terminated": result.terminated,
@@ -92,8 +114,8 @@ def as_data(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
 
 
-def _turns(step: Transition) -> tuple[Message, Message]:
-    return _asked(step.state, step.action), Message(role="assistant", content=as_data(answer(step)))
+def _turns(step: Transition, spec: EnvironmentSpec) -> tuple[Message, Message]:
+    return _asked(step.state, step.action), Message(role="assistant", content=as_data(answer(step, spec)))
 
 
 def _asked(state: str, action: ToolCall) -> Message:
@@ -114,7 +136,12 @@ def _call(action: ToolCall) -> JsonObject:
 
 def _seen(action: ToolCall, result: StepResult) -> JsonObject:
     hidden: JsonObject = {} if result.state == result.observation else {"state": result.state}
-    return {**_call(action), "observation": result.observation, **hidden, "error": result.is_error}
+    said: JsonObject = {}
+    if result.structured is None or wording_of([result]) is None:
+        said["observation"] = result.observation
+    if result.structured is not None:
+        said["structured"] = result.structured
+    return {**_call(action), **said, **hidden, "error": result.is_error}
 
 
 def _lines(values: Iterable[JsonObject]) -> str:

@@ -56,7 +56,7 @@ def _value(definition: JsonObject, writer: Writer) -> JsonValue:
     if kind == ["string", "null"]:
         return None if text in ("", "-", "null") else _unescaped(text)
     try:
-        value: JsonValue = json.loads(text)
+        value: JsonValue = None if text == "-" else json.loads(text)
     except ValueError:
         value = text  # of the wrong type, which the caller's validation says better
     return value

@@ -1,0 +1,88 @@
+"""Structured content of tools with an output schema, and the text beside it.
+
+Most servers say the same thing twice: as structured content, and as a text that follows from it. What the recordings
+of a tool show to follow is not asked of a model again, and so cannot disagree. A recording that lost its structured
+content keeps it where its text is that very object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.tools import fault_under, output_schema
+from dreamgym.types import JsonObject, StepResult, Transition
+
+_STYLES: tuple[tuple[int | str | None, tuple[str, str]], ...] = (
+    (2, (",", ": ")),
+    (None, (",", ":")),
+    (None, (", ", ": ")),
+    (4, (",", ": ")),
+    ("\t", (",", ": ")),
+)
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How a tool's text follows from its structured content: the whole of it or one field, as it is or as JSON."""
+
+    field: str | None
+    style: tuple[int | str | None, tuple[str, str]] | None
+    """Indent and separators of the JSON; None for a field that is the text itself."""
+    is_ascii: bool = False
+
+    def text(self, structured: JsonObject) -> str:
+        """The text. Raises ValueError where this structured content has none of the kind."""
+        if self.field is not None and self.field not in structured:
+            raise ValueError(f"there is no {self.field!r} to make the text from")
+        value = structured if self.field is None else structured[self.field]
+        if self.style is None:
+            if not isinstance(value, str):
+                raise ValueError(f"{self.field!r} is no text")
+            return value
+        indent, separators = self.style
+        return json.dumps(value, indent=indent, separators=separators, ensure_ascii=self.is_ascii)
+
+    def fits(self, result: StepResult) -> bool:
+        """The recorded text is what this wording makes of the recorded structured content."""
+        try:
+            return result.structured is not None and self.text(result.structured) == result.observation
+        except ValueError:
+            return False
+
+
+def wording_of(results: Iterable[StepResult]) -> Wording | None:
+    """The wording that all answers of a tool share, None where they share none or none is structured."""
+    structured = [result for result in results if result.structured is not None and not result.is_error]
+    if not structured or any("content" in result.info for result in structured):
+        return None
+    shared = (way for way in _wordings(structured[0]) if all(way.fits(result) for result in structured))
+    return next(shared, None)
+
+
+def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
+    """A recorded step, with the structured content that its text is, where the recording lost it."""
+    schema = output_schema(spec, step.action.name)
+    if schema is None or step.result.is_error or step.result.structured is not None:
+        return step
+    try:
+        value = json.loads(step.result.observation)
+    except ValueError:
+        return step
+    if not isinstance(value, dict) or fault_under(schema, value) is not None:
+        return step
+    info = {**step.result.info, "structured": value}
+    return step.model_copy(update={"result": step.result.model_copy(update={"info": info})})
+
+
+def _wordings(result: StepResult) -> Iterator[Wording]:
+    """Every wording that one answer shows, the plainest first."""
+    assert result.structured is not None
+    for field in (None, *result.structured):
+        for style in (None, *_STYLES) if field is not None else _STYLES:
+            for is_ascii in (False, True):
+                way = Wording(field, style, is_ascii)
+                if way.fits(result):
+                    yield way

@@ -1,0 +1,64 @@
+"""MCP results as steps and back, and recorded blocks in the place of predicted lines."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.content import observation_of, result_of, tool_result, with_stand_ins
+from dreamgym.types import JsonObject
+
+TEXT: JsonObject = {"type": "text", "text": "a\nb"}
+IMAGE: JsonObject = {"type": "image", "data": "aGk=", "mimeType": "image/png", "_meta": {"v": None}}
+OTHER: JsonObject = {"type": "image", "data": "eW8=", "mimeType": "image/png"}
+LINK: JsonObject = {"type": "resource_link", "uri": "demo://1", "name": "one"}
+HELD: JsonObject = {"type": "resource", "resource": {"uri": "demo://2", "mimeType": "text/plain", "text": "two"}}
+NOTED: JsonObject = {"type": "text", "text": "careful", "annotations": {"priority": 1}}
+
+blocks = st.lists(st.sampled_from([TEXT, IMAGE, OTHER, LINK, HELD, NOTED]), max_size=4)
+
+
+@given(blocks, st.booleans(), st.none() | st.dictionaries(st.text(max_size=3), st.integers()))
+def test_a_result_becomes_a_step_and_the_same_result_again(
+    content: list[JsonObject], is_error: bool, structured: JsonObject | None
+) -> None:
+    answer: JsonObject = {"content": list(content), "isError": is_error}
+    if structured is not None:
+        answer["structuredContent"] = structured
+    assert tool_result(result_of(answer)) == answer
+
+
+def test_a_single_text_needs_no_blocks_of_its_own() -> None:
+    result = result_of({"content": [TEXT]})
+    assert (result.observation, result.info) == ("a\nb", {})
+
+
+def test_what_is_no_text_stands_in_the_observation_as_a_line() -> None:
+    assert observation_of([TEXT, IMAGE, LINK, HELD]) == (
+        "a\nb\n[image image/png]\n[resource_link demo://1]\n[resource text/plain demo://2]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("observation", "content"),
+    [
+        ("nothing to see", None),
+        ("[image image/jpeg]", None),
+        ("[image image/png]", [IMAGE]),
+        (
+            "one\ntwo\n[image image/png]\nthree",
+            [{"type": "text", "text": "one\ntwo"}, IMAGE, {"type": "text", "text": "three"}],
+        ),
+        ("[resource text/plain demo://2]\n[image image/png]", [HELD, IMAGE]),
+        ("careful", [NOTED]),
+        ("careful now", None),
+    ],
+)
+def test_recorded_blocks_stand_in_for_their_lines(observation: str, content: list[JsonObject] | None) -> None:
+    assert with_stand_ins(observation, [TEXT, IMAGE, OTHER, HELD, NOTED]) == content
+
+
+@given(blocks)
+def test_content_put_together_again_reads_as_it_was_predicted(content: list[JsonObject]) -> None:
+    observation = observation_of(content)
+    again = with_stand_ins(observation, [IMAGE, LINK, HELD, NOTED])
+    assert again is None or observation_of(again) == observation
