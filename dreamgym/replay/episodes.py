@@ -51,7 +51,7 @@ class EpisodeStore(Protocol):
         """The episode as it stands. Raises UnknownEpisode."""
 
     async def is_current(self, episode: Episode) -> bool:
-        """Nobody has added a step to the episode or ended it since it was read."""
+        """Nobody has added a step to the episode, ended it or delivered its answer since it was read."""
 
     async def append(
         self,

@@ -237,6 +237,10 @@ def _value(task_id: str, policy_version: int, rewards: Sequence[float]) -> TaskV
     )
 
 
+def _mark(episode: Episode) -> tuple[object, ...]:
+    return episode.version, episode.stop_reason, episode.undelivered
+
+
 class MemoryEpisodeStore:
     """An EpisodeStore in a dictionary."""
 
@@ -263,9 +267,9 @@ class MemoryEpisodeStore:
         return self._episodes[episode_id]
 
     async def is_current(self, episode: Episode) -> bool:
-        """Nobody has added a step to the episode or ended it since it was read."""
+        """Nobody has added a step to the episode, ended it or delivered its answer since it was read."""
         stored = self._episodes.get(episode.id)
-        return stored is not None and (stored.version, stored.stop_reason) == (episode.version, episode.stop_reason)
+        return stored is not None and _mark(stored) == _mark(episode)
 
     async def append(
         self,

@@ -81,13 +81,14 @@ class PostgresEpisodeStore:
         return found[0]
 
     async def is_current(self, episode: Episode) -> bool:
-        """Nobody has added a step to the episode or ended it since it was read."""
+        """Nobody has added a step to the episode, ended it or delivered its answer since it was read."""
         rows = await self._database.fetch(
             "SELECT 1 FROM episodes WHERE id = %(id)s AND version = %(version)s "
-            "AND stop_reason IS NOT DISTINCT FROM %(stop_reason)s",
+            "AND undelivered = %(undelivered)s AND stop_reason IS NOT DISTINCT FROM %(stop_reason)s",
             {
                 "id": episode.id,
                 "version": episode.version,
+                "undelivered": episode.undelivered,
                 "stop_reason": episode.stop_reason and episode.stop_reason.value,
             },
         )

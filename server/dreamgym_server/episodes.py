@@ -281,7 +281,8 @@ class Episodes:
 
     async def _step(self, live: Live, action: ToolCall, key: str, call: Call) -> Answer:
         for _ in range(ATTEMPTS):
-            if live.is_shared and not await self._store.is_current(live.episode):
+            is_doubtful = live.is_shared or live.episode.undelivered
+            if is_doubtful and not await self._store.is_current(live.episode):
                 await self._reload(live)
             if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
                 return await self._redeliver(live)

@@ -92,6 +92,10 @@ async def test_an_episode_is_current_until_someone_adds_a_step_or_ends_it(episod
     assert not await episodes.is_current(made)
     longer = await episodes.load("first")
     assert await episodes.is_current(longer)
+    await episodes.mark_undelivered("first", version=1, undelivered=True)
+    assert not await episodes.is_current(longer)
+    longer = await episodes.load("first")
+    assert await episodes.is_current(longer)
     ended = await episodes.finish("first", StopReason.FINISHED)
     assert [await episodes.is_current(known) for known in (longer, ended)] == [False, True]
     await episodes.delete("first")
