@@ -1,0 +1,185 @@
+"""Whatever a file holds: what is ours comes back unchanged, and what is junk is reported and never a crash."""
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importer_stage import imported, only, spec, steps
+
+from dreamgym.environment import read_jsonl
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.importers import FORMATS, Document, Episode, ImportReport, Skipped, importer_named, read_file
+from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+# fmt: off
+KEYS = st.sampled_from([
+    "messages", "role", "content", "tool_calls", "function", "name", "arguments", "id", "tool_call_id",
+    "type", "data", "lc", "kwargs", "conversations", "from", "value", "loss", "traj", "task_id", "info",
+    "task", "reward", "resourceSpans", "scopeSpans", "spans", "traceId", "spanId", "context", "trace_id",
+    "attributes", "key", "stop_reason", "transitions", "steps", "status", "args", "artifact", "parts",
+    "function_call", "values", "parentSpanId",
+])
+WORDS = st.sampled_from([
+    "user", "assistant", "tool", "human", "ai", "constructor", "function", "gpt", "execute_tool", "error",
+    "find", "{}", "{bad", "Action:x", "###STOP###", "0x1",
+])
+# fmt: on
+plausible = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    transitions, state = [], draw(words)
+    for _ in range(draw(st.integers(0, 3))):
+        result = StepResult(observation=draw(words), is_error=draw(st.booleans()), reward=draw(st.integers(0, 1)))
+        action = ToolCall(name="find", arguments=draw(st.dictionaries(words, json_values, max_size=2)))
+        provenance = Provenance(tier=Tier.REAL)
+        transitions.append(
+            Transition(state=state, action=action, result=result, next_state=result.state, provenance=provenance)
+        )
+        state = result.state
+    return Trajectory(
+        id=draw(st.uuids()).hex,
+        task=Task(id=draw(words.filter(bool)), env="crm", instruction=draw(words)),
+        transitions=tuple(transitions),
+        source=draw(st.sampled_from(Source)),
+        stop_reason=draw(st.sampled_from(StopReason)),
+        answer=draw(st.none() | words),
+    )
+
+
+@given(st.lists(trajectories(), max_size=4, unique_by=lambda trajectory: trajectory.id))
+def test_our_own_lines_come_back_unchanged_with_their_ids_and_sources(played: list[Trajectory]) -> None:
+    with TemporaryDirectory() as folder:
+        report = imported(Path(folder), spec("find"), *(trajectory.model_dump_json() for trajectory in played))
+    assert (report.trajectories, report.skipped) == (played, [])
+
+
+@settings(max_examples=300)
+@given(plausible)
+def test_no_value_of_whatever_shape_crashes_a_format(value: Any) -> None:
+    document = Document("here", value)
+    for importer in FORMATS.values():
+        assert importer.matches(value) in (True, False)
+        report = ImportReport()
+        found = list(importer.read([document]))
+        assert all(isinstance(item, Episode | Skipped | Trajectory) for item in found)
+        report.add(((importer.name, item) for item in found), spec("find"))
+        assert len(report.trajectories) + len(report.skipped) + report.repeated == len(found)
+
+
+junk = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12).map(lambda text: f"!{text}")
+
+
+@settings(max_examples=200)
+@given(st.lists(junk | plausible.map(json.dumps), min_size=1, max_size=5))
+def test_no_file_crashes_the_reading_and_no_line_of_it_goes_unmentioned(lines: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        report = imported(Path(folder), spec("find"), *lines)
+    mentioned = " ".join(skipped.where for skipped in report.skipped)
+    if not report.trajectories:  # the spans of a file are reported together
+        spans = any("gen_ai" in skipped.reason or "trace" in skipped.where for skipped in report.skipped)
+        lists = [number for number, line in enumerate(lines, start=1) if line != "[]" and not spans]
+        assert all(f"line {number}" in mentioned for number in lists)
+
+
+def test_a_file_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(InvalidInput, match="picture: cannot be read"):
+        list(read_file(tmp_path / "picture"))
+
+
+CHAT = [
+    {"role": "user", "content": "Is Mia there?"},
+    {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "find", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "#7"},
+]
+
+
+def test_a_broken_line_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), {"messages": CHAT}, '{"messages": [', "NaN", {"nothing": "known"})
+    assert len(report.trajectories) == 1
+    assert [skipped.where for skipped in report.skipped] == [
+        "file.jsonl, line 2",
+        "file.jsonl, line 3",
+        "file.jsonl, line 4",
+    ]
+    assert "is not valid JSON" in report.skipped[0].reason
+    assert report.skipped[2].reason.startswith("is of no known format: an object with nothing; known are dreamgym")
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_that_is_cut_off_gives_the_conversations_that_are_whole(indent: int | None, tmp_path: Path) -> None:
+    asked = [[{**CHAT[0], "content": name}, *CHAT[1:]] for name in ("one", "two", "three")]
+    whole = json.dumps([{"messages": chat} for chat in asked], indent=indent)
+    report = imported(tmp_path, spec("find"), whole[: whole.index("three")])
+    assert [trajectory.task.instruction for trajectory in report.trajectories] == ["one", "two"]
+    assert report.skipped
+
+
+@pytest.mark.parametrize("compress", [lzma.compress, gzip.compress])
+def test_compressed_files_are_read_directly(compress: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(compress(json.dumps(CHAT).encode()))
+    report = ImportReport()
+    report.add(read_file(tmp_path / "file"), spec("find"))
+    assert steps(only(report)) == [("find", {}, "#7")]
+
+
+def test_one_file_may_hold_several_formats(tmp_path: Path) -> None:
+    run = {"task_id": 1, "reward": 1.0, "traj": CHAT}
+    report = imported(tmp_path, spec("find"), {"messages": CHAT}, run)
+    assert report.formats == {"tau-bench": 1, "openai": 1}
+
+
+def test_a_format_that_is_named_is_not_guessed_at(tmp_path: Path) -> None:
+    report = imported(tmp_path, spec("find"), {"messages": CHAT}, format_name="tau-bench")
+    assert report.trajectories == []
+    with pytest.raises(UnknownName, match="unknown format 'xml': there is agentgym, dreamgym, langchain"):
+        importer_named("xml")
+
+
+def test_the_same_content_has_the_same_id_and_counts_once(tmp_path: Path) -> None:
+    twice = imported(tmp_path, spec("find"), CHAT, {"messages": CHAT})
+    assert (len(twice.trajectories), twice.repeated) == (1, 1)
+    assert twice.trajectories == imported(tmp_path, spec("find"), CHAT).trajectories
+    elsewhere = imported(tmp_path, spec("find", name="erp"), CHAT)
+    assert elsewhere.trajectories[0].id != twice.trajectories[0].id
+
+
+def test_text_that_the_database_cannot_hold_costs_its_trajectory_alone(tmp_path: Path) -> None:
+    nul, surrogate = ([{**CHAT[0], "content": text}, *CHAT[1:]] for text in ("a\0", "\ud800"))
+    report = imported(tmp_path, spec("find"), nul, surrogate, CHAT)
+    assert len(report.trajectories) == 1
+    assert "NUL" in report.skipped[0].reason
+    assert len(report.skipped) == 2
+
+
+def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
+    other = only(imported(tmp_path, spec("find", name="erp"), CHAT))
+    report = imported(tmp_path, spec("find"), other.model_dump_json())
+    assert report.skipped[0].reason == "is of environment 'erp', not 'crm'"
+
+
+def test_a_faulty_line_of_ours_is_named_where_seed_would_refuse_the_file(tmp_path: Path) -> None:
+    line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
+    report = imported(tmp_path, spec("find"), {**line, "source": "dreamt"}, line)
+    assert len(report.trajectories) == 1
+    assert report.skipped[0].reason.startswith("is no trajectory: source: Input should be")
+    with pytest.raises(InvalidInput):
+        read_jsonl(tmp_path / "file.jsonl", Trajectory)
