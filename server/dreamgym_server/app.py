@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from dreamgym.errors import DreamGymError
 from dreamgym_server.auth import Guard, Keys
+from dreamgym_server.bodies import BoundedBody
 from dreamgym_server.control import TrainerDoor, refuse
 from dreamgym_server.episodes import Episodes
 from dreamgym_server.mcp import AgentDoor
-
-MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
 def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], hides_reward: bool) -> Starlette:
@@ -33,13 +31,9 @@ def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], h
         routes=[
             Route("/envs/{env}/episodes/{episode}/mcp", agents),
             Route("/envs/{env}/mcp", agents),
-            Mount(
-                "/",
-                routes=TrainerDoor(episodes, keys).routes(),
-                middleware=[Middleware(RequestBodyLimitMiddleware, MAX_BODY_BYTES)],
-            ),
+            *TrainerDoor(episodes, keys).routes(),
         ],
-        middleware=[Middleware(Guard, keys=keys, hosts=hosts)],
+        middleware=[Middleware(Guard, keys=keys, hosts=hosts), Middleware(BoundedBody)],
         exception_handlers={DreamGymError: refuse},
         lifespan=lifespan,
     )
