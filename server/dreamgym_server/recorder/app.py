@@ -22,7 +22,7 @@ from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
 from dreamgym_server.control import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
-from dreamgym_server.recorder.tape import Tape
+from dreamgym_server.recorder.tape import Said, Tape
 
 
 class Upstream(Protocol):
@@ -36,6 +36,9 @@ class Upstream(Protocol):
 
     async def finish(self, run: str) -> None:
         """The run is over."""
+
+    def stop(self) -> None:
+        """The recording ends: let go of streams that would never end by themselves."""
 
 
 class About(Frozen):
@@ -55,15 +58,31 @@ class Outcome(Frozen):
 class AgentDoor:
     """`/mcp` and `/record/{run}/mcp`."""
 
-    def __init__(self, upstream: Upstream, runs: Runs) -> None:
-        self._upstream, self._runs = upstream, runs
+    def __init__(self, upstream: Upstream, runs: Runs, tape: Tape) -> None:
+        self._upstream, self._runs, self._tape = upstream, runs, tape
+        self._bare: str | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find out which run it is, and pass on."""
         named = scope["path_params"].get("run") or Headers(scope=scope).get(RUN_HEADER)
-        run = checked(named) if named else self._runs.current
+        run = checked(named) if named else self._current()
+        if scope["method"] != "POST":  # a stream that is kept open is no sign of life
+            await self._upstream.serve(run, scope, receive, send)
+            return
         with self._runs.asking(run):
             await self._upstream.serve(run, scope, receive, send)
+
+    def _current(self) -> str:
+        run, before = self._runs.current, self._bare
+        if run != before:
+            self._bare = run
+            self._tape.put(Said(f"dreamgym record: calls at the bare URL now belong to run {run}"))
+            if before is not None:
+                ending = asyncio.create_task(self._upstream.finish(before))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+        return run
 
 
 class ControlDoor:
@@ -126,7 +145,7 @@ def create_app(
     build: Callable[[], None] = lambda: None,
 ) -> Starlette:
     """Both doors; `build` brings the environment folder up to date after a run is finished."""
-    agents = AgentDoor(upstream, runs)
+    agents = AgentDoor(upstream, runs, tape)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -82,6 +82,11 @@ class Wire:
         await self.child.close()
         await asyncio.wait({self._reading})
 
+    def hang_up(self) -> None:
+        """End the streams for what the server says unasked."""
+        for stream in self.streams.values():
+            stream.put_nowait((b"", True))
+
     def ask(self, run: str, session: str, message: JsonObject) -> _Asked:
         """Send a request on; its answer, and what the server says meanwhile, comes out of the queue."""
         asked = _Asked(run, message["id"], session)
@@ -156,8 +161,7 @@ class Wire:
         for asked in self._asked.values():
             asked.answer(_closed(self.death))
         self._asked.clear()
-        for stream in self.streams.values():
-            stream.put_nowait((b"", True))
+        self.hang_up()
 
     def _deliver(self, line: bytes) -> str:
         """Give a message of the server to whom it is for; the run that it belongs to."""
@@ -229,6 +233,11 @@ class Bridge:
         if wire is not None:
             wire.over = True
             await self._close_unused(wire)
+
+    def stop(self) -> None:
+        """Streams that wait for nothing in particular end now; calls under way do not."""
+        for wire in {*self._wires.values(), *self._sessions.values()}:
+            wire.hang_up()
 
     async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request: a message to the server, or a stream from it."""

@@ -10,12 +10,12 @@ MIN_LENGTH = 6
 """A shorter value stands in too many places by chance."""
 
 _SECRET = re.compile(
-    r"auth|cookie|credential|csrf|dsn|passphrase|passw|(^|[-_])pwd|private|secret|session|token|(^|[-_])pat$"
+    r"auth(?!or(?!i))|cookie|credential|csrf|dsn|passphrase|passw|[-_]pwd$|private|secret|token(?!s|iz)|(^|[-_])pat$"
     r"|api[-_]?key|access[-_]?key|(^|[-_])key$|(database|redis|mongo\w*|amqp|connection)[-_]?(url|uri|string)",
     re.IGNORECASE,
 )
-_PLACE = re.compile(r"([-_](sock|file|path|dir|home|host|port|type|timeout)|xauthority|xdg_session\w*)$", re.IGNORECASE)
-_PROTOCOL = {"mcp-session-id", "mcp-protocol-version", "x-dreamgym-run"}
+_PLACE = re.compile(r"[-_](sock|file|path|dir|home|host|port|type|timeout)$|^xauthority$", re.IGNORECASE)
+_PROTOCOL = {"mcp-session-id", "www-authenticate", "proxy-authenticate"}
 _SCHEME = re.compile(r"(basic|bearer|token|apikey|digest)\s+", re.IGNORECASE)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -23,7 +23,9 @@ GRACE_S = 1.0
 """How long the server may take to end once its stdin is closed; clients give us two seconds in all."""
 
 
-def pump(command: Sequence[str], tape: Tape, run: str, *, stdin: int = 0, stdout: int = 1) -> int:
+def pump(
+    command: Sequence[str], tape: Tape, run: str, *, environ: Mapping[str, str], stdin: int = 0, stdout: int = 1
+) -> int:
     """Carry bytes between our stdin and stdout and the server's until either side ends.
 
     Returns:
@@ -35,6 +37,7 @@ def pump(command: Sequence[str], tape: Tape, run: str, *, stdin: int = 0, stdout
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
+        env=dict(environ),
         process_group=0,  # so that what it starts (npx starts a node) ends with it
     )
     assert process.stdin is not None

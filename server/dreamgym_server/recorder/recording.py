@@ -76,7 +76,7 @@ class Recording:
         """Speak to the agent over stdin and stdout until it leaves or the server ends; the exit code."""
         run = checked(run) if run else new_run()
         if self._command:
-            return pump(self._command, self.tape, run)
+            return pump(self._command, self.tape, run, environ=_child_environment())
         assert self._url is not None
         return asyncio.run(carry(self._url, self._headers, self.tape, run))
 
@@ -102,6 +102,7 @@ class Recording:
             print(f"{url}/mcp", flush=True)
             _say(f"point the agent at {url}/mcp, or at {url}/record/RUN/mcp to name the run; Ctrl-C ends the recording")
             await stopped.wait()
+            upstream.stop()
         return 0
 
     def build(self) -> None:

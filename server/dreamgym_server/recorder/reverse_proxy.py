@@ -61,6 +61,7 @@ class ReverseProxy:
         self._anonymous = f"http-{uuid.uuid4().hex[:12]}"
         self._seen: set[bytes] = set()
         self._requests = 0
+        self._stopped = asyncio.Event()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -84,20 +85,28 @@ class ReverseProxy:
         self._requests += 1
         visit = _Visit(self._tape, run, f"{self._anonymous}-{self._requests}", self._anonymous, scope, body)
         answering = asyncio.create_task(self._answer(visit, scope, body, send))
-        leaving = asyncio.create_task(until_left(receive))
+        ends: set[asyncio.Task[object]] = {asyncio.create_task(until_left(receive))}
+        if scope["method"] == "GET":
+            ends.add(asyncio.create_task(self._stopped.wait()))
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and not self._stopped.is_set():
                 visit.end(f"the agent gave up after {time.time() - visit.began:.1f} s")
         finally:
-            leaving.cancel()
-            answering.cancel()
-            await asyncio.wait({answering, leaving})
+            for task in (answering, *ends):
+                task.cancel()
+            await asyncio.wait({answering, *ends})
         if not answering.cancelled():
             answering.result()
+        elif self._stopped.is_set() and visit.is_open:
+            await send({"type": "http.response.body"})
 
     async def finish(self, run: str) -> None:
         """The server knows no runs."""
+
+    def stop(self) -> None:
+        """Streams that wait for nothing in particular end now; calls under way do not."""
+        self._stopped.set()
 
     async def _answer(self, visit: _Visit, scope: Scope, body: bytes, send: Send) -> None:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._kept(scope["headers"])]
@@ -106,7 +115,6 @@ class ReverseProxy:
         if scope["query_string"]:
             own = f"{url.raw_query_string}&" if url.raw_query_string else ""
             url = URL(f"{url.with_query(None)}?{own}{scope['query_string'].decode('latin-1')}", encoded=True)
-        started = False
         try:
             async with await self._request(scope["method"], url, headers, body) as response:
                 self._learn(response.raw_headers)
@@ -118,7 +126,6 @@ class ReverseProxy:
                         "headers": _answered_headers(response),
                     }
                 )
-                started = True
                 async for chunk in response.content.iter_any():
                     visit.hear(chunk)
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -127,7 +134,7 @@ class ReverseProxy:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = f"the server {self._url.host} cannot be reached or broke off: {type(error).__name__}"
             visit.end(reason)
-            if not started:
+            if not visit.is_open:
                 await refuse(send, 502, reason, body)
 
     async def _request(
@@ -168,16 +175,20 @@ class _Visit:
 
     def __init__(self, tape: Tape, run: str, id_: str, anonymous: str, scope: Scope, body: bytes) -> None:
         self.began = time.time()
+        self.is_open = False
+        """The response has begun."""
         self._tape, self._run, self._id, self._anonymous = tape, run, id_, anonymous
         headers = dict(scope["headers"])
         self._session = _session(headers.get(b"mcp-session-id"), anonymous)
         version = headers.get(b"mcp-protocol-version")
         self._protocol = version.decode("latin-1") if version else None
         self._form, self._status, self._chunks = Form.JSON, 200, list[bytes]()
-        if body:
+        self._asks = bool(body) and scope["method"] == "POST"
+        if self._asks:
             self._put(body, Form.JSON, from_agent=True)
 
     def opened(self, response: aiohttp.ClientResponse) -> None:
+        self.is_open = True
         self._status = response.status
         self._form = Form.EVENTS if response.content_type == "text/event-stream" else Form.JSON
         session = response.headers.get("mcp-session-id")
@@ -191,7 +202,7 @@ class _Visit:
             self._chunks.append(chunk)
 
     def finish(self) -> None:
-        if self._chunks:
+        if self._chunks and self._asks:
             self._put(b"".join(self._chunks), Form.JSON)
         self.end("the server's response ended without it")
 

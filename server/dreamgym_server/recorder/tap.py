@@ -162,7 +162,7 @@ class Tap:
     def _find(self, heard: Heard, key: str, *, remove: bool = False) -> _Open | None:
         """The open request of this scope, else of this session: answers may come on a resumed stream."""
         place = (heard.scope, key)
-        if place not in self._open and key == "null":  # refused before its id was read
+        if place not in self._open and (key == "null" or heard.status >= 400):  # refused before its id was read
             place = next((other for other in self._open if other[0] == heard.scope), place)
         if place not in self._open:
             same = (other for other, open_ in self._open.items() if open_.heard.session == heard.session)
