@@ -21,10 +21,11 @@ from dreamgym.importers.files import read_documents
 from dreamgym.importers.langchain import LANGCHAIN
 from dreamgym.importers.openai_chat import OPENAI
 from dreamgym.importers.otel import OTEL
+from dreamgym.importers.steps import STEPS
 from dreamgym.importers.tau_bench import TAU_BENCH
 
 FORMATS: dict[str, Importer] = {
-    importer.name: importer for importer in (DREAMGYM, TAU_BENCH, OTEL, LANGCHAIN, AGENTGYM, OPENAI)
+    importer.name: importer for importer in (DREAMGYM, TAU_BENCH, OTEL, STEPS, LANGCHAIN, AGENTGYM, OPENAI)
 }
 """By name, in the order in which they are tried: the more particular ones first."""
 

@@ -1,0 +1,69 @@
+"""Real episodes of text environments, as lists of steps and in InterCode's columns."""
+
+from pathlib import Path
+
+import pytest
+from importer_stage import DATA, imported, only, spec, steps, text_spec
+
+from dreamgym.importers import ImportReport, read_file
+from dreamgym.types import JsonObject, StopReason
+
+STEP: JsonObject = {"action": "look", "observation": "a mug", "reward": 0.5, "done": False}
+
+
+@pytest.mark.parametrize(
+    ("file", "episodes", "transitions"),
+    [
+        ("alfworld/trajectories_handcoded.jsonl.xz", 40, 907),
+        ("alfworld/trajectories_planner.jsonl.xz", 190, 1131),
+        ("webshop/trajectories_oracle_random.jsonl.xz", 400, 3100),
+        ("scienceworld/gold_trajectories.jsonl.xz", 48, 824),
+        ("intercode/ic_bash_multiturn_gpt-4_10_turns_fs_1.json.xz", 60, 401),
+        ("intercode/ic_sql_multiturn_gpt-4_10_turns.json.xz", 1034, 5867),
+    ],
+)
+def test_real_recordings_are_imported_whole(file: str, episodes: int, transitions: int) -> None:
+    if not (DATA / file).exists():
+        pytest.skip(f"the recorded episodes are not at {DATA / file}")
+    report = ImportReport()
+    report.add(read_file(DATA / file), text_spec())
+    assert (report.skipped, report.left_out, report.repeated) == ([], [], 0)
+    assert report.formats == {"steps": episodes}
+    assert sum(len(trajectory.transitions) for trajectory in report.trajectories) == transitions
+
+
+def test_the_first_state_is_what_was_seen_first_and_rewards_stay_with_their_steps(tmp_path: Path) -> None:
+    episode = {"goal": "find it", "initial_observation": "a room", "split": "train", "steps": [STEP, STEP]}
+    trajectory = only(imported(tmp_path, text_spec(), episode))
+    assert [transition.state for transition in trajectory.transitions] == ["a room", "a mug"]
+    assert (trajectory.task.instruction, trajectory.task.metadata) == ("find it", {"split": "train"})
+    assert (trajectory.total_reward, trajectory.final_reward) == (1.0, None)
+
+
+def test_what_comes_after_the_end_and_what_has_no_observation_is_named(tmp_path: Path) -> None:
+    rows = [{"action": "look"}, {**STEP, "done": True}, STEP]
+    report = imported(tmp_path, text_spec(), {"instruction": "go", "steps": rows})
+    (trajectory,) = report.trajectories
+    assert (len(trajectory.transitions), trajectory.stop_reason) == (1, StopReason.TERMINATED)
+    assert [skipped.where for skipped in report.left_out] == [
+        "file.jsonl, line 1, step 0",
+        "file.jsonl, line 1, step 2",
+    ]
+
+
+def test_an_action_may_be_a_call(tmp_path: Path) -> None:
+    row = {**STEP, "action": {"name": "find", "arguments": {"q": 1}}}
+    assert steps(only(imported(tmp_path, spec("find"), {"steps": [row]}))) == [("find", {"q": 1}, "a mug")]
+
+
+def test_intercodes_score_is_the_reward_of_the_episode_and_an_invalid_action_an_error(tmp_path: Path) -> None:
+    history = {
+        "actions": ["ls", "cat"],
+        "observations": ["", "x"],
+        "rewards": [0.6, 0.9],
+        "valid_action": [False, True],
+    }
+    episode = {"query": "list", "turn_history": history, "summary": {"max_reward": 0.9}}
+    trajectory = only(imported(tmp_path, text_spec(), {"0": episode}))
+    assert (trajectory.total_reward, trajectory.final_reward) == (0.9, 0.9)
+    assert [transition.result.is_error for transition in trajectory.transitions] == [True, False]
