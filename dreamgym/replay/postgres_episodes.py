@@ -41,7 +41,9 @@ class PostgresEpisodeStore:
         check_storable(episode, f"episode {episode.id!r}")
         try:
             created = await self._insert(episode, idempotency_key)
-        except psycopg.errors.UniqueViolation as error:
+        except psycopg.errors.UniqueViolation as error:  # of the id; at the same time, the key may be another's too
+            if known := await self._episodes("WHERE idempotency_key = %(key)s", {"key": idempotency_key}):
+                return known[0]
             raise InvalidInput(
                 f"episode {episode.id!r} exists already: a new episode needs an id of its own"
             ) from error

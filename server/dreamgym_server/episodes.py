@@ -71,7 +71,7 @@ class Episodes:
         return self.worlds[env]
 
     async def create(self, env: str, order: NewEpisode, *, episode_id: str | None = None) -> Episode:
-        """Start an episode, or return the one that an earlier call with the same idempotency key started."""
+        """Start an episode, or return the one that an earlier call with the same idempotency key or id started."""
         world = self.world(env)
         await self._check_room()
         task = await chosen_task(world.spec, self._buffer, order)
@@ -95,7 +95,7 @@ class Episodes:
             policy_version=order.policy_version,
             expires_at=self._expiry(),
         )
-        return await self._start(episode, environment, order.idempotency_key)
+        return await self._start(episode, environment, order.idempotency_key or episode_id)
 
     async def fork(self, env: str, episode_id: str, order: Fork) -> Episode:
         """Start an episode that begins with the first steps of another, running or over.
@@ -116,7 +116,7 @@ class Episodes:
         except BaseException:
             await environment.close()
             raise
-        if stored.id != episode.id:
+        if stored is not episode:
             await environment.close()
             return stored
         self._live[stored.id] = Live(stored, environment)

@@ -43,6 +43,13 @@ async def test_the_same_idempotency_key_gives_the_same_episode(episodes: Episode
         await episodes.load("second")
 
 
+async def test_of_many_that_create_one_episode_at_once_all_get_the_same(episodes: EpisodeStore) -> None:
+    wanted = [episode(seed=seed) for seed in range(8)]
+    made = await asyncio.gather(*(episodes.create(one, idempotency_key="first") for one in wanted))
+    assert len({one.seed for one in made}) == 1
+    assert await episodes.load("first") == made[0]
+
+
 async def test_a_taken_id_is_refused(episodes: EpisodeStore) -> None:
     await episodes.create(episode())
     with pytest.raises(InvalidInput, match="exists already"):

@@ -268,3 +268,12 @@ async def test_parallel_calls_of_one_episode_over_two_processes_are_taken_one_af
 
         answers = await asyncio.gather(*map(call, range(8)))
     assert sorted(answers) == [(n, f"count {n}") for n in range(1, 9)]
+
+
+async def test_the_first_calls_of_a_session_may_be_parallel_and_reach_different_processes(store: Store) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    async with stage.serve() as (here, _), stage.serve() as (there, _):
+        ports = [urlsplit(url).port or 0 for url in (here, there)]
+        async with round_robin(ports) as url, Client(f"{url}/envs/counter/mcp", mode="legacy") as client:
+            results = await asyncio.gather(*(client.call_tool("add", {"n": 1}) for _ in range(4)))
+    assert sorted(result.content[0].text for result in results) == ["count 1", "count 2", "count 3", "count 4"]
