@@ -6,6 +6,7 @@ one place for all formats, in `dreamgym.importers.assembly`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,43 @@ def each(read: Callable[[Document], Iterable[Found]]) -> Callable[[Sequence[Docu
             yield from read(document)
 
     return read_all
+
+
+MAX_DEPTH = 100
+"""Deeper nesting is refused: no record of an agent has it, and what comes after could not hold it."""
+
+
+def parse_json(content: str) -> JsonValue:
+    """A JSON text. Raises ValueError with the reason, also for what JSON allows and nothing here can hold."""
+    try:
+        value: JsonValue = json.loads(content, parse_constant=refuse_constant)
+    except RecursionError as error:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from error
+    check_value(value)
+    return value
+
+
+def check_value(value: JsonValue) -> None:
+    """Raises ValueError for a value that is nested too deeply or holds text that is not valid Unicode."""
+    level: list[JsonValue] = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[JsonValue] = []
+        for item in level:
+            if isinstance(item, str) and not item.isascii():
+                item.encode()  # UnicodeEncodeError, a ValueError, on a lone surrogate
+            elif isinstance(item, dict):
+                inner += [*item.keys(), *item.values()]
+            elif isinstance(item, list):
+                inner += item
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def refuse_constant(name: str) -> JsonValue:
+    """NaN and Infinity, which Python reads and JSON has not. Raises ValueError."""
+    raise ValueError(f"{name} is no JSON value")
 
 
 def objects(value: object) -> list[JsonObject]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
-from dreamgym.importers.base import Document, Skipped
+from dreamgym.importers.base import MAX_DEPTH, Document, Skipped, check_value, refuse_constant
 
 _BETWEEN = re.compile(r"[\s\x1e]*")
 _BETWEEN_ITEMS = re.compile(r"[\s,\]]*")
@@ -29,11 +29,21 @@ def read_documents(path: Path) -> Iterator[Document | Skipped]:
         InvalidInput: the file cannot be read at all.
     """
     for document in _values(path.name, _text_of(path)):
-        if isinstance(document, Document) and isinstance(document.value, list) and not is_conversation(document.value):
-            for index, item in enumerate(document.value):
-                yield Document(f"{document.where}, item {index}", item)
-        else:
+        if isinstance(document, Skipped):
             yield document
+        elif isinstance(document.value, list) and not is_conversation(document.value):
+            for index, item in enumerate(document.value):
+                yield _checked(Document(f"{document.where}, item {index}", item))
+        else:
+            yield _checked(document)
+
+
+def _checked(document: Document) -> Document | Skipped:
+    try:
+        check_value(document.value)
+    except ValueError as error:
+        return Skipped(document.where, f"cannot be used: {error}")
+    return document
 
 
 def is_conversation(value: object) -> bool:
@@ -66,7 +76,7 @@ def _text_of(path: Path) -> str:
 
 
 def _values(name: str, content: str) -> Iterator[Document | Skipped]:
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    decoder = json.JSONDecoder(parse_constant=refuse_constant)
     position, line, counted = 0, 1, 0
     inside_list = False
     while True:
@@ -89,11 +99,7 @@ def _values(name: str, content: str) -> Iterator[Document | Skipped]:
             yield Document(where, value)
 
 
-def _no_constant(name: str) -> JsonValue:
-    raise ValueError(f"{name} is no JSON value")
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno}, column {error.colno}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return f"it is nested deeper than {MAX_DEPTH} levels" if isinstance(error, RecursionError) else str(error)

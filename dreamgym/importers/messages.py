@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from dreamgym.content import result_of
-from dreamgym.importers.base import Episode, Said, Skipped, Step, objects, text
+from dreamgym.importers.base import Episode, Said, Skipped, Step, objects, parse_json, text
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
 
@@ -158,8 +158,8 @@ def action_of(call: Call) -> ToolCall | str:
     arguments = call.arguments
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError) as error:
+            arguments = parse_json(arguments) if arguments.strip() else {}
+        except ValueError as error:
             return f"the arguments of the call of {call.name!r} are not valid JSON: {error}"
     if arguments is None:
         arguments = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import JsonValue
 
-from dreamgym.importers.base import Document, objects, text
+from dreamgym.importers.base import Document, objects, parse_json, text
 from dreamgym.types import JsonObject
 
 
@@ -40,10 +39,9 @@ class Span:
         if not isinstance(value, str):
             return value
         try:
-            parsed: JsonValue = json.loads(value)
-        except (ValueError, RecursionError):
+            return parse_json(value)
+        except ValueError:
             return value
-        return parsed
 
 
 def has_spans(value: JsonValue) -> bool:

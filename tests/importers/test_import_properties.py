@@ -34,6 +34,7 @@ KEYS = st.sampled_from([
 WORDS = st.sampled_from([
     "user", "assistant", "tool", "human", "ai", "constructor", "function", "gpt", "execute_tool", "error",
     "find", "{}", "{bad", "Action:x", "###STOP###", "0x1",
+    '{"q": "\\ud800"}', '{"q": NaN}', "[" * 300 + "]" * 300, '{"q": ' * 300 + "1" + "}" * 300,
 ])
 # fmt: on
 plausible = st.recursive(
@@ -64,6 +65,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(trajectories(), max_size=4, unique_by=lambda trajectory: trajectory.id))
 def test_our_own_lines_come_back_unchanged_with_their_ids_and_sources(played: list[Trajectory]) -> None:
     with TemporaryDirectory() as folder:
@@ -71,7 +73,7 @@ def test_our_own_lines_come_back_unchanged_with_their_ids_and_sources(played: li
     assert (report.trajectories, report.skipped) == (played, [])
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(plausible)
 def test_no_value_of_whatever_shape_crashes_a_format(value: Any) -> None:
     document = Document("here", value)
@@ -87,7 +89,7 @@ def test_no_value_of_whatever_shape_crashes_a_format(value: Any) -> None:
 junk = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12).map(lambda text: f"!{text}")
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(junk | plausible.map(json.dumps), min_size=1, max_size=5))
 def test_no_file_crashes_the_reading_and_no_line_of_it_goes_unmentioned(lines: list[str]) -> None:
     with TemporaryDirectory() as folder:
@@ -162,12 +164,15 @@ def test_the_same_content_has_the_same_id_and_counts_once(tmp_path: Path) -> Non
     assert elsewhere.trajectories[0].id != twice.trajectories[0].id
 
 
-def test_text_that_the_database_cannot_hold_costs_its_trajectory_alone(tmp_path: Path) -> None:
+def test_text_that_cannot_be_stored_costs_its_trajectory_alone(tmp_path: Path) -> None:
     nul, surrogate = ([{**CHAT[0], "content": text}, *CHAT[1:]] for text in ("a\0", "\ud800"))
-    report = imported(tmp_path, spec("find"), nul, surrogate, CHAT)
+    deep = [*CHAT[:2], {**CHAT[2], "content": json.loads("[" * 200 + "]" * 200)}]
+    report = imported(tmp_path, spec("find"), nul, surrogate, deep, CHAT)
     assert len(report.trajectories) == 1
-    assert "NUL" in report.skipped[0].reason
-    assert len(report.skipped) == 2
+    reasons = {skipped.where: skipped.reason for skipped in report.skipped}
+    assert "surrogates not allowed" in reasons["file.jsonl, line 2"]
+    assert reasons["file.jsonl, line 3"] == "cannot be used: it is nested deeper than 100 levels"
+    assert "NUL" in reasons["file.jsonl, line 1"]
 
 
 def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
