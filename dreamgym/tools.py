@@ -60,7 +60,7 @@ class Tools:
     def violation(self, tool: str, result: StepResult) -> str | None:
         """What an MCP client would reject of an answer, or None."""
         validator = self._outputs.get(tool)
-        if validator is None or result.is_error:
+        if validator is None or result.is_error or "asks" in result.info:
             return None
         if result.structured is None:
             return f"the output schema of {tool!r} wants structured content, got text: {result.observation[:200]!r}"

@@ -90,11 +90,14 @@ class ToolCall(Frozen):
 
     name: str = Field(min_length=1)
     arguments: JsonObject = Field(default_factory=dict)
+    answers: JsonObject = Field(default_factory=dict, exclude_if=lambda answers: not answers)
+    """What the client says to questions of the tool (MCP's `inputResponses` and `requestState`), if it was asked."""
 
     def canonical(self) -> str:
         """One string per action: equal calls give equal strings whatever the order of their arguments."""
         arguments = json.dumps(self.arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return f"{self.name}{arguments}"
+        answers = json.dumps(self.answers, sort_keys=True, ensure_ascii=False) if self.answers else ""
+        return f"{self.name}{arguments}{answers}"
 
 
 class StepResult(Frozen):
@@ -109,7 +112,9 @@ class StepResult(Frozen):
     info: JsonObject = Field(default_factory=dict)
     """Known keys: `state` is the state the step led to, where the observation says more or less than that;
     `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
-    structured content, where the tool gave one."""
+    structured content, where the tool gave one; `asks` what the tool asks the client before it can answer (MCP's
+    `inputRequests` and `requestState`); `notices` the MCP notifications that it sent while it ran; `error` the JSON-RPC
+    error that it answered with."""
 
     @property
     def state(self) -> str:

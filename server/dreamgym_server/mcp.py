@@ -3,19 +3,19 @@
 The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
 call and the newest revision has none. Only at the bare URL does a handshake open a session that is an episode, of the
 environment's first task; it begins with the session's first call. All but tool calls is answered by the environment's
-mirror, without touching the database. Answers are plain JSON, not event streams: nothing is reported while a
-step runs, a step must survive its client anyway, and a stream costs twice the CPU.
+mirror, without touching the database. Answers are plain JSON, not event streams: nothing is sent while a step runs, a
+step must survive its client anyway, and a stream costs twice the CPU. Only what a tool said besides its answer makes
+the answer a stream (see asking.py).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -34,13 +34,13 @@ import dreamgym
 from dreamgym.content import tool_result
 from dreamgym.errors import UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
+from dreamgym_server.asking import answers_in, in_a_stream, notices, questions
 from dreamgym_server.episodes import Episodes, NewEpisode
 from dreamgym_server.live import Answer
 from dreamgym_server.mirror import Mirror
 
 EPISODE_HEADER = "x-dreamgym-episode"
 SESSION_HEADER = "mcp-session-id"
-VERSION_HEADER = "mcp-protocol-version"
 
 _SESSION = re.compile(r"session-[0-9a-f]{32}")
 Context = ServerRequestContext[Any, Request]
@@ -60,6 +60,8 @@ class Visit:
     status: int | None = None
     """Overrides the HTTP status of the answer."""
     minted: str | None = None
+    notices: list[JsonObject] = field(default_factory=list)
+    """What goes before the answer."""
 
 
 class AgentDoor:
@@ -95,6 +97,8 @@ class AgentDoor:
             await refusal(scope, receive, send)
             return
         scope["dreamgym.visit"] = visit
+        # httptools leaves the blanks after a value, which are no part of it
+        scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
         _schemas.set(self._schemas_of[visit.env])
 
         async def answer(message: Message) -> None:
@@ -102,7 +106,7 @@ class AgentDoor:
                 session = [(SESSION_HEADER.encode(), visit.minted.encode())] if visit.minted else []
                 status = visit.status or message["status"]
                 message = {**message, "status": status, "headers": [*message["headers"], *session]}
-            await send(message)
+            await send(in_a_stream(message, visit.notices) if visit.notices else message)
 
         await self._manager.handle_request(scope, receive, answer)
 
@@ -123,9 +127,6 @@ class AgentDoor:
                 return Response(status_code=200)
         if method != "POST":  # no stream to open, nothing to delete
             return Response(status_code=405, headers={"Allow": "POST"})
-        version = headers.get(VERSION_HEADER)
-        if visit.is_session and version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            return _needs_handshake(version)
         return None
 
     async def _close_session(self, visit: Visit) -> None:
@@ -144,6 +145,9 @@ class AgentDoor:
         it passes on. Nor does it validate a request before a middleware.
         """
         visit = _visit_of(ctx)
+        if visit.is_session and ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            visit.status = 400
+            raise _needs_handshake(ctx.protocol_version)
         if ctx.method == "tools/call":
             _validate(ctx)
             return await self._call_tool(ctx, visit)
@@ -166,7 +170,7 @@ class AgentDoor:
             visit.status = 404
             raise MCPError(INVALID_PARAMS, "no episode: create one and use its URL, or send initialize first")
         params = ctx.params or {}
-        action = ToolCall(name=params["name"], arguments=params.get("arguments") or {})
+        action = ToolCall(name=params["name"], arguments=params.get("arguments") or {}, answers=answers_in(params))
         try:
             answer = await self._answer(visit, visit.episode, action, ctx)
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
@@ -174,7 +178,7 @@ class AgentDoor:
         except UnknownEpisode as error:
             visit.status = 404
             raise MCPError(INVALID_PARAMS, str(error)) from error
-        result = self._result(answer, visit.episode)
+        result = self._result(answer, visit, ctx)
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             return result
         return visit.mirror.enveloped("tools/call", result)
@@ -188,10 +192,13 @@ class AgentDoor:
         await self._episodes.create(visit.env, NewEpisode(), episode_id=episode)  # a session's first call
         return await self._episodes.call(visit.env, episode, action, _request(ctx), ctx.request_id)
 
-    def _result(self, answer: Answer, episode: str) -> JsonObject:
-        """An answer as a tool result. Reward and end are for trainers: in `_meta`, which no agent's model is shown."""
+    def _result(self, answer: Answer, visit: Visit, ctx: Context) -> JsonObject:
+        """An answer as a tool result.
+
+        Reward and end are for trainers: in `_meta`, which no agent's model is shown.
+        """
         meta: JsonObject = {
-            "dreamgym/episode": episode,
+            "dreamgym/episode": visit.episode,
             "dreamgym/step": answer.step,
             "dreamgym/terminated": answer.result.terminated,
             "dreamgym/truncated": answer.result.truncated,
@@ -200,7 +207,11 @@ class AgentDoor:
             meta["dreamgym/uncounted"] = answer.uncounted
         elif not self._hides_reward:
             meta["dreamgym/reward"] = answer.result.reward
-        return {**tool_result(answer.result), "_meta": meta}
+        params = ctx.params or {}
+        if "text/event-stream" in _request(ctx).headers.get("accept", ""):
+            visit.notices = notices(answer.result, params, ctx.protocol_version)
+        asked = questions(answer.result, params, ctx.protocol_version)
+        return {**(tool_result(answer.result) if asked is None else asked), "_meta": meta}
 
 
 def _request(ctx: Context) -> Request:
@@ -221,15 +232,8 @@ def _validate(ctx: Context) -> None:
         raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method) from None
 
 
-def _needs_handshake(version: str) -> Response:
+def _needs_handshake(version: str) -> MCPError:
     """A client without a handshake gets no episode minted; those that can will come back with one."""
     supported = list(HANDSHAKE_PROTOCOL_VERSIONS)
     message = f"this URL names no episode: send the header X-DreamGym-Episode, or use one of {', '.join(supported)}"
-    error = {
-        "code": UNSUPPORTED_PROTOCOL_VERSION,
-        "message": message,
-        "data": {"supported": supported, "requested": version},
-    }
-    return Response(
-        json.dumps({"jsonrpc": "2.0", "id": None, "error": error}), status_code=400, media_type="application/json"
-    )
+    return MCPError(UNSUPPORTED_PROTOCOL_VERSION, message, {"supported": supported, "requested": version})

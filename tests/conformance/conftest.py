@@ -1,0 +1,15 @@
+"""The server that the suite is run against."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from conformance_stage import Urls, serving
+
+
+@pytest.fixture
+async def urls() -> AsyncIterator[Urls]:
+    """Where the conformance environment is served."""
+    async with serving() as where:
+        yield where
