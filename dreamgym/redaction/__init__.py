@@ -1,0 +1,14 @@
+"""Takes secrets and personal data out of what is recorded, before anything is written.
+
+The same value always gets the same placeholder, of the same form: a dream made of redacted recordings stays coherent,
+and parsers and schemas still hold. Nothing here keeps a value; a placeholder is a keyed hash, and the key stays with
+the user who records.
+"""
+
+from __future__ import annotations
+
+from dreamgym.redaction.placeholder import load_key
+from dreamgym.redaction.redactor import Redactor
+from dreamgym.redaction.rules import RedactionRules
+
+__all__ = ["RedactionRules", "Redactor", "load_key"]

@@ -1,0 +1,98 @@
+"""Placeholders: keyed hashes in the form of what they stand for, which no rule finds again."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from pathlib import Path
+
+import platformdirs
+
+from dreamgym.errors import InvalidInput
+
+KEY_BYTES = 32
+MARK = re.compile(r"REDACTED-[A-Z0-9-]+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", re.IGNORECASE)
+"""A placeholder of ours. Its hash has letters only, so that it is no number to any rule."""
+
+
+def load_key() -> bytes:
+    """The key of this user's placeholders, made at first use.
+
+    It is kept under DREAMGYM_HOME, else with the user's data, never in an environment folder: whoever is given a folder
+    cannot test guesses against its placeholders.
+
+    Raises:
+        InvalidInput: the file cannot be read or made.
+    """
+    home = os.environ.get("DREAMGYM_HOME")
+    path = (Path(home) if home else platformdirs.user_data_path("dreamgym")) / "redaction.key"
+    try:
+        if not path.exists():
+            _make(path)
+        key = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"the key of the redaction, {path}: {error.strerror}; set DREAMGYM_HOME") from error
+    if len(key) != KEY_BYTES:
+        raise InvalidInput(f"the key of the redaction, {path}, has {len(key)} bytes, not {KEY_BYTES}: remove the file")
+    return key
+
+
+def _make(path: Path) -> None:
+    """Whoever is first wins, and nobody sees half a key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        pass
+    finally:
+        own.unlink()
+
+
+class Placeholders:
+    """Makes placeholders under one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def secret(self, name: str, value: str) -> str:
+        """`REDACTED-API-KEY-lkjhgfdp`."""
+        label = re.sub(r"[^A-Z0-9]+", "-", name.upper()).strip("-") or "SECRET"
+        return f"REDACTED-{label}-{self._letters(value, 8)}"
+
+    def email(self, value: str) -> str:
+        """An address at example.com; `%40` stays `%40`."""
+        encoded = "%40" in value
+        letters = self._letters(value.replace("%40", "@").lower(), 8)
+        return f"user-{letters}{'%40' if encoded else '@'}example.com"
+
+    def digits(self, value: str, prefix: str) -> str:
+        """The same layout: the digits of `prefix` first, then hashed ones."""
+        wanted = [character for character in value if character.isdigit()]
+        hashed = str(int.from_bytes(self._hash("".join(wanted)), "big"))[-len(wanted) :]
+        fresh = iter((prefix + hashed)[: len(wanted)])
+        return "".join(next(fresh) if character.isdigit() else character for character in value)
+
+    def capitals(self, value: str, prefix: str) -> str:
+        """The same layout of letters and digits, which become `prefix` and then capital letters."""
+        wanted = "".join(character for character in value if character.isalnum())
+        fresh = iter((prefix + self._letters(wanted, len(wanted)).upper())[: len(wanted)])
+        return "".join(next(fresh) if character.isalnum() else character for character in value)
+
+    def number(self, value: str, bound: int) -> int:
+        """A number below `bound`."""
+        return int.from_bytes(self._hash(value), "big") % bound
+
+    def _letters(self, value: str, length: int) -> str:
+        return "".join(chr(ord("a") + nibble) for byte in self._hash(value) for nibble in (byte >> 4, byte & 15))[
+            :length
+        ]
+
+    def _hash(self, value: str) -> bytes:
+        return hmac.new(self._key, value.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()

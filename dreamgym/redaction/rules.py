@@ -1,0 +1,46 @@
+"""What is to be taken out: the table [redact] of env.toml."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from dreamgym.types import Frozen
+
+KINDS = ("email", "phone", "credit_card", "iban", "ip_address", "us_ssn")
+"""Kinds of personal data that can be found by their form."""
+
+
+class RedactionRules(Frozen):
+    """The table [redact] of env.toml."""
+
+    secrets: bool = True
+    """Find keys, tokens and passwords by their form and by the name of the field that holds them."""
+    personal: tuple[str, ...] = KINDS
+    """Which kinds of personal data are taken out; the names of the known rules."""
+    fields: tuple[str, ...] = ()
+    """Names of fields and arguments whose whole value is taken out, besides the known ones (password, api_key, …)."""
+    patterns: dict[str, str] = Field(default_factory=dict)
+    """Regular expressions of your own, by the name their placeholder shall have."""
+    allow: tuple[str, ...] = ()
+    """Regular expressions of what is left alone although a rule finds it; the whole find must match."""
+
+    @field_validator("personal")
+    @classmethod
+    def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := set(value) - set(KINDS):
+            raise ValueError(f"unknown kinds of personal data {sorted(unknown)}: there are {', '.join(KINDS)}")
+        return value
+
+    @field_validator("patterns", "allow")
+    @classmethod
+    def _compile(cls, value: dict[str, str] | tuple[str, ...]) -> dict[str, str] | tuple[str, ...]:
+        for pattern in value.values() if isinstance(value, dict) else value:
+            try:
+                compiled = re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+            if compiled.fullmatch(""):
+                raise ValueError(f"{pattern!r} matches the empty text, and so everywhere")
+        return value

@@ -1,0 +1,243 @@
+"""What is secret or personal is taken out wherever it stands, and nothing else is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import string
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from dreamgym.errors import InvalidInput
+from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.redaction.rules import KINDS
+
+KEY = b"k" * 32
+KNOWN = "corr3ct-horse-battery"
+PLANTED = {
+    "email": "alice.smith@corp-mail.io",
+    "phone": "+1 (415) 555-2671",
+    "credit_card": "4539 1488 0343 6467",
+    "iban": "DE89 3704 0044 0532 0130 00",
+    "ip_address": "85.214.132.117",
+    "us_ssn": "536-22-1234",
+    "github": "ghp_" + "a1B2c3D4e" * 4,
+    "aws": "AKIAIOSFODNN7EXAMPLE",
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r",
+    "slack": "xoxb-123456789012-abcdefabcdef",
+    "key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+    "known": KNOWN,
+}
+"""One of each, by what it is."""
+
+words = st.text(string.ascii_letters + " .,!?-'\n", max_size=30)
+numbers = st.integers(-(10**6), 10**6)
+plain = st.recursive(
+    words | numbers | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(string.ascii_letters, max_size=8), inner),
+    max_leaves=12,
+)
+planted = st.sampled_from(sorted(PLANTED.values()))
+
+
+def redactor(**rules: Any) -> Redactor:
+    return Redactor(RedactionRules(**rules), key=KEY, known={KNOWN: "CRM_TOKEN"})
+
+
+def in_some_form(secret: str) -> st.SearchStrategy[Any]:
+    """The secret as a text, in a sentence, as a key, in JSON in a text, in base64, or in a URL."""
+    return st.sampled_from(
+        [
+            secret,
+            f"Then it said: {secret} and went on.",
+            {secret: "value"},
+            ["deep", [{"deeper": secret}]],
+            json.dumps({"note": secret}, indent=2),
+            json.dumps([json.dumps({"note": secret})]),
+            base64.b64encode(f"the content is {secret} here".encode()).decode(),
+            f"https://host/path?q={quote(secret, safe='') if '@' in secret or secret == KNOWN else secret}&page=2",
+        ]
+    )
+
+
+@given(planted.flatmap(lambda secret: st.tuples(st.just(secret), in_some_form(secret))), plain)
+def test_a_planted_secret_survives_nowhere(planting: tuple[str, Any], around: Any) -> None:
+    secret, form = planting
+    redacted = redactor().value({"before": around, "here": form, "after": [around]})
+    assert secret not in everything(redacted)
+    assert quote(secret, safe="") not in everything(redacted)
+
+
+def everything(value: Any) -> str:
+    """All text in a value, base64 of any alignment and JSON in it opened."""
+    opened = json.dumps(value, ensure_ascii=False)
+    for _ in range(3):
+        opened += opened.replace('\\\\"', '"').replace('\\"', '"').replace("\\n", "\n").replace("\\\\n", "\n")
+    for token in set(opened.replace('"', " ").split()):
+        try:
+            opened += base64.b64decode(token, validate=True).decode()
+        except ValueError:
+            continue
+    return opened
+
+
+@given(plain, st.lists(planted.flatmap(in_some_form), max_size=3))
+def test_redacting_twice_changes_nothing_more(around: Any, forms: list[Any]) -> None:
+    once = redactor().value([around, *forms])
+    assert redactor().value(once) == once
+
+
+@given(plain)
+def test_what_holds_no_secret_is_left_as_it_is(value: Any) -> None:
+    one = redactor(secrets=False)
+    assert one.value(value) == value
+    assert not one.counts
+
+
+@given(st.lists(st.uuids().map(str) | st.binary(min_size=20, max_size=32).map(bytes.hex), min_size=1))
+def test_ids_and_hashes_are_no_secrets(ids: list[str]) -> None:
+    assert redactor(personal=("email", "iban", "us_ssn")).value({"ids": ids}) == {"ids": ids}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_has_one_placeholder_whatever_stands_around_it(kind: str) -> None:
+    one = redactor()
+    first, second = one.text(PLANTED[kind]), one.text(f"see {PLANTED[kind]}, please")
+    assert second == f"see {first}, please"
+    assert first != PLANTED[kind]
+    assert one.counts == {kind: 2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_values_have_two_placeholders_and_another_key_gives_others(kind: str) -> None:
+    other = {
+        "email": "bob@corp-mail.io",
+        "phone": "+1 (415) 555-2672",
+        "credit_card": "4929 4212 3460 0821",
+        "iban": "GB82 WEST 1234 5698 7654 32",
+        "ip_address": "85.214.132.118",
+        "us_ssn": "536-22-1235",
+    }[kind]
+    one = redactor()
+    assert len({one.text(PLANTED[kind]), one.text(other)}) == 2
+    assert Redactor(RedactionRules(), key=b"x" * 32).text(other) != one.text(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_that_the_rules_leave_out_is_left_in(kind: str) -> None:
+    kinds = tuple(other for other in KINDS if other != kind)
+    assert redactor(personal=kinds).text(f"it is {PLANTED[kind]}") == f"it is {PLANTED[kind]}"
+
+
+def test_placeholders_pass_the_checks_that_the_values_passed() -> None:
+    schema = {
+        "properties": {
+            "mail": {"format": "email", "pattern": "^[^@]+@[^@]+$"},
+            "card": {"pattern": r"^\d{16}$"},
+            "pin": {"type": "integer"},
+        }
+    }
+    value = {"mail": "a@b.io", "card": "4539148803436467", "pin": 4711, "api_key": "abcdefgh"}
+    redacted = redactor(fields=("pin",)).value(value)
+    assert isinstance(redacted, dict)
+    assert list(Draft202012Validator(schema).iter_errors(redacted)) == []
+    assert redacted["pin"] == 0
+    assert not {"a@b.io", "4539148803436467", "abcdefgh"} & set(map(str, redacted.values()))
+
+
+@pytest.mark.parametrize(
+    "field", ["password", "apiKey", "client_secret", "Authorization", "x-api-key", "refreshToken", "db.password", "cvv"]
+)
+def test_a_text_under_a_secrets_name_is_taken_out_whole(field: str) -> None:
+    redacted = redactor().value({field: "plainword", "list": [{field: ["a word", "two"]}]})
+    assert "plainword" not in json.dumps(redacted)
+    assert "a word" not in json.dumps(redacted)
+
+
+@pytest.mark.parametrize(
+    "field", ["progressToken", "nextPageToken", "max_tokens", "tokens", "key", "passenger", "secretary"]
+)
+def test_a_name_that_only_sounds_like_a_secret_keeps_its_value(field: str) -> None:
+    assert redactor().value({field: "plain words"}) == {field: "plain words"}
+
+
+def test_the_schema_of_an_argument_called_password_stays_a_schema() -> None:
+    listing = {"properties": {"password": {"type": "string", "description": "The user's password."}}}
+    assert redactor().value(listing) == listing
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("postgres://admin:hunter2pass@db.internal/crm", "hunter2pass"),
+        ("GET /v1/x?access_token=abc123def456&limit=2", "abc123def456"),
+        ("Authorization: Bearer 0123456789abcdef", "0123456789abcdef"),
+        ('{"broken": "json", "password": "hunter2"', "hunter2"),
+        ("password=swordfish9; user=bob", "swordfish9"),
+        ("export OPENAI_API_KEY=sk-proj-abcdefghijklmnopqrst", "sk-proj-abcdefghijklmnopqrst"),
+    ],
+)
+def test_a_secret_in_running_text_is_found_by_what_stands_before_it(text: str, secret: str) -> None:
+    assert secret not in redactor().text(text)
+
+
+def test_json_in_a_text_keeps_its_layout() -> None:
+    value = {"name": "Zoë", "mail": "zoe@corp.io", "n": [1, 2]}
+    for options in ({}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}, {"ensure_ascii": False, "indent": 2}):
+        text = json.dumps(value, **options)  # type: ignore[arg-type]
+        redacted = redactor().text(text)
+        assert redacted == text.replace("zoe@corp.io", redactor().text("zoe@corp.io"))
+
+
+def test_own_patterns_and_fields_are_taken_out_and_what_is_allowed_stays() -> None:
+    one = redactor(patterns={"employee": r"EMP\d{4}"}, fields=("salary_note",), allow=(r".*@public\.org",))
+    redacted = one.value({"text": "EMP1234 wrote to info@public.org", "salary_note": "twelve"})
+    assert isinstance(redacted, dict)
+    assert str(redacted["text"]).startswith("REDACTED-EMPLOYEE-")
+    assert str(redacted["text"]).endswith(" wrote to info@public.org")
+    assert str(redacted["salary_note"]).startswith("REDACTED-SALARY-NOTE-")
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1", "version 1.2.3.4", "::1", "4155552671", "4539148803436468", "12:30:45"])
+def test_a_number_that_is_nobodys_is_left_alone(text: str) -> None:
+    assert redactor().text(f"see {text} there") == f"see {text} there"
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ({"personal": ["shoe_size"]}, "shoe_size.*email"),
+        ({"patterns": {"x": "("}}, "no regular expression"),
+        ({"patterns": {"x": "a*"}}, "matches the empty text"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused(rules: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        RedactionRules(**rules)
+
+
+def test_the_key_is_made_once_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
+    key = load_key()
+    assert len(key) == 32
+    assert load_key() == key
+    (file,) = (tmp_path / "home").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_bytes(b"short")
+    with pytest.raises(InvalidInput, match="has 5 bytes"):
+        load_key()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write anywhere")
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o500)
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
+    with pytest.raises(InvalidInput, match="set DREAMGYM_HOME"):
+        load_key()
