@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +11,9 @@ import typer
 from dreamgym.cli.wiring import Dsn, opened_store, say
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
-from dreamgym.importers import FORMATS, ImportReport, importer_named, read_file
-from dreamgym.importers.base import Skipped
+from dreamgym.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
+from dreamgym.importers.assembly import Redact
+from dreamgym.importers.folder import defined_tools, has_tools, make_environment, write_tasks, write_whole
 
 REASONS = 20
 """How many reasons of one kind are printed."""
@@ -28,6 +28,9 @@ def import_(
     format_: Annotated[
         str | None, typer.Option("--format", help=f"Instead of detecting it: {', '.join(FORMATS)}.")
     ] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make the folder ENV of the tool definitions in the files.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
     dsn: Dsn = None,
 ) -> None:
@@ -40,17 +43,43 @@ def import_(
     importer = importer_named(format_) if format_ is not None else None
     if not files:
         raise InvalidInput("no file given: dreamgym import [FORMAT] FILE... --env ENV")
-    spec = load_spec(env)
+    found = [entry for file in files for entry in read_file(Path(file), importer)]
+    spec = _environment(env, found, new=new)
     report = ImportReport()
-    for file in files:
-        report.add(read_file(Path(file), importer), spec)
+    report.add(found, spec, _redaction(spec))
     tell(report)
     if not report.trajectories:
         raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
+    if new:
+        write_tasks(Path(env), [trajectory.task for trajectory in report.trajectories])
     if out is not None:
         _write(out, report)
     else:
         asyncio.run(_store(spec, report, dsn))
+
+
+def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> EnvironmentSpec:
+    """The environment, made from the tool definitions that were found where that is asked for."""
+    folder = Path(env)
+    tools, differing = defined_tools(item for _, item in found)
+    if new:
+        spec = make_environment(folder, tools)
+        _tell_reasons("tool definitions", differing)
+        say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
+        return spec
+    is_path = folder.is_dir() or len(folder.parts) > 1 or env.endswith("/")
+    if tools and is_path and not has_tools(folder):
+        raise InvalidInput(f"{folder} has no tools.json yet: --new makes it of the {len(tools)} tools defined here")
+    return load_spec(env)
+
+
+def _redaction(spec: EnvironmentSpec) -> Redact | None:
+    """What takes secrets out, where the environment says so."""
+    if spec.redact is None:
+        return None
+    from dreamgym.redaction import Redactor, load_key
+
+    return Redactor(spec.redact, key=load_key()).value
 
 
 def tell(report: ImportReport) -> None:
@@ -60,7 +89,7 @@ def tell(report: ImportReport) -> None:
     total = len(report.trajectories) + report.repeated + len(report.skipped)
     say(f"{len(report.trajectories)} of {total} usable ({by_format or 'none'}), {steps} transitions")
     if report.repeated:
-        say(f"{report.repeated} identical to another one of this import")
+        say(f"{report.repeated} came twice in this import")
     if report.replies:
         say(f"{report.replies} exchanges between agent and user left out: the environment has no tool 'respond'")
     _tell_reasons("not usable", report.skipped)
@@ -75,10 +104,8 @@ def _tell_reasons(kind: str, reasons: list[Skipped]) -> None:
 
 
 def _write(out: Path, report: ImportReport) -> None:
-    unfinished = out.with_name(f"{out.name}.unfinished")
     try:
-        unfinished.write_text("".join(f"{row.model_dump_json()}\n" for row in report.trajectories), encoding="utf-8")
-        os.replace(unfinished, out)
+        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
     except OSError as error:
         raise InvalidInput(f"{out}: cannot be written: {error}") from error
     say(f"{out}: {len(report.trajectories)} trajectories")

@@ -2,15 +2,14 @@
 
 import json
 import lzma
-from pathlib import Path
 
 import pytest
+from importer_stage import DATA, spec
 
-from dreamgym.environment import EnvironmentSpec
 from dreamgym.importers import FORMATS, Document, ImportReport, read_file
 from dreamgym.types import JsonObject, Source, StopReason
 
-RECORDED = Path(__file__).parents[3] / "shared/data/tau_bench/gpt-4o-airline.json.xz"
+RECORDED = DATA / "tau_bench/gpt-4o-airline.json.xz"
 TOOLS = [
     "book_reservation",
     "calculate",
@@ -27,12 +26,6 @@ TOOLS = [
     "update_reservation_flights",
     "update_reservation_passengers",
 ]
-
-
-def spec(*tools: str) -> EnvironmentSpec:
-    return EnvironmentSpec.model_validate(
-        {"name": "airline", "tools_list": {"tools": [{"name": tool, "inputSchema": {}} for tool in tools]}}
-    )
 
 
 @pytest.fixture(scope="module")

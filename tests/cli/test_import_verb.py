@@ -1,0 +1,135 @@
+"""`dreamgym import` stores what can be used, names what cannot, and makes a folder where it is asked to."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dreamgym.cli.app import main
+from dreamgym.environment import EnvironmentSpec, read_jsonl
+from dreamgym.types import JsonObject, Origin, Source, Trajectory
+
+Command = Callable[..., tuple[int, str]]
+FIND: JsonObject = {
+    "type": "function",
+    "function": {"name": "find", "description": "Find a person.", "parameters": {"type": "object", "x-own": 1}},
+}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Runs `dreamgym import` in the test's folder; returns exit code and stderr, for stdout stays empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
+
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["dreamgym", "import", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        assert said.out == ""
+        return int(exit_.value.code or 0), said.err
+
+    return command
+
+
+def chat(*tools: str, asked: str = "Is Mia there?", answer: str = "#7") -> JsonObject:
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in tools]
+    return {
+        "messages": [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "tool_calls": calls},
+            *({"role": "tool", "tool_call_id": name, "content": answer} for name in tools),
+        ]
+    }
+
+
+@pytest.fixture
+def crm(tmp_path: Path) -> Path:
+    """An environment folder with the tool `find`."""
+    folder = tmp_path / "crm"
+    folder.mkdir()
+    (folder / "env.toml").write_text('name = "crm"\n')
+    (folder / "tools.json").write_text('{"tools": [{"name": "find", "inputSchema": {"type": "object"}}]}')
+    return folder
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    """Two usable conversations, one with another tool, and a line that is no JSON."""
+    lines = [chat("find"), chat("find", asked="And Bob?"), chat("fly")]
+    (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "oh\n")
+    return tmp_path / "chats.jsonl"
+
+
+@pytest.mark.usefixtures("chats", "crm")
+def test_what_can_be_used_is_stored_once_and_the_rest_is_named(run: Command, dsn: str) -> None:
+    code, said = run("chats.jsonl", "--env", "crm", "--dsn", dsn)
+    assert code == 0
+    assert said.splitlines() == [
+        "2 of 4 usable (2 openai), 2 transitions",
+        "not usable: chats.jsonl, line 4: is not valid JSON: Expecting value at line 4, column 1",
+        "not usable: chats.jsonl, line 3: calls tools that environment 'crm' has not: fly",
+        "2 of 2 trajectories are new in the buffer of 'crm'",
+    ]
+    assert "0 of 2 trajectories are new" in run("chats.jsonl", "--env", "crm", "--dsn", dsn)[1]
+
+
+@pytest.mark.usefixtures("chats", "crm")
+@pytest.mark.parametrize("named", [("openai", "chats.jsonl"), ("chats.jsonl", "--format", "openai")])
+def test_a_format_may_be_named_in_two_ways(named: tuple[str, ...], run: Command, tmp_path: Path) -> None:
+    assert run(*named, "--env", "crm", "--out", "out.jsonl")[0] == 0
+    written = read_jsonl(tmp_path / "out.jsonl", Trajectory)
+    assert [trajectory.source for trajectory in written] == [Source.IMPORTED] * 2
+    assert {trajectory.task.origin for trajectory in written} == {Origin.IMPORTED}
+
+
+@pytest.mark.usefixtures("chats", "crm")
+def test_nothing_usable_is_misuse_and_writes_nothing(run: Command, tmp_path: Path) -> None:
+    code, said = run("tau-bench", "chats.jsonl", "--env", "crm", "--out", "out.jsonl")
+    assert code == 2
+    assert said.splitlines()[-1].startswith("dreamgym: nothing in chats.jsonl can be used for environment 'crm'")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.usefixtures("crm")
+def test_a_missing_file_and_a_forgotten_file_are_one_sentence(run: Command) -> None:
+    assert "dreamgym: no file given" in run("openai", "--env", "crm")[1]
+    code, said = run("nowhere.jsonl", "--env", "crm")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "nowhere.jsonl: cannot be read" in said
+
+
+def test_a_new_folder_is_made_of_the_definitions_that_came_along(run: Command, tmp_path: Path) -> None:
+    told = {**chat("find"), "tools": [FIND]}
+    (tmp_path / "chats.jsonl").write_text(json.dumps(told))
+    assert "--new makes it of the 1 tools defined here" in run("chats.jsonl", "--env", "made/My CRM")[1]
+    code, said = run("chats.jsonl", "--env", "made/My CRM", "--new", "--out", "out.jsonl")
+    assert (code, "a new environment 'my-crm' with 1 tools" in said) == (0, True)
+    spec = EnvironmentSpec.load(tmp_path / "made" / "My CRM")
+    assert spec.tools == [
+        {"name": "find", "description": "Find a person.", "inputSchema": {"type": "object", "x-own": 1}}
+    ]
+    assert [task.instruction for task in spec.tasks] == ["Is Mia there?"]
+    assert "has a tools.json already" in run("chats.jsonl", "--env", "made/My CRM", "--new")[1]
+
+
+@pytest.mark.usefixtures("chats")
+def test_no_schema_is_made_up_where_no_file_defines_a_tool(run: Command, tmp_path: Path) -> None:
+    code, said = run("chats.jsonl", "--env", "made", "--new")
+    assert code == 2
+    assert "made cannot be made: no file defines a tool" in said
+    assert not (tmp_path / "made").exists()
+
+
+def test_secrets_are_taken_out_of_everything_that_is_kept(run: Command, tmp_path: Path, crm: Path) -> None:
+    (crm / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = true\n')
+    told = chat("find", asked="mail mia.li@example.com", answer="it is mia.li@example.com")
+    (tmp_path / "chats.jsonl").write_text(json.dumps(told))
+    assert run("chats.jsonl", "--env", "crm", "--out", "out.jsonl")[0] == 0
+    assert "mia.li@example.com" not in (tmp_path / "out.jsonl").read_text()
+    (trajectory,) = read_jsonl(tmp_path / "out.jsonl", Trajectory)
+    placeholder = trajectory.task.instruction.removeprefix("mail ")
+    assert trajectory.transitions[0].result.observation == f"it is {placeholder}"
