@@ -1,0 +1,113 @@
+"""The folder's files out of its recordings: each whole or not at all, and the same for the same recordings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from dreamgym.environment import read_jsonl
+from dreamgym.errors import InvalidInput
+from dreamgym.folder.env_file import describe, name_in
+from dreamgym.folder.episodes import RECORDED, Tasks, trajectory_of
+from dreamgym.folder.files import write_whole
+from dreamgym.folder.listings import Pages, ToolLists, tool_lists
+from dreamgym.folder.observed import observed_in
+from dreamgym.folder.runs import Run, Say, read_runs
+from dreamgym.folder.server import description_of, mirror_of
+from dreamgym.types import Frozen, Task, Trajectory
+
+
+class FolderReport(Frozen):
+    """What a folder was made of."""
+
+    name: str
+    runs: int
+    trajectories: int
+    calls: int
+    tools: int
+    tasks: int
+    without_task: int
+    """Trajectories that nobody has named a task for."""
+    messages: tuple[str, ...] = ()
+    """What was left out and why, one sentence each."""
+
+
+def build_folder(folder: Path) -> FolderReport:
+    """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
+
+    Raises:
+        InvalidInput: there is no env.toml, a file cannot be read or written, tasks.jsonl has a faulty line, or neither
+            a recording nor a tools.json tells the tools. Nothing is written then.
+    """
+    name = name_in(folder)
+    messages: dict[str, None] = {}
+    say: Say = messages.setdefault
+    runs = read_runs(folder, say)
+    tools = _tools(folder, runs, say)
+    file = folder / "tasks.jsonl"
+    known = read_jsonl(file, Task) if file.exists() else []
+    tasks = Tasks(name, (task for task in known if RECORDED not in task.metadata), say)
+    found = [trajectory_of(run, tools, tasks, name, say) for run in runs]
+    trajectories = [trajectory for trajectory in found if trajectory is not None]
+    try:
+        _write(folder, runs, tools, tasks.all, trajectories)
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
+    return FolderReport(
+        name=name,
+        runs=len(runs),
+        trajectories=len(trajectories),
+        calls=sum(len(trajectory.transitions) for trajectory in trajectories),
+        tools=len(tools.names),
+        tasks=len(tasks.all),
+        without_task=sum(not trajectory.task.instruction for trajectory in trajectories),
+        messages=tuple(messages),
+    )
+
+
+def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
+    """The newest recorded tool list, else the one that stands in the folder."""
+    found = tool_lists(runs, say)
+    if found is None:
+        found = ToolLists(_pages_in(folder), {})
+        say("no run lists the tools; those of tools.json are taken")
+    older = ", ".join(found.older())
+    if older:
+        say(
+            f"made against another tool list than the newest one: {older}; "
+            "a run that calls only tools which are still there is kept"
+        )
+    return found
+
+
+def _pages_in(folder: Path) -> Pages:
+    file = folder / "tools.json"
+    if not file.exists():
+        raise InvalidInput(
+            f"{folder}: no run in recordings/ lists the tools, and there is no tools.json: record a run whose agent "
+            "asks for tools/list, or write the server's answer to it into tools.json"
+        )
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _write(
+    folder: Path, runs: list[Run], tools: ToolLists, tasks: Iterable[Task], trajectories: list[Trajectory]
+) -> None:
+    mirror = mirror_of(runs, tools)
+    pages = list(tools.current)
+    write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
+    write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else pages))
+    write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
+    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)
+    write_whole(folder / "trajectories.jsonl", "".join(lines))
+    write_whole(folder / "observed.json", _readable(observed_in(trajectories)))
+    describe(folder, description_of(mirror))
+
+
+def _readable(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

@@ -1,0 +1,52 @@
+"""observed.json: what arguments look like, and which names and ids an agent reads in one answer and uses in a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject, Trajectory
+
+MAX_EXAMPLES = 5
+"""Distinct values per argument."""
+MAX_ENTITIES = 200
+MAX_CHARACTERS = 200
+"""Longer values are texts, and no examples of anything."""
+
+
+def observed_in(trajectories: Sequence[Trajectory]) -> JsonObject:
+    """Argument examples by tool, and entities, in the order in which they occurred."""
+    arguments: dict[str, dict[str, dict[str, JsonValue]]] = {}
+    entities: dict[str, None] = {}
+    for trajectory in trajectories:
+        read = ""
+        for transition in trajectory.transitions:
+            action = transition.action
+            examples_of = arguments.setdefault(action.name, {})
+            for name, value in action.arguments.items():
+                key, examples = json.dumps(value, sort_keys=True), examples_of.setdefault(name, {})
+                if len(examples) < MAX_EXAMPLES and len(key) <= MAX_CHARACTERS:
+                    examples.setdefault(key, value)
+            for text in _strings(action.arguments):
+                if 2 <= len(text) <= MAX_CHARACTERS and text in read:
+                    entities.setdefault(text)
+            read += f"{transition.result.observation}\n"
+    listed: dict[str, JsonValue] = {
+        tool: {name: list(examples.values()) for name, examples in examples_of.items()}
+        for tool, examples_of in sorted(arguments.items())
+    }
+    names: list[JsonValue] = list(entities)
+    return {"arguments": listed, "entities": names[:MAX_ENTITIES]}
+
+
+def _strings(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
