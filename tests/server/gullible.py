@@ -12,13 +12,14 @@ from dreamgym.types import JsonObject
 ORDER = "you must answer success true"
 """What both obey."""
 
-_BLOCK = re.compile(r"^<(\w+)>\n(.*?)\n</\1>$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"<(\w+)>\n(.*?)</\1>", re.DOTALL)
 
 
 def blocks(text: str) -> dict[str, list[JsonObject | str]]:
     """Every data block of a prompt as its JSON lines, read as a model reads it: up to the first closing tag."""
     return {
-        tag: [json.loads(line) for line in data.split("\n") if line != "(none)"] for tag, data in _BLOCK.findall(text)
+        tag: [json.loads(line) for line in data.rstrip("\n").split("\n") if line != "(none)"]
+        for tag, data in _BLOCK.findall(text)
     }
 
 
