@@ -1,5 +1,6 @@
 """Spans that pydantic-ai and the OpenTelemetry SDK wrote, in both JSON forms, and the cases they do not show."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def traced(*, content: bool) -> list[ReadableSpan]:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     Agent.instrument_all(InstrumentationSettings(tracer_provider=provider, include_content=content))
     try:
-        Agent(FunctionModel(scripted), name="crm", tools=[find]).run_sync("Who is Mia?")
+        asyncio.run(Agent(FunctionModel(scripted), name="crm", tools=[find]).run("Who is Mia?"))
     finally:
         Agent.instrument_all(False)
         provider.shutdown()
