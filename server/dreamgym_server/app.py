@@ -15,10 +15,11 @@ from dreamgym_server.bodies import BoundedBody
 from dreamgym_server.control import TrainerDoor, refuse
 from dreamgym_server.episodes import Episodes
 from dreamgym_server.mcp import AgentDoor
+from dreamgym_server.openenv import OpenEnvDoor
 
 
 def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], hides_reward: bool) -> Starlette:
-    """Both doors over the same episodes."""
+    """All doors over the same episodes."""
     agents = AgentDoor(episodes, hides_reward=hides_reward)
     keys = Keys(token) if token else None
 
@@ -32,6 +33,7 @@ def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], h
             Route("/envs/{env}/episodes/{episode}/mcp", agents),
             Route("/envs/{env}/mcp", agents),
             *TrainerDoor(episodes, keys).routes(),
+            *OpenEnvDoor(episodes).routes(),
         ],
         middleware=[Middleware(Guard, keys=keys, hosts=hosts), Middleware(BoundedBody)],
         exception_handlers={DreamGymError: refuse},
