@@ -21,6 +21,8 @@ from dreamgym.types import JsonObject, StepResult, ToolCall
 
 MAX_ARGUMENT_BYTES = 64 * 1024
 SHOWN_CHARACTERS = 500
+REMEMBERED_CALLS = 10_000
+REMEMBERED_CHARACTERS = 500
 UNKNOWN_TOOL = "MCP error -32602: Tool {tool} not found"
 INVALID_ARGUMENTS = "Input validation error: {reason}"
 
@@ -35,6 +37,8 @@ class Tools:
         self._invalid_arguments = spec.mirror.invalid_arguments or INVALID_ARGUMENTS
         self._inputs: dict[str, Validator] = {}
         self._outputs: dict[str, Validator] = {}
+        self._sound: set[str] = set()
+        """Calls that were found sound: the rollouts of a group make the same ones again and again."""
         for tool in spec.tools:
             name = str(tool["name"])
             try:
@@ -48,6 +52,8 @@ class Tools:
 
     def refusal(self, action: ToolCall, canonical: str) -> str | None:
         """Why the real system would not even try this call, or None. `canonical` is the call's canonical text."""
+        if canonical in self._sound:
+            return None
         validator = self._inputs.get(action.name)
         if validator is None:
             return self._unknown_tool.replace("{tool}", action.name)
@@ -55,6 +61,10 @@ class Tools:
             reason: str | None = f"the arguments exceed {MAX_ARGUMENT_BYTES} bytes"
         else:
             reason = _fault(validator, action.arguments)
+        if reason is None and len(canonical) <= REMEMBERED_CHARACTERS:
+            if len(self._sound) >= REMEMBERED_CALLS:
+                self._sound.clear()
+            self._sound.add(canonical)
         return reason and self._invalid_arguments.replace("{tool}", action.name).replace("{reason}", reason)
 
     def violation(self, tool: str, result: StepResult) -> str | None:
