@@ -41,6 +41,8 @@ class Note(Frozen):
     task_id: str | None = None
     answer: str | None = None
     success: bool | None = None
+    proposed: bool = False
+    """A model worded the task afterwards; one that somebody gave counts more."""
     at: float
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.folder.env_file import describe, name_in
-from dreamgym.folder.episodes import RECORDED, Tasks, trajectory_of
+from dreamgym.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
 from dreamgym.folder.files import write_whole
 from dreamgym.folder.listings import Pages, ToolLists, tool_lists
 from dreamgym.folder.observed import observed_in
 from dreamgym.folder.runs import Run, Say, read_runs
 from dreamgym.folder.server import description_of, mirror_of
+from dreamgym.mirror import Mirror
 from dreamgym.types import Frozen, Task, Trajectory
 
 
@@ -47,11 +48,12 @@ def build_folder(folder: Path) -> FolderReport:
     tools = _tools(folder, runs, say)
     file = folder / "tasks.jsonl"
     known = read_jsonl(file, Task) if file.exists() else []
-    tasks = Tasks(name, (task for task in known if RECORDED not in task.metadata), say)
-    found = [trajectory_of(run, tools, tasks, name, say) for run in runs]
+    tasks = Tasks(name, (task for task in known if RECORDED not in task.metadata), runs, say)
+    calls = {run.id: calls_of(run, say) for run in runs}
+    found = [trajectory_of(run, calls[run.id], tools, tasks, name, say) for run in runs]
     trajectories = [trajectory for trajectory in found if trajectory is not None]
     try:
-        _write(folder, runs, tools, tasks.all, trajectories)
+        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, trajectories)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
     return FolderReport(
@@ -59,7 +61,7 @@ def build_folder(folder: Path) -> FolderReport:
         runs=len(runs),
         trajectories=len(trajectories),
         calls=sum(len(trajectory.transitions) for trajectory in trajectories),
-        tools=len(tools.names),
+        tools=len(tools.definitions),
         tasks=len(tasks.all),
         without_task=sum(not trajectory.task.instruction for trajectory in trajectories),
         messages=tuple(messages),
@@ -95,13 +97,9 @@ def _pages_in(folder: Path) -> Pages:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _write(
-    folder: Path, runs: list[Run], tools: ToolLists, tasks: Iterable[Task], trajectories: list[Trajectory]
-) -> None:
-    mirror = mirror_of(runs, tools)
-    pages = list(tools.current)
+def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], trajectories: list[Trajectory]) -> None:
     write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
-    write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else pages))
+    write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else list(pages)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
     lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)
     write_whole(folder / "trajectories.jsonl", "".join(lines))

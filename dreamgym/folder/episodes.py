@@ -15,6 +15,7 @@ from dreamgym.folder.runs import Run, Say
 from dreamgym.recording import Exchange
 from dreamgym.types import (
     JsonObject,
+    Origin,
     Provenance,
     Source,
     StepResult,
@@ -31,17 +32,31 @@ UNNAMED = "unnamed"
 RECORDED = "recorded"
 """Key in a task's metadata: it stands in tasks.jsonl because of a recording, and goes when that goes."""
 
+Call = tuple[ToolCall, StepResult, Exchange]
+
 _CONNECTION_CLOSED = -32000
 _UNKNOWN = re.compile(r"unknown|not found|no such|not exist|invalid tool|not available|unsupported", re.IGNORECASE)
 
 
 class Tasks:
-    """The tasks of all runs. Equal instructions are one task; a task written by hand stays as it is."""
+    """The tasks of all runs. Equal instructions are one task; a task written by hand stays as it is.
 
-    def __init__(self, env: str, by_hand: Iterable[Task], say: Say) -> None:
+    Args:
+        env: name of the environment.
+        by_hand: tasks that no recording is the reason for.
+        runs: the recordings.
+        say: takes messages.
+    """
+
+    def __init__(self, env: str, by_hand: Iterable[Task], runs: Sequence[Run], say: Say) -> None:
         self._env, self._say = env, say
         self._tasks = {task.id: task for task in by_hand}
         self._ids = {task.instruction: task.id for task in reversed(self._tasks.values())}
+        self._instructions: dict[str, str] = {}
+        for instruction, named, _ in map(_asked, runs):
+            if named and instruction:
+                self._ids.setdefault(instruction, named)
+                self._instructions.setdefault(named, instruction)
 
     @property
     def all(self) -> tuple[Task, ...]:
@@ -50,25 +65,34 @@ class Tasks:
 
     def of(self, run: Run) -> Task:
         """What the agent was asked to do in a run."""
-        given = [note for note in run.notes if note.task or note.task_id]
-        instruction = next((note.task for note in reversed(given) if note.task), "")
-        named = next((note.task_id for note in reversed(given) if note.task_id), None)
-        if not instruction and not (named and named in self._tasks):
-            return Task(id=named or UNNAMED, env=self._env, instruction="")
-        task_id = named or self._ids.get(instruction) or _task_id(instruction)
-        known = self._tasks.get(task_id)
-        if known is None:
-            known = Task(id=task_id, env=self._env, instruction=instruction, metadata={RECORDED: True})
-            self._tasks[task_id] = known
-            self._ids.setdefault(instruction, task_id)
-        elif instruction and known.instruction != instruction:
+        instruction, named, origin = _asked(run)
+        task_id = named or self._ids.get(instruction) or (_task_id(instruction) if instruction else UNNAMED)
+        if task_id not in self._tasks:
+            task = Task(
+                id=task_id,
+                env=self._env,
+                instruction=self._instructions.get(task_id, instruction),
+                origin=origin,
+                metadata={RECORDED: True},
+            )
+            if not task.instruction:
+                return task
+            self._tasks[task_id] = task
+        task = self._tasks[task_id]
+        if instruction and task.instruction != instruction:
             self._say(f"{run.id}: task {task_id!r} already asks for something else; the first instruction is kept")
-        return known
+        return task
 
 
-def trajectory_of(run: Run, tools: ToolLists, tasks: Tasks, env: str, say: Say) -> Trajectory | None:
+def calls_of(run: Run, say: Say) -> list[Call]:
+    """What the agent called in a run and what the server answered, in the order of the calls."""
+    return [called for exchange in run.exchanges if (called := _call(run, exchange, say)) is not None]
+
+
+def trajectory_of(
+    run: Run, calls: Sequence[Call], tools: ToolLists, tasks: Tasks, env: str, say: Say
+) -> Trajectory | None:
     """The episode of a run; None where there is none, or where it calls tools that the server does not have."""
-    calls = [called for exchange in run.exchanges if (called := _call(run, exchange, say)) is not None]
     if not calls:
         return None
     gone = sorted({action.name for action, result, _ in calls if not _is_known(action, result, run, tools)})
@@ -102,12 +126,12 @@ def refused(action: ToolCall, result: StepResult) -> bool:
 
 
 def _is_known(action: ToolCall, result: StepResult, run: Run, tools: ToolLists) -> bool:
-    if action.name in tools.names:
+    if action.name in tools.definitions:
         return True
     return action.name not in tools.named_in(run) and refused(action, result)
 
 
-def _call(run: Run, exchange: Exchange, say: Say) -> tuple[ToolCall, StepResult, Exchange] | None:
+def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
     if exchange.method != "tools/call":
         return None
     name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
@@ -125,6 +149,8 @@ def _result(exchange: Exchange) -> StepResult | str:
     """What the server answered, or why that is no answer."""
     if exchange.result is not None:
         if not isinstance(exchange.result.get("content"), list) and "structuredContent" not in exchange.result:
+            if "inputRequests" in exchange.result:
+                return "the server asked something back, and the call that brought the answer is there"
             return "the answer is no result of a tool"
         return result_of(exchange.result)
     error = exchange.error
@@ -136,7 +162,7 @@ def _result(exchange: Exchange) -> StepResult | str:
     return StepResult(observation=message, is_error=True, info={"error": error})
 
 
-def _transitions(calls: Sequence[tuple[ToolCall, StepResult, Exchange]], started_at: float) -> tuple[Transition, ...]:
+def _transitions(calls: Sequence[Call], started_at: float) -> tuple[Transition, ...]:
     state = ""
     transitions = []
     for action, result, exchange in calls:
@@ -156,6 +182,15 @@ def _transitions(calls: Sequence[tuple[ToolCall, StepResult, Exchange]], started
         )
         state = timed.state
     return tuple(transitions)
+
+
+def _asked(run: Run) -> tuple[str, str | None, Origin]:
+    """Instruction, task id and origin; what somebody said of the task counts more than what a model proposed."""
+    about = [note for note in run.notes if note.task or note.task_id]
+    given = [note for note in about if not note.proposed] or about
+    instruction = next((note.task for note in reversed(given) if note.task), "")
+    task_id = next((note.task_id for note in reversed(given) if note.task_id), None)
+    return instruction, task_id, Origin.PROPOSED if given and given[0].proposed else Origin.SEED
 
 
 def _task_id(instruction: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from dreamgym.folder.runs import Run, Say
@@ -29,10 +30,10 @@ class ToolLists:
     current: Pages
     of_runs: dict[str, tuple[Listing, ...]]
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The tools that the server has."""
-        return tool_names(self.current)
+    @cached_property
+    def definitions(self) -> dict[str, JsonObject]:
+        """The tools that the server has, by name."""
+        return tools_on(self.current)
 
     def older(self) -> list[str]:
         """Runs that saw another list, in order."""
@@ -45,7 +46,7 @@ class ToolLists:
 
     def named_in(self, run: Run) -> frozenset[str]:
         """All tools that the server has ever listed to the run."""
-        return frozenset(chain.from_iterable(tool_names(listing.pages) for listing in self.of_runs.get(run.id, ())))
+        return frozenset(chain.from_iterable(tools_on(listing.pages) for listing in self.of_runs.get(run.id, ())))
 
 
 def listings_of(run: Run, method: str) -> tuple[Listing, ...]:
@@ -81,12 +82,11 @@ def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
     return ToolLists(newest.pages, {run: tuple(one for one in seen if one.complete) for run, seen in of_runs.items()})
 
 
-def tool_names(pages: Sequence[JsonObject]) -> frozenset[str]:
-    """The names of the tools on some pages."""
+def tools_on(pages: Sequence[JsonObject]) -> dict[str, JsonObject]:
+    """The tool definitions on some pages, by name."""
     lists = [page.get("tools") for page in pages]
-    return frozenset(
-        str(tool["name"]) for tools in lists if isinstance(tools, list) for tool in tools if isinstance(tool, dict)
-    )
+    tools = [tool for tools in lists if isinstance(tools, list) for tool in tools if isinstance(tool, dict)]
+    return {str(tool.get("name")): tool for tool in tools}
 
 
 def _assembled(pages: dict[str | None, JsonObject], at: float) -> Listing:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dreamgym.folder.episodes import Call
 from dreamgym.folder.listings import ToolLists, listings_of
+from dreamgym.folder.phrases import invalid_arguments, unknown_tool
 from dreamgym.folder.runs import Run
 from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror
 from dreamgym.recording import Exchange
@@ -14,16 +16,19 @@ from dreamgym.types import JsonObject
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 
-def mirror_of(runs: Sequence[Run], tools: ToolLists | None) -> Mirror:
+def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequence[Call]]) -> Mirror:
     """The first answers of the server that has the current tool list; of others only what that one was not asked."""
-    if tools is not None:
-        runs = sorted(runs, key=lambda run: not tools.is_current(run))
+    runs = sorted(runs, key=lambda run: not tools.is_current(run))
     exchanges = [exchange for run in runs for exchange in run.exchanges]
+    called = [(action, result) for run in runs for action, result, _ in calls[run.id]]
+    defined = tools.definitions
     return Mirror(
         initialize=_first(exchanges, "initialize"),
         discover=_first(exchanges, "server/discover"),
         listings={method: pages for method in LISTINGS if (pages := _pages(runs, method))},
         lookups=tuple(_lookups(exchanges)),
+        unknown_tool=unknown_tool(called, defined),
+        invalid_arguments=invalid_arguments(called, defined),
     )
 
 
