@@ -373,15 +373,15 @@ EVERYTHING = (
         "Operation failed",
     ),
     Plan(
-        "list-resources",
-        "Link two resources, then fetch number 2.",
+        "fetch-resources",
+        "Fetch the text resources 2 and 1. What is the address of the last?",
         (
-            call("get-resource-links", count=2),
             call("get-resource-reference", resourceType="Text", resourceId=2),
             call("get-resource-reference", resourceType="Text", resourceId=0),
+            call("get-resource-reference", resourceType="Text", resourceId=1),
         ),
         r"(demo://resource/dynamic/text/\d+)",
-        "demo://resource/dynamic/text/2",
+        "demo://resource/dynamic/text/1",
     ),
     Plan(
         "wait-a-little",
