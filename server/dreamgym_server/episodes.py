@@ -141,7 +141,7 @@ class Episodes:
             running.task = asyncio.create_task(self._serve(live, action, key, running))
         else:
             running.clients.append(client)
-            running.cancelled = False
+            running.request_id, running.cancelled = request_id, False
         return await asyncio.shield(running.task)
 
     async def cancel(self, env: str, episode_id: str, request_id: str | int) -> None:

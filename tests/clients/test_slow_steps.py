@@ -74,7 +74,7 @@ async def test_an_openai_agent_that_gave_up_waiting_asks_again_and_there_is_one_
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_call_sent_again_while_the_step_still_runs_joins_it(stage: Stage, mode: str) -> None:
+async def test_a_call_sent_again_and_again_while_the_step_runs_joins_it(stage: Stage, mode: str) -> None:
     slow = SlowModel(stage)
     async with stage.serve() as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
@@ -82,6 +82,7 @@ async def test_a_call_sent_again_while_the_step_still_runs_joins_it(stage: Stage
             for _ in range(2):  # the second one finds the step of the first one running
                 with pytest.raises(MCPError, match=r"(?i)timed out"):
                     await client.call_tool("add", {"n": 4}, read_timeout_seconds=TOO_SHORT_S)
+            await asyncio.gather(*(http.get("/healthz") for _ in range(8)))  # its leaving has reached the server
             slow.answers.set()
             result = await client.call_tool("add", {"n": 4})
     assert result.content[0].text == "count 4"
