@@ -15,7 +15,7 @@ from dreamgym.redaction.placeholder import Placeholders
 CARD_PREFIX = "40000000"
 IBAN_PREFIX = "XX00"
 
-_EMAIL = re.compile(r"[\w.+'-]+(?:@|%40)[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
+_EMAIL = re.compile(r"\w[\w.+'-]*(?:@|%40)[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
 _CARD = re.compile(r"(?<![\w.-])[3-6](?:[ -]?\d){12,18}(?![\w-])")
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)")
 _SSN = re.compile(r"(?<![\w-])\d{3}-\d{2}-\d{4}(?![\w-])")
@@ -23,6 +23,7 @@ _PHONE = re.compile(r"(?<![\w.+])\+\d[\d ().-]{6,18}\d(?!\w)")
 _US_PHONE = re.compile(r"(?<![\w.+-])(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}(?![\w-])")
 _IP4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
 _IP6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+DIGIT = re.compile(r"\d")
 _VERSION = re.compile(r"(?:version|release|\bv)\W{0,3}$", re.IGNORECASE)
 _BENCHMARKING = ipaddress.ip_network("198.18.0.0/15")
 _DOCUMENTATION = ipaddress.ip_network("2001:db8::/32")
@@ -102,6 +103,8 @@ RULES: dict[str, Rule] = {
     "ip_address": ip_addresses,
 }
 """In the order in which they are applied: what has more digits first."""
+WITHOUT_DIGITS = frozenset({"email", "ip_address"})
+"""The kinds that a text without a digit may have."""
 
 
 def _fictional(number: str, make: Placeholders) -> str:

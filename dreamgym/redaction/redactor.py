@@ -132,8 +132,9 @@ class Redactor:
         if self._rules.secrets:
             for name, found in sorted(secrets.found_in(text), key=lambda pair: -len(pair[1])):
                 text = text.replace(found, self._taken(name, found)) if found in text else text
+        kinds = personal.RULES if personal.DIGIT.search(text) else personal.WITHOUT_DIGITS
         for kind in personal.RULES:
-            if kind in self._rules.personal:
+            if kind in kinds:
                 text = self._personal(text, kind)
         return text
 

@@ -241,3 +241,28 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
     with pytest.raises(InvalidInput, match="set DREAMGYM_HOME"):
         load_key()
+
+
+def test_an_address_in_quotes_keeps_its_quotes_and_its_placeholder() -> None:
+    bare = redactor().text("bob@corp-mail.io")
+    assert redactor().text("VALUES ('bob@corp-mail.io')") == f"VALUES ('{bare}')"
+
+
+@pytest.mark.parametrize("text", ["secret: Input/output error", "the token: and/or", "the password: expired."])
+def test_words_after_a_telling_name_are_left_alone(text: str) -> None:
+    assert redactor().text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("the AKCp5bueTFpfypEqQb is one", "AKCp5bueTFpfypEqQb"),
+        ("an APBj73kdjL9 too", "APBj73kdjL9"),
+        ("//registry.host/:_authToken=1a2b3c4d-1a2b-1a2b-1a2b-1a2b3c4d5e6f", "1a2b3c4d-1a2b"),
+        ("get http://u:pw@h", ":pw@"),
+        ("call +44 20 7946 0958 now", "7946"),
+        ("from fdab:abcd:abcd:abcd:abcd:abcd:abcd:abcd", "abcd:abcd"),
+    ],
+)
+def test_what_is_passed_over_to_save_time_holds_nothing(text: str, secret: str) -> None:
+    assert secret not in redactor().text(text)
