@@ -17,14 +17,15 @@ MAX_CHARACTERS = 200
 
 
 def observed_in(trajectories: Sequence[Trajectory]) -> JsonObject:
-    """Argument examples by tool, and entities, in the order in which they occurred."""
+    """Argument examples of calls that the server accepted, and entities, in the order in which they occurred."""
     arguments: dict[str, dict[str, dict[str, JsonValue]]] = {}
     entities: dict[str, None] = {}
     for trajectory in trajectories:
         read = ""
         for transition in trajectory.transitions:
             action = transition.action
-            examples_of = arguments.setdefault(action.name, {})
+            is_example = not transition.result.is_error
+            examples_of = arguments.setdefault(action.name, {}) if is_example else {}
             for name, value in action.arguments.items():
                 key, examples = json.dumps(value, sort_keys=True), examples_of.setdefault(name, {})
                 if len(examples) < MAX_EXAMPLES and len(key) <= MAX_CHARACTERS:

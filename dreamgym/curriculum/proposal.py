@@ -1,0 +1,90 @@
+"""Words a task for recorded episodes that nobody named one for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from string import Template
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import PredictionError
+from dreamgym.experience.asking import Answer, ask
+from dreamgym.experience.prompt import as_data
+from dreamgym.llm import LLM, Message
+from dreamgym.types import Frozen, JsonObject, Origin, Task, Trajectory
+
+MAX_TOKENS = 256
+MAX_STEPS = 20
+"""Of an episode that are shown: the first ones, which say what was looked for, and the last one."""
+MAX_CHARACTERS = 400
+"""Of each call and each answer that are shown."""
+
+
+class Proposals(Frozen):
+    """What came of asking."""
+
+    tasks: dict[str, Task]
+    """By the trajectory's id."""
+    failures: dict[str, str]
+    """Why there is none, by the trajectory's id."""
+
+
+class _Proposal(Answer):
+    instruction: str
+
+
+async def propose_tasks(
+    llm: LLM, spec: EnvironmentSpec, trajectories: Sequence[Trajectory], *, seed: int = 0
+) -> Proposals:
+    """Ask once per trajectory that has no instruction; one for which the model gives nothing usable has a failure."""
+    tasks, failures = {}, {}
+    for trajectory in trajectories:
+        if trajectory.task.instruction or not trajectory.transitions:
+            continue
+        try:
+            instruction = await _ask(llm, spec, trajectory, seed)
+        except PredictionError as error:
+            failures[trajectory.id] = str(error)
+            continue
+        digest = hashlib.sha256(instruction.encode()).hexdigest()[:12]
+        tasks[trajectory.id] = Task(
+            id=f"proposed-{digest}", env=spec.name, instruction=instruction, origin=Origin.PROPOSED
+        )
+    return Proposals(tasks=tasks, failures=failures)
+
+
+async def _ask(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, seed: int) -> str:
+    """Raises PredictionError."""
+    text = files("dreamgym.curriculum").joinpath("proposal.txt").read_text(encoding="utf-8")
+    environment: JsonObject = {"description": spec.description, "rules": spec.rules}
+    prompt = Template(text).substitute(environment=as_data(environment), data=as_data(_shown(trajectory)))
+    answer = await ask(
+        llm,
+        [Message(role="user", content=prompt)],
+        _Proposal,
+        _Proposal.model_json_schema(),
+        max_tokens=MAX_TOKENS,
+        seed=seed,
+        fault_of=lambda proposal: None if proposal.instruction.strip() else "the instruction is empty",
+    )
+    return answer.instruction.strip()
+
+
+def _shown(trajectory: Trajectory) -> JsonObject:
+    steps = trajectory.transitions
+    if len(steps) > MAX_STEPS:
+        steps = (*steps[: MAX_STEPS - 1], steps[-1])
+    return {
+        "calls": [
+            {
+                "tool": step.action.name,
+                "arguments": json.dumps(step.action.arguments, ensure_ascii=False)[:MAX_CHARACTERS],
+                "answer": step.result.observation[:MAX_CHARACTERS],
+                "error": step.result.is_error,
+            }
+            for step in steps
+        ],
+        "final_answer": trajectory.answer,
+    }
