@@ -111,21 +111,25 @@ class ControlDoor:
         return self._state(request, checked(request.path_params["run"]))
 
     async def _describe(self, request: Request) -> Response:
-        return await self._note(request, await _parsed(About, request))
+        return self._state(request, await self._note(request, About))
 
     async def _finish(self, request: Request) -> Response:
-        run = checked(request.path_params["run"])
-        answer = await self._note(request, await _parsed(Outcome, request))
+        run = await self._note(request, Outcome)
         self._runs.finish(run)
         await self._upstream.finish(run)
         await asyncio.to_thread(self._build)
-        return answer
+        return self._state(request, run)
 
-    async def _note(self, request: Request, said: Frozen) -> Response:
+    async def _note(self, request: Request, kind: type[Frozen]) -> str:
+        """Put what the request says on the tape, and wait until it is on disk; the run."""
         run = checked(request.path_params["run"])
+        try:
+            said = kind.model_validate_json(await request.body() or b"{}")
+        except ValidationError as error:
+            raise InvalidInput(f"request body: {first_reason(error)}") from error
         written = self._tape.note(run, **said.model_dump(exclude_none=True))
         await asyncio.to_thread(written.wait, 60)
-        return self._state(request, run)
+        return run
 
     def _state(self, request: Request, run: str) -> Response:
         url = f"{request.url.scheme}://{request.url.netloc}/record/{run}/mcp"
@@ -162,10 +166,3 @@ def create_app(
         exception_handlers={DreamGymError: refuse},
         lifespan=lifespan,
     )
-
-
-async def _parsed(model: type[Frozen], request: Request) -> Frozen:
-    try:
-        return model.model_validate_json(await request.body() or b"{}")
-    except ValidationError as error:
-        raise InvalidInput(f"request body: {first_reason(error)}") from error

@@ -25,31 +25,31 @@ def is_secret_name(name: str) -> bool:
 
 
 def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Secret values among named ones, each with its name: whole, without its scheme, and the parts of a cookie."""
-    found: dict[str, str] = {}
-    for name, value in named:
-        if is_secret_name(name):
-            for number, part in enumerate(dict.fromkeys(_parts(name, value))):
-                if len(part) >= MIN_LENGTH:
-                    found[f"{name}-{number}" if number else name] = part
-    return found
+    """Names by secret value: a value whole, without its scheme, and the parts of a cookie."""
+    return {
+        part: name.lower()
+        for name, value in named
+        if is_secret_name(name)
+        for part in _parts(name, value)
+        if len(part) >= MIN_LENGTH
+    }
 
 
 def secrets_of_url(url: str) -> dict[str, str]:
-    """User, password and secret-looking query values of a URL."""
+    """Names by secret value: the password and the secret-looking query values of a URL."""
     parts = urlsplit(url)
     named = [(name, value) for name, value in parse_qsl(parts.query) if is_secret_name(name)]
     if parts.password:
         named.append(("password", unquote(parts.password)))
-    return {name: value for name, value in named if len(value) >= MIN_LENGTH}
+    return {value: name for name, value in named if len(value) >= MIN_LENGTH}
 
 
 def secrets_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Values of variables with secret-looking names, and the passwords inside of addresses."""
+    """Names by secret value: variables with secret-looking names, and the passwords inside of addresses."""
     found = secrets_in(environ.items())
     for name, value in environ.items():
         if "://" in value:
-            found |= {f"{name}-{part}": secret for part, secret in secrets_of_url(value).items()}
+            found |= {secret: f"{name.lower()}-{part}" for secret, part in secrets_of_url(value).items()}
     return found
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Iterator
 
 from pydantic import JsonValue
 
+from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
-
-_NAME = re.compile(r"[a-z][a-z0-9_-]*", re.IGNORECASE)
 
 
 class Preview:
@@ -18,12 +17,17 @@ class Preview:
     def __init__(self) -> None:
         self.finds: Counter[tuple[str, str]] = Counter()
 
-    def compare(self, event: JsonObject, key: str, before: JsonValue, after: JsonValue) -> None:
+    def compare(self, event: JsonObject, key: str, before: JsonValue, after: JsonValue, redactor: Redactor) -> None:
         """Count where redaction changed something."""
         params = event.get("params")
         tool = params.get("name") if isinstance(params, dict) and event.get("method") == "tools/call" else None
         where = " ".join(str(part) for part in (event.get("method", "note"), tool) if part)
-        self._walk(f"{where}: {key}", before, after)
+        for path, name, leaf in _changed(redactor.text(f"{where}: {key}"), "", before, after):
+            finds = Counter(redactor.counts)
+            redactor.value({name: leaf} if name else leaf)
+            found = redactor.counts - finds
+            redactor.counts = finds
+            self.finds.update({(rule, path): count for rule, count in found.items()})
 
     @property
     def text(self) -> str:
@@ -33,19 +37,16 @@ class Preview:
         rows = [f"{count:>6}  {rule:<20} {where}" for (rule, where), count in sorted(self.finds.items())]
         return "\n".join([f"{'count':>6}  {'rule':<20} where", *rows])
 
-    def _walk(self, where: str, before: JsonValue, after: JsonValue) -> None:
-        if before == after:
-            return
-        if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
-            for key, value in before.items():
-                self._walk(f"{where}.{key}", value, after[key])
-        elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-            for one, other in zip(before, after, strict=True):
-                self._walk(f"{where}[]", one, other)
-        else:
-            for rule in _rules(before, after):
-                self.finds[rule, where] += 1
 
-
-def _rules(before: JsonValue, after: JsonValue) -> list[str]:
-    raise NotImplementedError
+def _changed(path: str, name: str, before: JsonValue, after: JsonValue) -> Iterator[tuple[str, str, JsonValue]]:
+    """The leaves that differ, each with its path and the name of its field."""
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        for key, value in before.items():
+            yield from _changed(f"{path}.{key}", key, value, after[key])
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for one, other in zip(before, after, strict=True):
+            yield from _changed(f"{path}[]", name, one, other)
+    else:
+        yield path, name, before

@@ -59,7 +59,7 @@ class Recording:
         self._command, self._url, self._headers = command, url, headers
         rules, key = rules_of(folder), load_key()
         known = secrets_of_environment(os.environ)
-        known |= {f"header {name}": value for name, value in headers.items()} | secrets_of_url(url or "")
+        known |= {value: name.lower() for name, value in headers.items()} | secrets_of_url(url or "")
         if not dry_run:
             real: JsonObject = (
                 {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": list(command or ())}

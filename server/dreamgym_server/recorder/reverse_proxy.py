@@ -90,7 +90,7 @@ class ReverseProxy:
             ends.add(asyncio.create_task(self._stopped.wait()))
         try:
             await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and not self._stopped.is_set():
+            if not answering.done():
                 visit.end(f"the agent gave up after {time.time() - visit.began:.1f} s")
         finally:
             for task in (answering, *ends):

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from pydantic import JsonValue
 
+from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.preview import Preview
 from dreamgym_server.recorder.tap import Ended, Heard, Tap, loss
@@ -30,21 +30,9 @@ MAX_WAITING_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 64
 
 
-class Redacts(Protocol):
-    """What the tape needs of dreamgym.redaction.Redactor."""
-
-    counts: Counter[str]
-
-    def value(self, value: JsonValue) -> JsonValue:
-        """JSON without its secrets."""
-
-    def text(self, text: str) -> str:
-        """Text without its secrets."""
-
-
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Secret values by the name of the header or variable that holds them."""
+    """Secret values, each with the name of the header or variable that holds it."""
 
     values: Mapping[str, str]
 
@@ -102,7 +90,7 @@ class Tape:
     def __init__(
         self,
         folder: Path | None,
-        redactor: Callable[[Mapping[str, str]], Redacts],
+        redactor: Callable[[Mapping[str, str]], Redactor],
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
         self.summary = Summary()
@@ -192,12 +180,8 @@ class Tape:
             self._record([item])
 
     def _learn(self, values: Mapping[str, str]) -> None:
-        new = {name: value for name, value in values.items() if value not in self._known.values()}
-        if new:
-            taken = {
-                f"{name}-{len(self._known)}" if name in self._known else name: value for name, value in new.items()
-            }
-            self._known.update(taken)
+        if values.keys() - self._known.keys():
+            self._known = {**values, **self._known}
             counts = self._redactor.counts
             self._redactor = self._make_redactor(self._known)
             self._redactor.counts.update(counts)
@@ -218,7 +202,7 @@ class Tape:
             return value
         clean = self._redactor.value(value)
         if self.preview is not None:
-            self.preview.compare(event, key, value, clean)
+            self.preview.compare(event, key, value, clean, self._redactor)
         return clean
 
     def _lost(self, run: str, reason: str) -> None:
@@ -256,7 +240,10 @@ def append_event(folder: Path, event: JsonObject) -> None:
 
 
 def _line(event: JsonObject) -> bytes:
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    for separator in ("\x85", "\u2028", "\u2029"):  # ends of lines to many a reader
+        text = text.replace(separator, f"\\u{ord(separator):04x}")
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 def _open_run(folder: Path, run: str) -> int:

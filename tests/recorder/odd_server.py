@@ -1,0 +1,91 @@
+"""A stdio MCP server, written by hand, that does what careful ones never do: `python odd_server.py`.
+
+Its tools are named after what they do. Answers have odd spacing, unknown fields and an order of keys of their own,
+so that whoever rewrites them is found out.
+"""
+
+import json
+import os
+import sys
+import time
+
+TOOLS = [
+    {"x-vendor": {"z": 1, "a": [None, 2.50]}, "name": name, "description": os.environ.get("ODD_DESCRIPTION", "Odd.")}
+    for name in ("echo", "count", "ask", "progress", "grow", "garbage", "die", "hang", "environment", "mutter")
+]
+state = {"count": 0}
+
+
+def out(message):
+    print(json.dumps(message, separators=(" ,", " : "), ensure_ascii=False), flush=True)
+
+
+def result(value):
+    return {"x-odd": 1e-7, "structuredContent": {"value": value}, "content": [{"type": "text", "text": str(value)}]}
+
+
+def call(number, name, arguments, meta):
+    """The answer to a call, None where there is none."""
+    if name == "echo":
+        return result(arguments)
+    if name == "count":
+        state["count"] += 1
+        return result(state["count"])
+    if name == "ask":
+        out({"jsonrpc": "2.0", "id": "q-1", "method": "elicitation/create", "params": {"message": "Really?"}})
+        return result(json.loads(sys.stdin.readline())["result"])
+    if name == "progress":
+        for step in range(3):
+            params = {"progressToken": meta["progressToken"], "progress": step, "message": f"step {step}"}
+            out({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        return result("done")
+    if name == "grow":
+        TOOLS.append({"name": f"grown-{len(TOOLS)}", "inputSchema": {"type": "object"}})
+        return result(len(TOOLS))
+    if name == "garbage":
+        print("Debug: the cat sat on the mat", flush=True)
+        return result("after the garbage")
+    if name == "die":
+        sys.exit(3)
+    if name == "hang":
+        return None
+    if name == "environment":
+        return result(os.environ.get(arguments["name"], "not set"))
+    if name == "mutter":
+        print(arguments["text"], file=sys.stderr, flush=True)
+        return result("muttered")
+    if name == "wait":
+        time.sleep(arguments["s"])
+        return result("waited")
+    raise KeyError(name)
+
+
+def main():
+    for line in sys.stdin:
+        message = json.loads(line)
+        number, params = message.get("id"), message.get("params") or {}
+        if number is None or "method" not in message:
+            continue
+        try:
+            if message["method"] == "initialize":
+                answer = {
+                    "protocolVersion": params["protocolVersion"],
+                    "serverInfo": {"version": "1", "name": "odd"},
+                    "capabilities": {"tools": {}, "x-seen": params["capabilities"]},
+                    "instructions": "Be odd.",
+                }
+            elif message["method"] == "tools/list":
+                answer = {"tools": TOOLS, "x-note": "kept"}
+            elif message["method"] == "tools/call":
+                answer = call(number, params["name"], params.get("arguments", {}), params.get("_meta"))
+            else:
+                raise KeyError(message["method"])
+        except KeyError as error:
+            problem = {"code": -32601, "message": f"no such thing: {error} {json.dumps(params)}"}
+            out({"id": number, "error": problem, "jsonrpc": "2.0"})
+            continue
+        if answer is not None:
+            out({"result": answer, "id": number, "jsonrpc": "2.0"})
+
+
+main()

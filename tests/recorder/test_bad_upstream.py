@@ -1,0 +1,232 @@
+"""A server that dies, hangs, sends garbage or changes: one clear message each, and what was good stays recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from dreamgym_server.running import running
+from recorder_stage import BIN, INITIALIZED, ODD, call, events, raw_stdio, recording, request
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dreamgym.recording import Exchange, Loss
+
+pytestmark = pytest.mark.anyio
+
+
+def record(out: Path, *options: str) -> list[str]:
+    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--stdio", "--run", "r", *options]
+
+
+def on_disk(out: Path) -> tuple[list[object], list[str]]:
+    """Tool calls by name, and losses."""
+    read = events(out / "recordings", "r")
+    calls = [event.params["name"] for event in read if isinstance(event, Exchange) and event.method == "tools/call"]
+    return calls, [event.reason for event in read if isinstance(event, Loss)]
+
+
+async def test_over_stdio_a_server_that_dies_takes_the_pipe_along_with_its_exit_code(tmp_path: Path) -> None:
+    async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
+        await server.shake_hands()
+        await server.ask(call("count", 1))
+        await server.send(call("die", 2))
+        assert await server.line() == b""
+        _, said = await server.leave()
+        assert server.process.returncode == 3
+    assert on_disk(tmp_path) == (
+        ["count"],
+        ["the server ended with exit code 3", "tools/call 'die' has no answer: the server ended with exit code 3"],
+    )
+    assert b"dreamgym record: r: the server ended with exit code 3\n" in said
+
+
+async def test_over_http_a_server_that_dies_answers_what_is_open_and_a_new_handshake_starts_it_again(
+    tmp_path: Path,
+) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        client = recorder.client("r")
+        await client.shake_hands()
+        await client.ask(call("count", 1))
+        hanging = asyncio.create_task(client.ask(call("hang", 2)))
+        died = await client.ask(call("die", 3))
+        after = [await hanging, await client.ask(call("count", 4))]
+        again = recorder.client("r")
+        await again.shake_hands()
+        counted = await again.ask(call("count", 1))
+    closed = {"code": -32000, "message": "Connection closed: the server ended with exit code 3"}
+    assert [answer["error"] for answer in (died, *after)] == [closed] * 3
+    assert counted["result"]["structuredContent"] == {"value": 1}
+    assert [exchange.params["name"] for exchange in recorder.calls("r")] == ["count", "count"]
+    assert len({exchange.session for exchange in recorder.calls("r")}) == 2
+    assert sorted(recorder.losses("r")) == [
+        "tools/call 'die' has no answer: the server ended with exit code 3",
+        "tools/call 'hang' has no answer: the server ended with exit code 3",
+    ]
+
+
+async def test_a_call_that_hangs_is_the_agents_to_give_up_and_is_reported(tmp_path: Path) -> None:
+    async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
+        await server.shake_hands()
+        await server.send(call("hang", 1))
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        await server.send(cancelled)  # type: ignore[arg-type]
+        await server.ask(call("count", 2))
+        await server.send(call("hang", 3))
+        await server.leave()
+    assert on_disk(tmp_path) == (
+        ["count"],
+        [
+            "tools/call 'hang' has no answer: the agent cancelled it",
+            "tools/call 'hang' has no answer: the agent left",
+        ],
+    )
+
+
+async def test_over_stdio_garbage_is_passed_on_and_reported_and_the_rest_is_recorded(tmp_path: Path) -> None:
+    async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
+        await server.shake_hands()
+        await server.send(call("garbage", 1))
+        lines = [await server.line(), await server.line()]
+        await server.leave()
+    assert lines[0] == b"Debug: the cat sat on the mat\n"
+    assert on_disk(tmp_path) == (
+        ["garbage"],
+        ["the server sent what is no JSON-RPC; it was passed on and is not recorded"],
+    )
+
+
+async def test_a_tool_list_that_changes_is_recorded_as_it_was_each_time(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        client = recorder.client("r")
+        await client.shake_hands()
+        for number in range(0, 9, 3):
+            for message in (request("tools/list", number), request("tools/list", number + 1), call("grow", number + 2)):
+                await client.ask(message)
+    listings = [
+        len(event.result["tools"])  # type: ignore[arg-type, index]
+        for event in recorder.events("r")
+        if isinstance(event, Exchange) and event.method == "tools/list"
+    ]
+    assert listings == [10, 11, 12]
+
+
+async def test_a_command_that_cannot_be_started_is_said_to_the_agent(tmp_path: Path) -> None:
+    script = tmp_path / "server"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o700)
+    async with recording([str(script)], tmp_path) as recorder:
+        status, body = await recorder.client("r").post(request("initialize", 1))
+    assert status == 502
+    assert b"the server could not be started: No such file or directory" in body
+    assert recorder.losses("r") == ["the server could not be started: No such file or directory"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_an_http_server_that_is_not_there_is_an_error_with_the_requests_id(tmp_path: Path) -> None:
+    async with recording(f"http://127.0.0.1:{free_port()}/mcp", tmp_path) as recorder:
+        answer = await recorder.client("r").ask(call("count", 7))
+    assert answer["id"] == 7
+    assert answer["error"]["message"].startswith("the server 127.0.0.1 cannot be reached or broke off")
+    assert recorder.losses("r") == [f"tools/call 'count' has no answer: {answer['error']['message']}"]
+
+
+async def test_over_stdio_an_http_server_that_is_not_there_is_an_error_and_the_exit_code(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    async with raw_stdio(record(tmp_path, "--upstream", url)) as server:
+        answer = await server.ask(request("initialize", 7))
+        _, said = await server.leave()
+    assert answer["id"] == 7
+    assert answer["error"]["message"] == "Connection closed: the server cannot be reached or broke off: ConnectError"
+    assert server.process.returncode == 1
+    assert b"Traceback" not in said
+
+
+@asynccontextmanager
+async def failing_server() -> AsyncIterator[str]:
+    """HTTP servers that break in different ways."""
+
+    async def breaks_off(request: Request) -> Response:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+            yield b'event: message\ndata: {"jsonrpc":"2.0","id":1,"res'
+            raise ConnectionResetError
+
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    async def proxy_error(request: Request) -> Response:
+        return PlainTextResponse("<html>Bad gateway for hunter2</html>", 502, media_type="text/html")
+
+    async def never(request: Request) -> Response:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        return Response()
+
+    async def moved(request: Request) -> Response:
+        return Response(status_code=307, headers={"location": "/there/"})
+
+    async def there(request: Request) -> Response:
+        return Response('{"jsonrpc":"2.0","id":1,"result":{"content":[]}}', media_type="application/json")
+
+    routes = [
+        Route(f"/{endpoint.__name__}", endpoint, methods=["POST"])
+        for endpoint in (breaks_off, proxy_error, never, moved)
+    ]
+    async with running(Starlette(routes=[*routes, Route("/there/", there, methods=["POST"])])) as url:
+        yield url
+
+
+async def test_an_answer_that_breaks_off_breaks_off_for_the_agent_too_and_is_a_loss(tmp_path: Path) -> None:
+    async with failing_server() as url, recording(f"{url}/breaks_off", tmp_path) as recorder:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await recorder.client("r").post(call("count", 1))
+    (cut, unanswered) = recorder.losses("r")
+    assert cut.startswith("the last message was cut off: the server 127.0.0.1 cannot be reached or broke off")
+    assert unanswered.startswith("tools/call 'count' has no answer")
+
+
+async def test_an_error_page_goes_through_and_nothing_of_it_is_written(tmp_path: Path) -> None:
+    async with failing_server() as url, recording(f"{url}/proxy_error", tmp_path) as recorder:
+        status, body = await recorder.client("r").post(call("count", 1))
+    assert (status, body) == (502, b"<html>Bad gateway for hunter2</html>")
+    assert recorder.losses("r") == [
+        "the server sent an HTTP 502 without a JSON-RPC message; it was passed on and is not recorded",
+        "tools/call 'count' has no answer: the server's response ended without it",
+    ]
+    assert "hunter2" not in (tmp_path / "r.jsonl").read_text()
+
+
+async def test_an_agent_that_gives_up_on_an_http_server_is_reported(tmp_path: Path) -> None:
+    async with failing_server() as url, recording(f"{url}/never", tmp_path) as recorder:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(recorder.client("r").post(call("count", 1)), 0.3)
+    (reason,) = recorder.losses("r")
+    assert reason.startswith("tools/call 'count' has no answer: the agent gave up after 0.")
+
+
+async def test_a_redirect_within_the_server_is_followed_so_that_the_agent_stays_with_the_recorder(
+    tmp_path: Path,
+) -> None:
+    async with failing_server() as url, recording(f"{url}/moved", tmp_path) as recorder:
+        answer = await recorder.client("r").ask(call("count", 1))
+    assert answer["result"] == {"content": []}
+    assert len(recorder.calls("r")) == 1
+
+
+async def test_what_is_no_message_is_refused_before_a_stdio_server_is_started(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        statuses = [(await recorder.client("r").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
+        assert (await recorder.client("r").post(INITIALIZED))[0] == 202
+    assert statuses == [400] * 4

@@ -1,0 +1,88 @@
+"""What is not in the traffic comes over the control API, and only from whom it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recorder_stage import ODD, call, recording
+
+from dreamgym.recording import Note
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_task_answer_and_success_are_noted_and_the_folder_is_built_when_the_run_is_finished(
+    tmp_path: Path,
+) -> None:
+    built: list[int] = []
+    async with recording(ODD, tmp_path, build=lambda: built.append(1)) as recorder:
+        control = f"{recorder.url}/record/r"
+        async with recorder.http.post(control, json={"task": "Count to one.", "task_id": "t-1"}) as response:
+            described = await response.json()
+        await recorder.client("r").shake_hands()
+        await recorder.client("r").ask(call("count", 1))
+        assert built == []
+        async with recorder.http.post(f"{control}/finish", json={"answer": "One.", "success": True}):
+            pass
+        async with recorder.http.get(control) as response:
+            state = await response.json()
+    assert described["mcp_url"] == f"{recorder.url}/record/r/mcp"
+    assert state == {"run": "r", "mcp_url": described["mcp_url"], "exchanges": 2, "finished": True}
+    assert built == [1]
+    notes = [
+        event.model_dump(exclude={"at"}, exclude_defaults=True) for event in recorder.events("r") if type(event) is Note
+    ]
+    assert notes == [
+        {"run": "r", "task": "Count to one.", "task_id": "t-1"},
+        {"run": "r", "answer": "One.", "success": True},
+    ]
+
+
+async def test_a_body_that_is_not_expected_is_refused_and_named(tmp_path: Path) -> None:
+    async with (
+        recording(ODD, tmp_path) as recorder,
+        recorder.http.post(f"{recorder.url}/record/r", json={"tusk": "x"}) as response,
+    ):
+        assert response.status == 400
+        assert "tusk" in (await response.json())["error"]
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+async def test_a_foreign_host_or_origin_is_refused_at_both_doors(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        statuses = [
+            (await recorder.client("r", **{name: value}).post(call("count", 1)))[0]
+            for name, value in (("host", "evil.example"), ("origin", "http://evil.example"))
+        ]
+        async with recorder.http.get(f"{recorder.url}/record", headers={"host": "evil.example"}) as response:
+            statuses.append(response.status)
+    assert statuses == [421, 403, 421]
+
+
+async def test_with_a_token_both_doors_want_it_and_the_server_behind_never_gets_it(tmp_path: Path) -> None:
+    async with (
+        recording(ODD, tmp_path / "behind", token=None) as behind,
+        recording(f"{behind.url}/record/b/mcp", tmp_path / "front", token="of-the-recorder") as front,
+    ):
+        without = [
+            (await front.client("r").post(call("echo", 1)))[0],
+            (await front.http.post(f"{front.url}/record/r/finish")).status,
+        ]
+        client = front.client("r", authorization="Bearer of-the-recorder")
+        await client.shake_hands()
+        answer = await client.ask(call("echo", 1, text="hello"))
+    assert without == [401, 401]
+    assert answer["result"]["structuredContent"] == {"value": {"text": "hello"}}
+    assert "of-the-recorder" not in (tmp_path / "front" / "r.jsonl").read_text()
+
+
+async def test_a_header_that_the_recorder_was_given_reaches_the_server_in_place_of_the_agents(tmp_path: Path) -> None:
+    async with (
+        recording(ODD, tmp_path / "behind", token="of-the-server") as behind,
+        recording(
+            f"{behind.url}/record/b/mcp", tmp_path / "front", headers={"Authorization": "Bearer of-the-server"}
+        ) as front,
+    ):
+        answer = await front.client("r", authorization="Bearer of-the-agent").shake_hands()
+    assert answer["result"]["serverInfo"]["name"] == "odd"

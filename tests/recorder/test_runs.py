@@ -1,0 +1,153 @@
+"""Which run a call belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from dreamgym_server.recorder.runs import Runs, checked
+from dreamgym_server.recorder.tape import append_event
+from recorder_stage import ODD, call, recording
+
+from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_calls_at_the_bare_url_belong_to_one_run_until_it_was_silent_for_the_idle_time(tmp_path: Path) -> None:
+    clock = Clock()
+    runs = Runs(tmp_path, idle_s=60, clock=clock)
+    first = runs.current
+    for _ in range(5):
+        with runs.asking(runs.current):
+            clock.now += 59
+        clock.now += 59
+    assert runs.current == first
+    clock.now += 2
+    assert runs.current != first
+
+
+def test_a_call_under_way_is_no_silence(tmp_path: Path) -> None:
+    clock = Clock()
+    runs = Runs(tmp_path, idle_s=60, clock=clock)
+    first = runs.current
+    with runs.asking(first):
+        pass
+    with runs.asking(first):
+        clock.now += 600
+        assert runs.current == first
+
+
+def test_a_run_that_nobody_has_called_yet_does_not_grow_old(tmp_path: Path) -> None:
+    clock = Clock()
+    runs = Runs(tmp_path, idle_s=60, clock=clock)
+    first = runs.current
+    clock.now += 600
+    assert runs.current == first
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"), [({"answer": "42"}, True), ({"success": False}, True), ({"task": "t"}, False)]
+)
+def test_a_label_from_another_process_ends_the_run_where_it_says_how_it_ended(
+    said: JsonObject, ends: bool, tmp_path: Path
+) -> None:
+    runs = Runs(tmp_path)
+    first = runs.current
+    append_event(tmp_path, {"kind": "note", "run": first, **said, "at": 1.0})
+    assert (runs.current != first) is ends
+
+
+def test_text_in_the_traffic_that_looks_like_a_label_ends_nothing(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    first = runs.current
+    text = '\n{"kind":"note","answer":"x"}\n'
+    append_event(tmp_path, {"kind": "exchange", "run": first, "result": {"text": text}})
+    assert runs.current == first
+
+
+@pytest.mark.parametrize("run", ["../up", "a/b", "", ".hidden", "a" * 129, "a\n"])
+def test_a_run_id_that_is_no_file_name_is_refused(run: str) -> None:
+    with pytest.raises(InvalidInput, match="run id"):
+        checked(run)
+
+
+async def test_a_run_is_named_by_the_url_or_by_the_header(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        await recorder.client("of-the-url").shake_hands()
+        await recorder.client("of-the-url").ask(call("count", 1))
+        await recorder.client(**{"x-dreamgym-run": "of-the-header"}).ask(call("count", 1))
+        refused, body = await recorder.client(**{"x-dreamgym-run": "../x"}).post(call("count", 1))
+    assert len(recorder.calls("of-the-url")) == len(recorder.calls("of-the-header")) == 1
+    assert refused == 400
+    assert b"run id" in body
+
+
+async def test_a_client_that_opens_a_session_per_call_has_one_run_and_one_world(tmp_path: Path) -> None:
+    counts = []
+    async with recording(ODD, tmp_path) as recorder:
+        for _ in range(3):
+            client = recorder.client()
+            await client.shake_hands()
+            counts.append((await client.ask(call("count", 1)))["result"]["structuredContent"]["value"])
+            async with client.http.delete(client.url, headers=client.headers) as gone:
+                assert gone.status == 200
+            assert (await client.post(call("count", 2)))[0] == 404
+        (run,) = await recorder.seen()
+    assert counts == [1, 2, 3]
+    methods = [getattr(event, "method", None) for event in recorder.events(run)]
+    assert methods == ["initialize", *["tools/call"] * 3]
+
+
+async def test_sixteen_runs_at_once_have_sixteen_worlds(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+
+        async def play(number: int) -> list[int]:
+            client = recorder.client(f"run-{number}")
+            await client.shake_hands()
+            answers = [await client.ask(call("count", step)) for step in range(4)]
+            return [answer["result"]["structuredContent"]["value"] for answer in answers]
+
+        played = await asyncio.gather(*map(play, range(16)))
+    assert played == [[1, 2, 3, 4]] * 16
+    assert [len(recorder.calls(f"run-{number}")) for number in range(16)] == [4] * 16
+
+
+async def test_agents_of_one_run_that_use_the_same_ids_at_once_get_their_own_answers(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        clients = [recorder.client("r") for _ in range(8)]
+        await asyncio.gather(*(client.shake_hands() for client in clients))
+        answers = await asyncio.gather(
+            *(client.ask(call("echo", 1, who=number)) for number, client in enumerate(clients))
+        )
+    assert [answer["result"]["structuredContent"]["value"]["who"] for answer in answers] == list(range(8))
+    assert {answer["id"] for answer in answers} == {1}
+    assert sum(getattr(event, "method", "") == "initialize" for event in recorder.events("r")) == 1
+
+
+async def test_a_finished_run_lets_its_server_go_and_the_next_bare_call_begins_another(tmp_path: Path) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        first = recorder.client()
+        await first.shake_hands()
+        await first.ask(call("count", 1))
+        async with first.http.delete(first.url, headers=first.headers):
+            pass
+        (run,) = await recorder.seen()
+        async with recorder.http.post(f"{recorder.url}/record/{run}/finish", json={"success": True}) as finished:
+            assert (await finished.json())["finished"] is True
+        second = recorder.client()
+        await second.shake_hands()
+        answer = await second.ask(call("count", 1))
+    assert answer["result"]["structuredContent"] == {"value": 1}
+    assert len(recorder.calls(run)) == 1
