@@ -25,6 +25,8 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools, output_schema
 from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory
 
+Redact = Callable[[JsonValue], JsonValue]
+
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -135,9 +137,17 @@ async def against_dream(
 
 
 async def against_real(
-    spec: EnvironmentSpec, make: Callable[[], Environment], trajectories: Sequence[Trajectory]
+    spec: EnvironmentSpec,
+    make: Callable[[], Environment],
+    trajectories: Sequence[Trajectory],
+    *,
+    redact: Redact | None = None,
 ) -> AsyncGenerator[Compared, None]:
-    """Play the calls of each trajectory in their order. After a call without an answer the rest has none either."""
+    """Play the calls of each trajectory in their order. After a call without an answer the rest has none either.
+
+    Args:
+        redact: takes out of the answers what was taken out of the recordings, or they could not be the same.
+    """
     tools = Tools(spec)
     environment = make()
     try:
@@ -146,7 +156,8 @@ async def against_real(
             try:
                 await environment.reset(trajectory.task)
                 for transition in trajectory.transitions:
-                    yield _compared(spec, tools, trajectory, step, await environment.step(transition.action))
+                    got = await environment.step(transition.action)
+                    yield _compared(spec, tools, trajectory, step, _redacted(got, redact) if redact else got)
                     step += 1
             except (EnvironmentUnavailable, EpisodeFinished) as error:
                 failure = str(error)
@@ -198,6 +209,11 @@ def _compared(spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory, step:
         invalid=tools.violation(transition.action.name, got),
         has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
     )
+
+
+def _redacted(got: StepResult, redact: Redact) -> StepResult:
+    fields = {"observation": redact(got.observation), "info": redact(got.info)}
+    return StepResult.model_validate({**got.model_dump(), **fields})
 
 
 def _unanswered(trajectory: Trajectory, step: int, failure: str) -> Compared:

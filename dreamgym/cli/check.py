@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.agreement import Agreement, Compared, Shown, against_dream, against_real, agreement, by_tool, split
+from dreamgym.agreement import (
+    Agreement,
+    Compared,
+    Redact,
+    Shown,
+    against_dream,
+    against_real,
+    agreement,
+    by_tool,
+    split,
+)
 from dreamgym.cli.wiring import Against, EnvName, ModelName, Seed, say
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
 from dreamgym.errors import InvalidInput
@@ -71,7 +81,7 @@ def check(
     calls: list[Compared] = []
     interrupted = False
     if against is Against.REAL:
-        running = against_real(spec, real_of(spec).create, compared)
+        running = against_real(spec, real_of(spec).create, compared, redact=_redaction(spec))
         name, shown = None, None
     else:
         running, name, shown = _dream(spec, model, k, known, compared, seed)
@@ -95,6 +105,15 @@ def check(
     typer.echo(report.model_dump_json(indent=2) if json else render(report))
     if interrupted:
         raise typer.Exit(130)
+
+
+def _redaction(spec: EnvironmentSpec) -> Redact | None:
+    """What takes out of real answers what was taken out of the recordings."""
+    if spec.redact is None:
+        return None
+    from dreamgym.redaction import Redactor, load_key
+
+    return Redactor(spec.redact, key=load_key()).value
 
 
 def _recorded(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:

@@ -78,7 +78,7 @@ def main() -> None:
         start = last = time.monotonic()
         venv.create(Path(home) / "venv", with_pip=True)
         last = timed("python -m venv", last)
-        install = [str(binaries / "pip"), "install", "-q", "-c", "constraints.txt", ".[server]"]
+        install = [str(binaries / "pip"), "install", "-q", "--no-cache-dir", "-c", "constraints.txt", ".[server]"]
         subprocess.run(install, cwd=PROJECT, check=True)
         last = timed("pip install -c constraints.txt '.[server]'", last)
         record = [str(binaries / "dreamgym"), "record", "memory", "--out", str(folder), "--port", "0", "--"]
@@ -86,7 +86,7 @@ def main() -> None:
             assert recorder.stdout is not None
             url = recorder.stdout.readline().strip().removesuffix("/mcp")
             last = timed("dreamgym record …: it listens", last)
-            asyncio.run(demonstration.work(url, PLANS["memory"][-EPISODES:]))
+            asyncio.run(demonstration.work(url, PLANS["memory"][:EPISODES]))
             last = timed(f"the agent works through {EPISODES} tasks on the real server", last)
         last = timed("the recorder has written the environment folder", last)
         subprocess.run(

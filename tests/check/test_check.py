@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from dreamgym.cli.app import app
 from dreamgym.errors import InvalidInput
+from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.types import StepResult
 
 RECORDED = [
     played(f"episode-{i}", (add(i), counted(i)), (add(-1), ONLY_UP), (SECRET, NOT_SET), (add(2), counted(i + 2)))
@@ -40,8 +42,8 @@ def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed
         "counter against dream of nearest, 16 transitions shown: 2 trajectories held out, 3 known"
     )
     assert [line.split()[:3] for line in printed.splitlines() if line.startswith("secret")] == [["secret", "2", "100"]]
-    assert f"  {held_out[0]} step 1: add" in printed
-    assert f"      recorded  count {held_out[0][-1]}\n" in printed
+    assert f"  {held_out[0]} step 4: add" in printed
+    assert f"      recorded  count {int(held_out[0][-1]) + 2}\n" in printed
 
 
 def test_without_recordings_the_model_that_repeats_them_has_no_answer(tmp_path: Path) -> None:
@@ -55,6 +57,21 @@ def test_a_recording_that_the_real_server_no_longer_gives_is_a_difference(tmp_pa
     printed = checked(folder(tmp_path, changed), "--against", "real")
     assert "1 of 2 answers differ:" in printed
     assert "recorded  count 7\n      got       count 1" in printed
+
+
+def test_what_was_redacted_in_the_recording_is_redacted_before_it_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    monkeypatch.setenv("COUNTER_SECRET", "ask ada.byron@analytical.org")
+    clean = Redactor(RedactionRules(), key=load_key()).text("ask ada.byron@analytical.org")
+    recorded = [played(f"episode-{i}", (SECRET, StepResult(observation=clean))) for i in range(2)]
+    env = folder(tmp_path, recorded)
+    with (tmp_path / "env.toml").open("a") as file:
+        file.write('env = ["COUNTER_SECRET"]\n[redact]\nsecrets = true\n')
+    printed = checked(env, "--against", "real")
+    assert "ada.byron" not in printed
+    assert "differ" not in printed
 
 
 def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path: Path) -> None:
