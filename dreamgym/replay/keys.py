@@ -59,14 +59,15 @@ def source_mask(sources: Iterable[Source]) -> int:
     return sum(1 << SOURCE_CODES[source] for source in set(sources))
 
 
-def check_storable(row: Frozen, what: str) -> None:
-    """Refuse text that PostgreSQL cannot hold. Raises InvalidInput that names the row."""
+def check_storable(row: Frozen, what: str) -> str:
+    """The row as JSON; text that PostgreSQL cannot hold is refused. Raises InvalidInput that names the row."""
     try:
         text = row.model_dump_json()
     except ValueError as error:
         raise InvalidInput(f"{what}: contains text that is not valid Unicode (a lone surrogate): {error}") from error
     if "\\u0000" in text and _holds_nul(row.model_dump(mode="json")):
         raise InvalidInput(f"{what}: contains a NUL character (\\x00), which PostgreSQL cannot store; remove it")
+    return text
 
 
 def check_trajectories(trajectories: Sequence[Trajectory]) -> None:

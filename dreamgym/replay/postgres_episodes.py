@@ -106,7 +106,7 @@ class PostgresEpisodeStore:
         undelivered: bool = False,
     ) -> None:
         """Add a step on top of `version` steps."""
-        check_storable(transition, f"step {version} of episode {episode_id!r}")
+        body = check_storable(transition, f"step {version} of episode {episode_id!r}")
         rows, retried = await self._database.attempt(
             f"""
             WITH moved AS (
@@ -122,7 +122,7 @@ class PostgresEpisodeStore:
                 "version": version,
                 "stop_reason": stop_reason and stop_reason.value,
                 "undelivered": undelivered,
-                "body": transition.model_dump_json(),
+                "body": body,
             },
         )
         if rows:

@@ -7,7 +7,10 @@ import asyncio
 import pytest
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
+from dreamgym_server.build import build
+from dreamgym_server.running import running
 from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
+from starlette.types import Receive, Scope, Send
 
 from dreamgym.environment import Environment
 from dreamgym.errors import (
@@ -178,6 +181,26 @@ async def test_the_token_is_sent(stage: Stage) -> None:
         await remote.reset(TASK)
         assert (await remote.step(add(1))).observation == "count 7"
         await remote.close()
+
+
+async def test_an_episode_is_played_with_its_own_token_and_ended_with_the_servers(stage: Stage) -> None:
+    app = build([stage.dream()], stage.buffer, stage.episodes, token="secret")
+    given: dict[str, set[bytes]] = {}
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            sent = dict(scope["headers"])[b"authorization"]
+            given.setdefault(scope["path"].rpartition("/")[2], set()).add(sent)
+        await app(scope, receive, send)
+
+    async with running(watched) as url:
+        remote = RemoteEnvironment(url, "counter", "secret")
+        await remote.reset(TASK)
+        assert (await remote.step(add(1))).observation == "count 7"
+        await remote.close()
+    (own,) = given.pop("mcp")
+    assert given == {"episodes": {b"Bearer secret"}, "finish": {b"Bearer secret"}}
+    assert own != b"Bearer secret"
 
 
 async def test_a_step_goes_on_over_a_connection_that_a_restart_has_closed(stage: Stage) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from dreamgym_server.live import Answer
 from dreamgym_server.worlds import RealWorlds
 from mcp import Client
 from round_robin import round_robin
-from server_stage import CounterEnvironment, Stage, counter_spec
+from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec
 
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.experience.model import Query
@@ -232,6 +232,28 @@ async def test_a_process_that_knows_it_is_not_alone_asks_no_model_about_the_past
     ]
     assert [answer.text for answer in answers] == [f"count {n}" for n in range(1, 9)]
     assert len(stage.model.asked) == 8 + 1
+
+
+async def test_a_verdict_is_on_all_steps_also_on_one_that_another_process_took_meanwhile(stage: Stage) -> None:
+    judged: list[int] = []
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Judging(CounterModel):
+        async def judge(self, spec: object, task: object, history: Sequence[object], answer: str, *, seed: int) -> bool:
+            judged.append(len(history))
+            asked.set()
+            await go_on.wait()
+            return len(history) == 1
+
+    stage.model = Judging()
+    here, there = replicas(stage)
+    made = await here.create("counter", NewEpisode())
+    finish = asyncio.create_task(here.finish("counter", made.id, answer="done"))
+    await asked.wait()
+    await there.call("counter", made.id, add(1), Someone())
+    go_on.set()
+    ended = await finish
+    assert (judged, ended.final_reward, ended.version) == ([0, 1], 1.0, 1)
 
 
 async def test_a_world_whose_episode_ended_in_another_process_is_let_go(stage: Stage) -> None:
