@@ -74,7 +74,7 @@ class Episodes:
         """Start an episode, or return the one that an earlier call with the same idempotency key or id started."""
         world = self.world(env)
         await self._check_room()
-        task = await chosen_task(world.spec, self._buffer, order)
+        task = world.admission.task(await chosen_task(world.spec, self._buffer, order))
         max_steps = steps_allowed(world.spec, order, self._limits)
         identity = episode_id or secrets.token_hex(16)
         environment = world.create(identity)
@@ -134,7 +134,7 @@ class Episodes:
             UnknownEpisode: there is none of this id in this environment.
         """
         live = await self._find(env, episode_id)
-        key = action.canonical()
+        action, key = self.worlds[env].admitted(action)
         running = live.calls.get(key)
         if running is None or not await running.abandoned() or running.task is None or running.task.done():
             running = live.calls[key] = Call(clients=[client], request_id=request_id)
@@ -174,6 +174,7 @@ class Episodes:
             PredictionError: the judge gave no verdict; the episode goes on, and may be finished again.
         """
         live = await self._find(env, episode_id)
+        answer = self.worlds[env].admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
                 reward = await self._judged(live.episode, answer, success)
@@ -310,7 +311,8 @@ class Episodes:
         transition = world.transition(live.environment, episode, action, result)
         if episode.version + 1 >= episode.max_steps and not result.done:
             result = result.model_copy(update={"truncated": True})
-            transition = transition.model_copy(update={"result": result})
+            remembered = transition.result.model_copy(update={"truncated": True})
+            transition = transition.model_copy(update={"result": remembered})
         reason, undelivered = stop_reason_of(result), await call.abandoned()
         await self._store.append(
             episode.id, transition, version=episode.version, stop_reason=reason, undelivered=undelivered

@@ -16,6 +16,7 @@ from dreamgym.experience.model import ExperienceModel, Judge
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
+from dreamgym_server.admission import Admission
 
 
 class WorldChanged(EnvironmentUnavailable):
@@ -32,6 +33,13 @@ class Worlds(Protocol):
     @property
     def source(self) -> Source:
         """What trajectories played here are stored as."""
+
+    @property
+    def admission(self) -> Admission:
+        """Takes out of what comes in what was taken out of the recordings."""
+
+    def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
+        """A call as it is played, and the canonical form in which it is remembered."""
 
     def create(self, episode_id: str) -> Environment:
         """A new world, not yet reset."""
@@ -65,6 +73,7 @@ class DreamWorlds:
         self, spec: EnvironmentSpec, model: ExperienceModel, buffer: ReplayBuffer, *, knows_history: bool = True
     ) -> None:
         self.spec = spec
+        self.admission = Admission(spec)
         self._model = model
         self._buffer = buffer
         self._knows_history = knows_history
@@ -74,6 +83,11 @@ class DreamWorlds:
         return DreamEnvironment(
             self.spec, self._model, self._buffer, episode_id=episode_id, knows_history=self._knows_history
         )
+
+    def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
+        """A dream knows the redacted world only."""
+        action = self.admission.call(action)
+        return action, action.canonical()
 
     async def restore(self, episode: Episode) -> DreamEnvironment:
         """A dream is its history."""
@@ -102,11 +116,16 @@ class RealWorlds:
 
     def __init__(self, spec: EnvironmentSpec, create: Callable[[], Environment]) -> None:
         self.spec = spec
+        self.admission = Admission(spec)
         self._create = create
 
     def create(self, episode_id: str) -> Environment:
         """A new real world."""
         return self._create()
+
+    def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
+        """Reality is given what was said."""
+        return action, self.admission.call(action).canonical()
 
     async def restore(self, episode: Episode) -> Environment:
         """Play the stored actions again and insist on the same answers."""
@@ -126,9 +145,10 @@ class RealWorlds:
     ) -> Transition:
         """States are what the environment says they are."""
         last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
-        return Transition(
+        step = Transition(
             state=last, action=action, result=result, next_state=result.state, provenance=Provenance(tier=Tier.REAL)
         )
+        return self.admission.transition(step)
 
     async def judge(self, episode: Episode, answer: str) -> bool | None:
         """Reality rewards steps; what an answer is worth only the caller can know."""

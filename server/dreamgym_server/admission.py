@@ -1,0 +1,64 @@
+"""What comes in from agents and trainers, as an environment whose recordings were redacted takes it.
+
+In a dream of such recordings a real address would meet nobody: it becomes its recorded placeholder at the door, before
+anything is stored, logged or shown to a model. A real environment is given what was said; what is stored is redacted.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.types import StepResult, Task, ToolCall, Transition
+
+if TYPE_CHECKING:
+    from dreamgym.redaction import Redactor
+
+
+class Admission:
+    """Redacts by the rules of one environment; without rules, everything stays as it is."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self._rules = spec.redact
+
+    @cached_property
+    def _redactor(self) -> Redactor | None:
+        if self._rules is None:
+            return None
+        from dreamgym.redaction import Redactor, load_key
+
+        return Redactor(self._rules, key=load_key())
+
+    def call(self, action: ToolCall) -> ToolCall:
+        """A call as it may be stored."""
+        if self._redactor is None:
+            return action
+        return ToolCall.model_validate({"name": action.name, "arguments": self._redactor.value(action.arguments)})
+
+    def task(self, task: Task) -> Task:
+        """A task that somebody brought along; its id and its environment stay."""
+        if self._redactor is None:
+            return task
+        said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
+        return Task.model_validate({**task.model_dump(), **{key: self._redactor.value(said[key]) for key in said}})
+
+    def text(self, text: str | None) -> str | None:
+        """A final answer."""
+        return text if self._redactor is None or text is None else self._redactor.text(text)
+
+    def transition(self, step: Transition) -> Transition:
+        """A step of a real environment as it may be stored."""
+        redactor = self._redactor
+        if redactor is None:
+            return step
+        result = step.result.model_dump(mode="json")
+        said = {"observation": redactor.text(step.result.observation), "info": redactor.value(result["info"])}
+        return step.model_copy(
+            update={
+                "state": redactor.text(step.state),
+                "action": self.call(step.action),
+                "result": StepResult.model_validate({**result, **said}),
+                "next_state": redactor.text(step.next_state),
+            }
+        )

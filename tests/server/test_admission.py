@@ -1,0 +1,103 @@
+"""What agents and trainers say to an environment whose recordings were redacted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dreamgym_server.episodes import Episodes, NewEpisode
+from mcp import Client
+from server_stage import Stage, counter_spec
+from test_episodes import Someone
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.types import Source, Task, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+MAIL = "ann.lee@corp.net"
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of this test's own."""
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+
+
+def redacted() -> EnvironmentSpec:
+    """The counter, recorded with redaction."""
+    return counter_spec(redact=RedactionRules())
+
+
+def placeholder() -> str:
+    """What stands for the address in recordings."""
+    return Redactor(RedactionRules(), key=load_key()).text(MAIL)
+
+
+async def play(stage: Stage, world: Any) -> str:
+    """One episode with a task, a call and an answer that all hold the address: what the trainer reads of it."""
+    task = Task(id="mine", env="counter", instruction=f"Write to {MAIL}.", initial_state="count 0")
+    async with stage.serve(world) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={"task": task.model_dump(mode="json")})).json()
+        async with Client(made["mcp_url"]) as client:
+            result = await client.call_tool("add", {"n": 1, "a": f"for {MAIL}"})
+        assert not result.is_error
+        finish = f"/envs/counter/episodes/{made['episode']}/finish"
+        return (await http.post(finish, json={"answer": f"told {MAIL}", "success": True})).text
+
+
+async def test_a_dream_is_shown_and_keeps_the_recorded_placeholder_only(stage: Stage) -> None:
+    state = await play(stage, stage.dream(redacted()))
+    (asked,) = stage.model.asked
+    assert asked.action.arguments["a"] == f"for {placeholder()}"
+    assert asked.task.instruction == f"Write to {placeholder()}."
+    assert MAIL not in state
+    assert MAIL not in asked.model_dump_json()
+    assert json.loads(state)["trajectory"]["answer"] == f"told {placeholder()}"
+    (stored,) = await stage.buffer.trajectories("counter", sources={Source.SYNTHETIC})
+    assert MAIL not in stored.model_dump_json()
+
+
+async def test_a_real_environment_is_given_the_address_and_the_placeholder_is_stored(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = stage.real(redacted())
+    seen: list[object] = []
+    create = world.create
+
+    def watched(episode_id: str) -> Any:
+        environment = create(episode_id)
+        step = environment.step
+
+        async def watch(action: Any) -> Any:
+            seen.append(action.arguments["a"])
+            result = await step(action)
+            return result.model_copy(update={"observation": f"{result.observation} for {MAIL}"})
+
+        environment.step = watch  # type: ignore[method-assign]
+        return environment
+
+    monkeypatch.setattr(world, "create", watched)
+    state = await play(stage, world)
+    assert seen == [f"for {MAIL}"]
+    assert MAIL not in state
+    assert state.count(placeholder()) >= 4
+
+
+async def test_a_resent_call_is_known_again_although_only_its_placeholder_is_stored(stage: Stage) -> None:
+
+    for make in (stage.dream, stage.real):
+        episodes = Episodes({"counter": make(redacted())}, stage.episodes, stage.buffer)
+        made = await episodes.create("counter", NewEpisode())
+        call = ToolCall(name="add", arguments={"n": 1, "a": MAIL})
+        first = await episodes.call("counter", made.id, call, Someone(gone=True))
+        resent = await episodes.call("counter", made.id, call, Someone())
+        assert (first.step, resent.step) == (1, 1)
+
+
+async def test_without_rules_everything_stays_as_it_was_said(stage: Stage) -> None:
+    state = await play(stage, stage.dream())
+    assert state.count(MAIL) >= 3
