@@ -79,12 +79,13 @@ def found_in(text: str) -> Iterator[tuple[str, str]]:
     for named in _NAME.finditer(text):
         value = _VALUE.match(text, named.end()) if is_secret_field(named[1]) else None
         if value and _looks_made_up(value[0]):
-            yield named[1], value[0]
+            yield named[1], value[0].rstrip(".:")  # the end of a sentence is no part of it
 
 
 def _looks_made_up(value: str) -> bool:
     """A password in running text is no word of it: `the token: expired` keeps its text, and so does `and/or`."""
-    return not value.strip(".!?:").replace("/", "").isalpha()
+    bare = value.strip(".!?:").replace("/", "")
+    return bool(bare) and not bare.isalpha()
 
 
 @cache

@@ -248,7 +248,7 @@ def test_an_address_in_quotes_keeps_its_quotes_and_its_placeholder() -> None:
     assert redactor().text("VALUES ('bob@corp-mail.io')") == f"VALUES ('{bare}')"
 
 
-@pytest.mark.parametrize("text", ["secret: Input/output error", "the token: and/or", "the password: expired."])
+@pytest.mark.parametrize("text", ["secret: Input/output error", "the password: expired.", "password: ...."])
 def test_words_after_a_telling_name_are_left_alone(text: str) -> None:
     assert redactor().text(text) == text
 
@@ -266,3 +266,9 @@ def test_words_after_a_telling_name_are_left_alone(text: str) -> None:
 )
 def test_what_is_passed_over_to_save_time_holds_nothing(text: str, secret: str) -> None:
     assert secret not in redactor().text(text)
+
+
+def test_a_password_at_the_end_of_a_sentence_has_the_placeholder_that_it_has_in_a_field() -> None:
+    value = redactor().value({"password": "hunter2pass", "note": "I set password=hunter2pass."})
+    assert isinstance(value, dict)
+    assert value["note"] == f"I set password={value['password']}."
