@@ -17,6 +17,10 @@ from dreamgym.redaction.placeholder import MARK, Placeholders
 from dreamgym.redaction.rules import RedactionRules
 
 _BLOB = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{16,}={0,2}(?![\w+/=-])")
+_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+_SCHEMA = frozenset({"$ref", "anyOf", "oneOf", "allOf", "properties"})
+_EXAMPLES = frozenset({"default", "const", "example", "examples"})
+_TOLD = frozenset({"title", "description", *_EXAMPLES})
 _LONG_NUMBER = 10**12
 _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
     (None, (", ", ": ")),
@@ -54,7 +58,12 @@ class Redactor:
         if isinstance(value, list):
             return [self.value(item) for item in value]
         if isinstance(value, dict):
-            return {self.text(name): self._field(name, item) for name, item in value.items()}
+            entry = value.get("name", value.get("key"))  # of a list of headers or variables
+            is_secret = isinstance(entry, str) and self._is_secret(entry)
+            return {
+                self.text(name): self._field(str(entry) if is_secret and name == "value" else name, item)
+                for name, item in value.items()
+            }
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG_NUMBER:
             redacted = self._personal(str(value), "credit_card")
             return int(redacted)
@@ -67,13 +76,12 @@ class Redactor:
         if text.lstrip()[:1] in ("{", "["):
             try:
                 return self._json(text)
-            except ValueError:
-                pass  # it only begins like JSON
+            except (ValueError, RecursionError):
+                pass  # it only begins like JSON, or is nested beyond reading
         return self._plain(self._blobs(text))
 
     def _field(self, name: str, value: JsonValue) -> JsonValue:
-        named = name.lower() in self._fields or (self._rules.secrets and secrets.is_secret_field(name))
-        if not named:
+        if not self._is_secret(name):
             return self.value(value)
         if isinstance(value, list):
             return [self._field(name, item) for item in value]
@@ -82,7 +90,16 @@ class Redactor:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value:
             self.counts[name] += 1
             return 0
-        return self.value(value)  # an object under such a name describes a secret, as the schema of an argument does
+        if isinstance(value, dict):
+            held = _EXAMPLES if _is_schema(value) else value.keys()
+            return {
+                self.text(key): self._field(name, item) if key in held else self.value(item)
+                for key, item in value.items()
+            }
+        return value
+
+    def _is_secret(self, name: str) -> bool:
+        return name.lower() in self._fields or (self._rules.secrets and secrets.is_secret_field(name))
 
     def _whole(self, name: str, value: str) -> str:
         bare = re.sub(r"(?i)^(?:bearer|basic|token)\s+", "", value)
@@ -161,6 +178,13 @@ class Redactor:
 
     def _is_left_alone(self, found: str) -> bool:
         return bool(MARK.search(found)) or any(pattern.fullmatch(found) for pattern in self._allowed)
+
+
+def _is_schema(value: Mapping[str, JsonValue]) -> bool:
+    """An object under a secret's name that describes the secret, as the schema of an argument does."""
+    kinds = value.get("type")
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    return any(kind in _TYPES for kind in listed) or bool(_SCHEMA & value.keys()) or value.keys() <= _TOLD
 
 
 def _apart(finds: Iterable[personal.Find]) -> list[personal.Find]:

@@ -48,6 +48,7 @@ _PREFIXED = re.compile(
     r"|AIza[\w-]{30,}|ya29\.[\w-]{20,}|dop_v1_\w{30,}|shpat_\w{20,}|[rs]k_(?:live|test)_\w{10,}|npm_\w{30,}|pypi-[\w-]{40,})"
 )
 _SCHEME = re.compile(r"(?i)\b(?:bearer|basic)\s+([\w.~+/=-]{12,})")
+_COOKIES = re.compile(r"(?i)\bcookie:\s*([\w.-]+=[^\r\n\"']+)")
 _NAME = re.compile(
     r"(?i)(?<![\w-])([a-z][\w.-]{0,60}?)\\?[\"']?\s?(?:=>|=|:)\s?\\?[\"']?(?:(?:bearer|basic|token)\s+)?"
 )
@@ -76,6 +77,7 @@ def found_in(text: str) -> Iterator[tuple[str, str]]:
             yield name, max((group for group in match.groups() if group and len(group) >= 8), key=len, default=match[0])
     yield from (("token", match[0]) for match in _PREFIXED.finditer(text))
     yield from (("authorization", match[1]) for match in _SCHEME.finditer(text))
+    yield from (("cookie", match[1]) for match in _COOKIES.finditer(text))
     for named in _NAME.finditer(text):
         value = _VALUE.match(text, named.end()) if is_secret_field(named[1]) else None
         if value and _looks_made_up(value[0]):

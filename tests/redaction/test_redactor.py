@@ -205,7 +205,9 @@ def test_own_patterns_and_fields_are_taken_out_and_what_is_allowed_stays() -> No
     assert str(redacted["salary_note"]).startswith("REDACTED-SALARY-NOTE-")
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1", "version 1.2.3.4", "::1", "4155552671", "4539148803436468", "12:30:45"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1", "abc::def", "version 1.2.3.4", "::1", "4155552671", "4539148803436468", "12:30:45"]
+)
 def test_a_number_that_is_nobodys_is_left_alone(text: str) -> None:
     assert redactor().text(f"see {text} there") == f"see {text} there"
 
@@ -261,7 +263,8 @@ def test_words_after_a_telling_name_are_left_alone(text: str) -> None:
         ("//registry.host/:_authToken=1a2b3c4d-1a2b-1a2b-1a2b-1a2b3c4d5e6f", "1a2b3c4d-1a2b"),
         ("get http://u:pw@h", ":pw@"),
         ("call +44 20 7946 0958 now", "7946"),
-        ("from fdab:abcd:abcd:abcd:abcd:abcd:abcd:abcd", "abcd:abcd"),
+        ("from fd00:abcd:abcd:abcd:abcd:abcd:abcd:abcd", "abcd:abcd"),
+        ("Cookie: session=abc; other=def", "def"),
     ],
 )
 def test_what_is_passed_over_to_save_time_holds_nothing(text: str, secret: str) -> None:
@@ -272,3 +275,26 @@ def test_a_password_at_the_end_of_a_sentence_has_the_placeholder_that_it_has_in_
     value = redactor().value({"password": "hunter2pass", "note": "I set password=hunter2pass."})
     assert isinstance(value, dict)
     assert value["note"] == f"I set password={value['password']}."
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"password": {"value": "hunter2pass", "more": ["hunter2pass"]}},
+        {"token": {"type": "bearer", "id": "hunter2pass"}},
+        {"env": [{"name": "DB_PASSWORD", "value": "hunter2pass"}]},
+        {"headers": [{"key": "X-Api-Key", "value": "hunter2pass"}]},
+        {"properties": {"password": {"type": "string", "default": "hunter2pass"}}},
+    ],
+)
+def test_an_object_that_holds_a_secret_by_name_keeps_its_form_only(value: dict[str, Any]) -> None:
+    redacted = redactor().value(value)
+    assert "hunter2pass" not in json.dumps(redacted)
+    assert isinstance(redacted, dict)
+    assert redacted.keys() == value.keys()
+    assert redactor().value(redacted) == redacted
+
+
+def test_json_nested_beyond_reading_is_read_as_text() -> None:
+    text = "[" * 100_000 + '"bob@corp-mail.io"'
+    assert "bob@corp-mail.io" not in redactor().text(text)
