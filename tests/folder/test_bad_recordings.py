@@ -1,0 +1,140 @@
+"""Each thing that can go wrong with a recording has one message, and what is good of it is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.folder import build_folder
+from dreamgym.types import JsonObject
+
+
+@pytest.mark.parametrize("cut", ['{"kind": "exch', '{"kind": "note", "run": "a", "task": "\xc3'])
+def test_a_last_line_that_a_crash_cut_off_costs_that_line_only(tmp_path: Path, cut: str) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1").raw(cut)
+    assert build_folder(folder).messages == ("a: line 4 was cut off by a crash; it is left out",)
+    assert len(trajectories(folder)["crm-a"].transitions) == 1
+
+
+def test_a_corrupt_line_in_the_middle_costs_that_line_only(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1").raw("\x00garbage\n").call("get", "Bob", id="x2")
+    (message,) = build_folder(folder).messages
+    assert message.startswith("a: line 4 is no recorded event (Invalid JSON")
+    assert [step.result.observation for step in trajectories(folder)["crm-a"].transitions] == ["Ada", "Bob"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({}, "the server never answered"),
+        ({"error": {"code": -32000, "message": "Connection closed: it died"}}, "the connection to the server was lost"),
+        ({"result": {"task": {"taskId": "1"}}}, "the answer is no result of a tool"),
+        ({"result": {"inputRequests": {}}}, "the server asked something back"),
+    ],
+)
+def test_a_call_without_an_answer_is_no_observation(tmp_path: Path, answer: JsonObject, why: str) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    tape.exchange("tools/call", {"name": "get", "arguments": {"id": "x2"}}, **answer)
+    (message,) = build_folder(folder).messages
+    assert message.startswith(f"a: the call of 'get' is left out: {why}")
+    assert [step.result.observation for step in trajectories(folder)["crm-a"].transitions] == ["Ada"]
+
+
+@pytest.mark.parametrize("params", [{}, {"name": ""}, {"name": 3}, {"name": "get", "arguments": [1]}])
+def test_a_call_that_is_none_is_left_out(tmp_path: Path, params: JsonObject) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().exchange("tools/call", params, result={"content": []})
+    (message,) = build_folder(folder).messages
+    assert "is left out" in message
+    assert trajectories(folder) == {}
+
+
+def test_what_the_recorder_lost_is_said_once_for_each_reason(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    for _ in range(2):
+        tape.write({"kind": "loss", "reason": "more came than can be written", "at": 1.0})
+    assert build_folder(folder).messages == ("a: not recorded (2 times): more came than can be written",)
+
+
+def test_a_tool_that_the_list_has_not_costs_that_trajectory_unless_the_server_refused_it(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("hidden", "it worked", x=1)
+    Tape(folder, "b").hello().call("nope", "Unknown tool: nope", is_error=True).call("get", "Ada", id="x1")
+    assert build_folder(folder).messages == ("a: left out, because the tool list has no 'hidden'",)
+    assert list(trajectories(folder)) == ["crm-b"]
+
+
+def test_of_two_server_versions_the_newest_list_counts_and_what_still_fits_is_kept(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    newer = {**SERVER, "serverInfo": {"name": "crm-server", "version": "2"}}
+    Tape(folder, "gone", at=10).hello(GET, FIND).call("find", "unknown find", is_error=True)
+    Tape(folder, "old", at=100).hello(GET, FIND).call("get", "Ada", id="x1")
+    Tape(folder, "new", at=200).hello(GET, server=newer).call("get", "Ada", id="x1")
+    assert build_folder(folder).messages == (
+        "made against another tool list than the newest one: gone, old; a run that calls only tools which are still "
+        "there is kept",
+        "gone: left out, because the tool list has no 'find'",
+    )
+    assert list(trajectories(folder)) == ["crm-old", "crm-new"]
+    spec = EnvironmentSpec.load(folder)
+    assert [tool["name"] for tool in spec.tools] == ["get"]
+    assert spec.mirror.initialize == newer, "server.json is of the server that has this tool list"
+
+
+def test_a_list_that_changes_in_mid_recording_is_the_one_that_counts(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello(GET).call("get", "Ada", id="x1")
+    tape.exchange("tools/list", {}, result={"tools": [GET, FIND]}).call("find", "x1", who="Ada")
+    (message,) = build_folder(folder).messages
+    assert message.startswith("made against another tool list than the newest one: a;")
+    assert len(trajectories(folder)["crm-a"].transitions) == 2
+    assert [tool["name"] for tool in EnvironmentSpec.load(folder).tools] == ["get", "find"]
+
+
+def test_a_list_read_to_its_end_counts_before_a_newer_one_that_was_not(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a", at=10).hello(GET, FIND).call("find", "x1", who="Ada")
+    Tape(folder, "b").exchange("tools/list", {}, result={"tools": [GET], "nextCursor": "2"}).call("get", id="x1")
+    assert build_folder(folder).messages == ()
+    assert len(EnvironmentSpec.load(folder).tools) == 2
+    (folder / "recordings" / "a.jsonl").unlink()
+    assert build_folder(folder).messages == ("no client has read the tool list to its last page: tools may be missing",)
+
+
+@pytest.mark.parametrize("tools", [[], [{"name": ""}], [GET, GET], "x", None, [3]])
+def test_a_faulty_tool_list_gives_way_to_a_good_one(tmp_path: Path, tools: object) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a", at=10).hello(GET).call("get", "Ada", id="x1")
+    Tape(folder, "b").exchange("tools/list", {}, result={"tools": tools}).call("get", "Ada", id="x1")
+    (message,) = build_folder(folder).messages
+    assert message.startswith("b: the server gave a tool list without tools")
+    assert json.loads((folder / "tools.json").read_text()) == {"tools": [GET]}
+    assert list(trajectories(folder)) == ["crm-a", "crm-b"]
+
+
+def test_without_any_tool_list_nothing_is_written_and_tools_json_can_be_written_by_hand(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").call("get", "Ada", id="x1")
+    before = contents(folder)
+    with pytest.raises(InvalidInput, match=r"no run in recordings/ lists the tools, and there is no tools.json"):
+        build_folder(folder)
+    assert contents(folder) == before
+    (folder / "tools.json").write_text(json.dumps({"tools": [GET]}))
+    assert build_folder(folder).messages == ("no run lists the tools; those of tools.json are taken",)
+    assert list(trajectories(folder)) == ["crm-a"]
+
+
+def test_an_empty_recording_is_named_and_no_episode(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    Tape(folder, "b").raw("")
+    Tape(folder, "c").note(task="never begun")
+    assert build_folder(folder).messages == ("b: nothing was recorded", "c: nothing was recorded")
+    assert list(trajectories(folder)) == ["crm-a"]

@@ -1,0 +1,204 @@
+"""A folder holds what was recorded: all that is good of it, and one message for each thing that is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.folder import build_folder
+from dreamgym.types import Origin, Source, StopReason, Task, Tier, ToolCall
+
+
+def test_a_run_becomes_a_trajectory_in_the_order_of_its_calls(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", "Ada", id="x1").call("get", "no id", is_error=True, id="x2")
+    tape.note(task="Who is x1?", task_id="who").note(answer="Ada", success=True)
+    report = build_folder(folder)
+    assert (report.runs, report.trajectories, report.calls, report.tools, report.tasks) == (1, 1, 2, 2, 1)
+    assert report.messages == ()
+    (trajectory,) = trajectories(folder).values()
+    assert (trajectory.id, trajectory.source) == ("crm-a", Source.REAL)
+    assert (trajectory.answer, trajectory.final_reward) == ("Ada", 1.0)
+    assert trajectory.stop_reason is StopReason.FINISHED
+    first, second = trajectory.transitions
+    assert (first.state, first.next_state, second.state) == ("", "Ada", "Ada")
+    assert first.action == ToolCall(name="get", arguments={"id": "x1"})
+    assert first.result.info == {"started_s": 2.0, "ended_s": 2.5}
+    assert second.result.is_error
+    assert first.provenance.tier is Tier.REAL
+    assert EnvironmentSpec.load(folder).tasks == (trajectory.task,)
+
+
+def test_parallel_calls_stand_in_the_order_in_which_they_began(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello()
+    for name, started_at, ended_at in (("get", 1010.0, 1011.0), ("find", 1009.0, 1012.0)):
+        result = {"content": [{"type": "text", "text": name}]}
+        params = {"name": name, "arguments": {"id": "x"}}
+        times = {"started_at": started_at, "ended_at": ended_at}
+        tape.write(
+            {"kind": "exchange", "session": "s", "method": "tools/call", "params": params, "result": result, **times}
+        )
+    build_folder(folder)
+    steps = trajectories(folder)["crm-a"].transitions
+    assert [step.action.name for step in steps] == ["find", "get"]
+    assert [step.result.info["ended_s"] for step in steps] == [12.0, 11.0]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "reward", "stop"),
+    [
+        ({}, None, None, StopReason.CLOSED),
+        ({"answer": "7"}, "7", None, StopReason.FINISHED),
+        ({"success": False}, None, 0.0, StopReason.FINISHED),
+    ],
+)
+def test_nobody_saying_whether_it_was_right_is_not_the_same_as_wrong(
+    tmp_path: Path, said: dict[str, object], answer: str | None, reward: float | None, stop: StopReason
+) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", id="x1").note(**said)
+    build_folder(folder)
+    (trajectory,) = trajectories(folder).values()
+    assert (trajectory.answer, trajectory.final_reward, trajectory.stop_reason) == (answer, reward, stop)
+
+
+def test_the_tool_list_keeps_every_field_its_order_and_its_pages(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    first, second = {"nextCursor": "2", "tools": [GET], "z": 1}, {"_meta": {}, "tools": [FIND]}
+    Tape(folder, "a").exchange("tools/list", {}, result=first).exchange("tools/list", {"cursor": "2"}, result=second)
+    build_folder(folder)
+    assert json.dumps(json.loads((folder / "tools.json").read_text())) == json.dumps([first, second])
+
+
+def test_the_mirror_holds_what_the_server_said_of_itself(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello()
+    tape.exchange("resources/list", {}, result={"resources": [{"uri": "a:b"}]})
+    tape.exchange("resources/read", {"uri": "a:b", "_meta": {"progressToken": 1}}, result={"contents": []})
+    tape.exchange("prompts/get", {"name": "x"}, error={"code": -32602, "message": "no x"})
+    build_folder(folder)
+    mirror = EnvironmentSpec.load(folder).mirror
+    assert mirror.initialize == SERVER
+    assert mirror.listings == {"resources/list": ({"resources": [{"uri": "a:b"}]},)}
+    assert [(one.params, one.result, one.error) for one in mirror.lookups] == [
+        ({"uri": "a:b"}, {"contents": []}, None),
+        ({"name": "x"}, None, {"code": -32602, "message": "no x"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unknown", "invalid", "learnt_unknown", "learnt_invalid"),
+    [
+        (
+            "MCP error -32602: Tool nope not found",
+            "MCP error -32602: Input validation error: Invalid arguments for tool get: expected string at id",
+            "MCP error -32602: Tool {tool} not found",
+            "MCP error -32602: Input validation error: Invalid arguments for tool {tool}: {reason}",
+        ),
+        (
+            "Unknown tool: nope",
+            "Input validation error: 'id' is a required property",
+            "Unknown tool: {tool}",
+            "Input validation error: {reason}",
+        ),
+        ("no", "boom", None, None),
+    ],
+)
+def test_refusals_are_learnt_with_gaps_for_tool_and_reason(
+    tmp_path: Path, unknown: str, invalid: str, learnt_unknown: str | None, learnt_invalid: str | None
+) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", invalid, is_error=True).call("nope", unknown, is_error=True)
+    build_folder(folder)
+    mirror = EnvironmentSpec.load(folder).mirror
+    assert (mirror.unknown_tool, mirror.invalid_arguments) == (learnt_unknown, learnt_invalid)
+
+
+def test_a_protocol_error_of_a_call_is_what_the_agent_saw(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    error = {"code": -32602, "message": "Unknown tool: nope"}
+    Tape(folder, "a").hello().exchange("tools/call", {"name": "nope"}, error=error)
+    assert build_folder(folder).messages == ()
+    (step,) = trajectories(folder)["crm-a"].transitions
+    assert (step.result.observation, step.result.is_error) == ("Unknown tool: nope", True)
+    assert step.result.info["error"] == error
+
+
+def test_building_twice_changes_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "b").hello().call("get", "Ada", id="x1").note(task="b")
+    Tape(folder, "a", at=500).hello().call("get", "Ada", id="x1").call("find", who="Ada")
+    report = build_folder(folder)
+    before = contents(folder)
+    assert build_folder(folder) == report
+    assert contents(folder) == before
+    assert list(trajectories(folder)) == ["crm-a", "crm-b"]
+    names = "env.toml observed.json server.json tasks.jsonl tools.json trajectories.jsonl"
+    assert sorted(before) == names.split()
+
+
+def test_equal_instructions_are_one_task_and_a_given_id_counts_for_all(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    for run, said in (("a", {}), ("b", {"task_id": "who"}), ("c", {})):
+        Tape(folder, run).hello().call("get", id="x1").note(task="Who is x1?", **said)
+    Tape(folder, "d").hello().call("get", id="x1").note(task_id="who")
+    Tape(folder, "e").hello().call("get", id="x1")
+    report = build_folder(folder)
+    tasks = [one.task for one in trajectories(folder).values()]
+    assert [task.id for task in tasks] == ["who", "who", "who", "who", "unnamed"]
+    assert [task.instruction for task in tasks] == ["Who is x1?"] * 4 + [""]
+    assert (report.tasks, report.without_task) == (1, 1)
+    assert [task.id for task in EnvironmentSpec.load(folder).tasks] == ["who"]
+
+
+def test_a_task_written_by_hand_stays_and_one_whose_recording_is_gone_does_not(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    mine = Task(id="mine", env="crm", instruction="Do it my way", metadata={"split": "test"})
+    (folder / "tasks.jsonl").write_text(f"{mine.model_dump_json()}\n")
+    Tape(folder, "a").hello().call("get", id="x1").note(task="recorded")
+    Tape(folder, "b").hello().call("get", id="x1").note(task_id="mine", task="something else")
+    report = build_folder(folder)
+    assert report.messages == ("b: task 'mine' already asks for something else; the first instruction is kept",)
+    assert trajectories(folder)["crm-b"].task == mine
+    (folder / "recordings" / "a.jsonl").unlink()
+    build_folder(folder)
+    assert EnvironmentSpec.load(folder).tasks == (mine,)
+
+
+def test_a_proposed_task_is_marked_and_gives_way_to_a_given_one(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("get", id="x1").note(task="Look up x1", task_id="proposed-1", proposed=True)
+    build_folder(folder)
+    assert [(task.id, task.origin) for task in EnvironmentSpec.load(folder).tasks] == [("proposed-1", Origin.PROPOSED)]
+    tape.note(task="Who is x1?")
+    build_folder(folder)
+    assert [(task.instruction, task.origin) for task in EnvironmentSpec.load(folder).tasks] == [
+        ("Who is x1?", Origin.SEED)
+    ]
+
+
+def test_examples_and_entities_are_what_calls_were_made_of(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    tape = Tape(folder, "a").hello().call("find", "Ada is c-17", who="Ada").call("get", "fine", id="c-17")
+    tape.call("get", "no", is_error=True, id="zz")
+    for number in range(9):
+        tape.call("get", "fine", id=str(number))
+    build_folder(folder)
+    assert json.loads((folder / "observed.json").read_text()) == {
+        "arguments": {"find": {"who": ["Ada"]}, "get": {"id": ["c-17", "0", "1", "2", "3"]}},
+        "entities": ["c-17"],
+    }
+
+
+def test_a_faulty_tasks_file_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    (folder / "tasks.jsonl").write_text('{"id": "x"}\n')
+    Tape(folder, "a").hello().call("get", id="x1")
+    before = contents(folder)
+    with pytest.raises(InvalidInput, match=r"tasks.jsonl, line 1: env"):
+        build_folder(folder)
+    assert contents(folder) == before

@@ -1,0 +1,74 @@
+"""env.toml is written once, can be read by a person and by the program, and is then the person's own."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from folder_stage import GET, SERVER, Tape, crm
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.folder import build_folder, start_folder
+from dreamgym.redaction import RedactionRules
+
+
+def test_env_toml_says_where_the_server_is_and_explains_every_redaction_rule(tmp_path: Path) -> None:
+    text = (crm(tmp_path) / "env.toml").read_text()
+    said = tomllib.loads(text)
+    assert said["real"] == {"adapter": "mcp", "command": ["npx", "crm"]}
+    assert said["limits"] == {"max_steps": 50}
+    assert RedactionRules.model_validate(said["redact"]) == RedactionRules()
+    lines = text.splitlines()
+    for name in RedactionRules.model_fields:
+        at = next(number for number, line in enumerate(lines) if line.startswith(f"{name} ="))
+        assert lines[at - 1].startswith("# "), f"{name} has no comment"
+
+
+def test_a_folder_of_another_environment_is_refused_and_left_alone(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    before = (folder / "env.toml").read_bytes()
+    with pytest.raises(InvalidInput, match="is the folder of the environment 'crm', not of 'shop'"):
+        start_folder(folder, "shop", {"adapter": "mcp", "url": "http://localhost/mcp"})
+    assert (folder / "env.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", "CRM", "a b", "../x", "crm\n"])
+def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="expected small letters"):
+        start_folder(tmp_path / "new", name, {})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_path_that_is_a_file_is_one_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "crm").write_text("")
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        start_folder(tmp_path / "crm", "crm", {})
+
+
+def test_what_a_person_wrote_stays_when_recording_goes_on(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    file = folder / "env.toml"
+    edited = file.read_text().replace('rules = ""', 'rules = "ids are letters"  # mine').replace("50", "7")
+    edited = edited.replace('description = ""', 'description = "Our customers"')
+    file.write_text(edited)
+    start_folder(folder, "crm", {"adapter": "mcp", "url": "http://localhost/mcp"})
+    Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    build_folder(folder)
+    assert file.read_text() == edited
+    assert EnvironmentSpec.load(folder).max_steps == 7
+
+
+@pytest.mark.parametrize("instructions", ["One line.", 'Two\nlines "" """ \\ \t', "", "\r\n odd \x07 \u2028"])
+def test_an_empty_description_is_filled_with_what_the_server_says_of_itself(tmp_path: Path, instructions: str) -> None:
+    folder = crm(tmp_path)
+    comments = [line for line in (folder / "env.toml").read_text().splitlines() if line.startswith("#")]
+    Tape(folder, "a").hello(GET, server={**SERVER, "instructions": instructions}).call("get", "Ada", id="x1")
+    build_folder(folder)
+    assert EnvironmentSpec.load(folder).description == f"The CRM\n{instructions.strip()}".strip()
+    assert [line for line in (folder / "env.toml").read_text().splitlines() if line.startswith("# ")] == comments
+
+
+def test_without_env_toml_the_message_says_what_writes_one(tmp_path: Path) -> None:
+    Tape(tmp_path, "a").hello().call("get", id="x1")
+    with pytest.raises(InvalidInput, match=r"it has no env.toml. `dreamgym record NAME --out"):
+        build_folder(tmp_path)
