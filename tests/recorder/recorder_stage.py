@@ -45,9 +45,9 @@ def node_server(name: str, *arguments: str) -> list[str]:
     return [str(path), *arguments]
 
 
-def call(name: str, request_id: int | None = None, **arguments: Any) -> JsonObject:
+def call(tool: str, request_id: int | None = None, /, **arguments: Any) -> JsonObject:
     """A tool call."""
-    params: JsonObject = {"name": name, "arguments": arguments}
+    params: JsonObject = {"name": tool, "arguments": arguments}
     return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
 
 

@@ -1,0 +1,179 @@
+"""Writing behind the agent's back, and what happens when it cannot be done."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dreamgym_server.recorder.tap import Form, Heard
+from dreamgym_server.recorder.tape import Known, Said, Tape, append_event
+from pydantic import JsonValue
+from recorder_stage import ODD, call, events, recording
+
+from dreamgym.environment import read_jsonl
+from dreamgym.recording import Exchange, Loss
+from dreamgym.redaction import RedactionRules, Redactor
+
+
+def tape(folder: Path | None, said: list[str]) -> Tape:
+    return Tape(folder, lambda known: Redactor(RedactionRules(), key=b"0" * 32, known=known), said.append)
+
+
+def exchange(text: str, request_id: int = 1, run: str = "r") -> Iterator[Heard]:
+    """A call of echo and its answer."""
+    answer: dict[str, JsonValue] = {"jsonrpc": "2.0", "id": request_id, "result": {"text": text}}
+    for from_agent, message in ((True, call("echo", request_id, text=text)), (False, answer)):
+        yield Heard(run, "session", "pipe", from_agent, Form.JSON, json.dumps(message).encode(), 1.0)
+
+
+def put(on: Tape, *texts: str) -> None:
+    for text in texts:
+        for heard in exchange(text):
+            on.put(heard)
+
+
+def texts(folder: Path) -> list[JsonValue]:
+    return [event.result["text"] for event in events(folder, "r") if isinstance(event, Exchange) and event.result]
+
+
+def test_a_line_that_a_crash_left_unfinished_is_ended_before_the_next_one(tmp_path: Path) -> None:
+    put(first := tape(tmp_path, []), "one")
+    first.close()
+    with (tmp_path / "r.jsonl").open("ab") as file:
+        file.write(b'{"kind":"exchange","ru')
+    put(second := tape(tmp_path, []), "two")
+    second.close()
+    lines = (tmp_path / "r.jsonl").read_bytes().split(b"\n")
+    assert [line[:22] for line in lines] == [b'{"kind":"exchange","ru'] * 3 + [b""]
+    assert json.loads(lines[2])["result"] == {"text": "two"}
+
+
+def test_a_folder_that_goes_away_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    put(one := tape(folder, []), "one")
+    one.close()
+    shutil.rmtree(folder)
+    put(two := tape(folder, []), "two")
+    two.close()
+    assert texts(folder) == ["two"]
+
+
+def test_what_cannot_be_written_is_said_once_and_counted_and_later_writing_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    folder.write_text("a file in the place of the folder")
+    said: list[str] = []
+    put(on := tape(folder, said), "one", "two")
+    on.flush()
+    folder.unlink()
+    put(on, "three")
+    summary = on.close()
+    reason = f"cannot write to {folder}: File exists"
+    assert said == [f"dreamgym record: r: {reason}"]
+    assert summary.losses == {reason: 2}
+    assert summary.text.endswith(f"lost 2: 2 × {reason}")
+    assert texts(folder) == ["three"]
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    put(on := tape(tmp_path, said), "one")
+    on.flush()
+    size = (tmp_path / "r.jsonl").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, hard))  # as a full disk: a write gets through in part
+    try:
+        put(on, "two")
+        on.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    put(on, "three")
+    on.close()
+    assert texts(tmp_path) == ["one", "three"]
+    assert said == [f"dreamgym record: r: cannot write to {tmp_path}: File too large"]
+
+
+@pytest.mark.anyio
+async def test_a_recording_that_fails_does_not_fail_the_call(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    folder.write_text("in the way")
+    async with recording(ODD, folder) as recorder:
+        client = recorder.client("r")
+        await client.shake_hands()
+        answer = await client.ask(call("count", 1))
+        await recorder.seen()
+    assert answer["result"]["structuredContent"] == {"value": 1}
+    assert recorder.tape.summary.losses == {f"cannot write to {folder}: File exists": 2}
+
+
+def test_a_redactor_that_fails_writes_nothing_unredacted_and_is_a_loss(tmp_path: Path) -> None:
+    class Failing(Redactor):
+        def value(self, value: JsonValue) -> JsonValue:
+            if "poison" in json.dumps(value):
+                raise ZeroDivisionError("poison")
+            return super().value(value)
+
+    said: list[str] = []
+    on = Tape(tmp_path, lambda known: Failing(RedactionRules(), key=b"0" * 32, known=known), said.append)
+    put(on, "poison", "good")
+    on.close()
+    assert said == ["dreamgym record: r: the recorder failed with ZeroDivisionError"]
+    assert texts(tmp_path) == ["good"]
+    assert "poison" not in (tmp_path / "r.jsonl").read_text()
+
+
+def test_a_secret_is_known_from_when_it_is_heard_of_in_every_run_and_on_stderr(tmp_path: Path) -> None:
+    said: list[str] = []
+    on = tape(tmp_path, said)
+    on.put(Known({"Tr0ub4dor": "x-api-key"}))
+    put(on, "it is Tr0ub4dor")
+    on.put(Said("warning: Tr0ub4dor is weak"))
+    on.close()
+    (text,) = texts(tmp_path)
+    assert "Tr0ub4dor" not in str(text)
+    assert said == [str(text).replace("it is", "warning:") + " is weak"]
+
+
+def test_text_with_unusual_ends_of_lines_is_one_line_for_every_reader(tmp_path: Path) -> None:
+    odd = "a\u2028b\u2029c\x85d\re\x0bf\x1cg"
+    put(on := tape(tmp_path, []), odd, "next")
+    on.close()
+    read = read_jsonl(tmp_path / "r.jsonl", Exchange)
+    assert [event.result for event in read] == [{"text": odd}, {"text": "next"}]
+
+
+def test_half_a_character_is_written_as_a_question_mark(tmp_path: Path) -> None:
+    put(on := tape(tmp_path, []), "\ud83d", "next")
+    on.close()
+    assert texts(tmp_path) == ["?", "next"]
+
+
+def test_more_runs_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:
+    on = tape(tmp_path, [])
+    for _ in range(2):
+        for number in range(100):
+            for heard in exchange("x", run=f"r-{number}"):
+                on.put(heard)
+    summary = on.close()
+    assert summary.exchanges.total() == 200
+    assert {len(read_jsonl(tmp_path / f"r-{number}.jsonl", Exchange)) for number in range(100)} == {2}
+    assert len(os.listdir("/proc/self/fd")) < 100
+
+
+def test_recordings_are_for_their_owner_alone(tmp_path: Path) -> None:
+    append_event(tmp_path, {"kind": "note", "run": "r", "task": "t", "at": 1.0})
+    assert (tmp_path / "r.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_open_at_the_end_is_a_loss(tmp_path: Path) -> None:
+    on = tape(tmp_path, [])
+    on.put(next(exchange("never answered")))
+    on.close()
+    on.close()
+    (lost,) = events(tmp_path, "r")
+    assert isinstance(lost, Loss)
+    assert lost.reason == "tools/call 'echo' has no answer: the recording was ended"
