@@ -77,6 +77,8 @@ class PostgresEpisodeStore:
 
     async def load(self, episode_id: str) -> Episode:
         """The episode as it stands."""
+        if "\x00" in episode_id:  # no text for PostgreSQL
+            raise UnknownEpisode(episode_id)
         found = await self._episodes("WHERE id = %(id)s", {"id": episode_id})
         if not found:
             raise UnknownEpisode(episode_id)

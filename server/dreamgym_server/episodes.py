@@ -29,7 +29,7 @@ from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.tools import Tools
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
-from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of
+from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of, unstorable
 from dreamgym_server.orders import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
 from dreamgym_server.worlds import WorldChanged, Worlds
 
@@ -291,7 +291,7 @@ class Episodes:
                 await self._finish(live, StopReason.CLOSED)
             if live.episode.stop_reason is not None:
                 return ended(live.episode)
-            if refusal := self._tools[live.episode.env].refusal(action, key):
+            if refusal := unstorable(key) or self._tools[live.episode.env].refusal(action, key):
                 return Answer.refusal(refusal, live.episode.version, "refused")
             try:
                 return await self._advance(live, action, call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +13,9 @@ from dreamgym.replay.episodes import Episode
 from dreamgym.types import StepResult, StopReason
 
 logger = logging.getLogger(__name__)
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""In JSON; what an agent spelled out as a backslash and more is text like any other."""
 
 
 class Client(Protocol):
@@ -77,6 +81,17 @@ class Live:
     """In a row."""
     is_shared: bool = False
     """Another process has served it too: what we hold may be old."""
+
+
+def unstorable(canonical: str) -> str | None:
+    """Why no step can be made of a call with this text, whatever the tool would say; or None."""
+    if _NUL.search(canonical):
+        return "Input validation error: the arguments contain a NUL character"
+    try:
+        canonical.encode()
+    except UnicodeEncodeError:
+        return "Input validation error: the arguments are no valid Unicode (a lone surrogate)"
+    return None
 
 
 def stop_reason_of(result: StepResult) -> StopReason | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
@@ -38,6 +39,16 @@ class TooManyEpisodes(InvalidInput):
     """As many episodes run as may."""
 
 
+def _without_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("a NUL character is no text")
+    return text
+
+
+Text = Annotated[str, Field(max_length=64 * 1024), AfterValidator(_without_nul)]
+"""What PostgreSQL can hold, and a judge can read."""
+
+
 class NewEpisode(Frozen):
     """What a trainer asks for."""
 
@@ -46,7 +57,7 @@ class NewEpisode(Frozen):
     seed: int = 0
     max_steps: int | None = Field(default=None, ge=1)
     group: str | None = None
-    idempotency_key: str | None = None
+    idempotency_key: Text | None = None
     policy_version: int | None = None
 
 
@@ -55,13 +66,13 @@ class Fork(Frozen):
 
     step: int = Field(ge=0)
     """How many steps the two have in common."""
-    idempotency_key: str | None = None
+    idempotency_key: Text | None = None
 
 
 class FinalAnswer(Frozen):
     """What an agent said last, where it was no tool call."""
 
-    answer: str | None = Field(default=None, max_length=64 * 1024)
+    answer: Text | None = None
     success: bool | None = None
     """The caller's own verdict; nobody else is asked then."""
 

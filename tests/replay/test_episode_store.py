@@ -145,6 +145,11 @@ async def test_only_running_episodes_expire(episodes: EpisodeStore) -> None:
     assert [found.id for found in await episodes.expired(NOW)] == ["late"]
 
 
+async def test_an_id_that_is_no_text_is_unknown(episodes: EpisodeStore) -> None:
+    with pytest.raises(UnknownEpisode):
+        await episodes.load("first\x00")
+
+
 async def test_an_unknown_episode_is_named_by_every_method(episodes: EpisodeStore) -> None:
     calls = (
         episodes.load("none"),

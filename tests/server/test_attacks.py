@@ -341,6 +341,28 @@ async def test_no_tool_of_ours_can_be_called(stage: Stage, tool: str) -> None:
     assert (state["step"], state["reward"], at.llm.asked) == (0, 0.0, [])
 
 
+@pytest.mark.parametrize("said", ["\x00", "\\\x00", "\ud800"], ids=["NUL", "backslash NUL", "surrogate"])
+async def test_text_that_cannot_be_stored_cannot_end_the_episode_as_an_error(stage: Stage, said: str) -> None:
+    async with scene(stage) as at:
+        path = urlsplit(str(at.mine["mcp_url"])).path
+        message = called("add", n=1, a=said)
+        assert isinstance(message["params"], dict)
+        envelope = ("protocolVersion", "2026-07-28"), ("clientCapabilities", {})
+        message["params"]["_meta"] = {f"io.modelcontextprotocol/{key}": value for key, value in envelope}
+        named = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "add"}
+        answers = [(await at.send(path, message, **named)).json()["result"] for _ in range(4)]
+        state = await at.state()
+    assert {answer["content"][0]["text"].partition(":")[0] for answer in answers} == {"Input validation error"}
+    assert (state["step"], state["stop_reason"], at.llm.asked) == (0, None, [])
+
+
+async def test_a_backslash_spelled_out_is_an_argument_like_any_other(stage: Stage) -> None:
+    async with scene(stage) as at:
+        async with at.agent() as client:
+            result = await client.call_tool("add", {"n": 1, "a": "\\u0000"})
+        assert (result.is_error, (await at.state())["step"]) == (False, 1)
+
+
 @pytest.mark.parametrize("arguments", [{"n": 1, "a": "x" * 100_000}, {"n": 1, "reward": 1}, {"n": "10"}, {"n": 1e400}])
 async def test_arguments_that_the_tool_does_not_take_reach_no_model(stage: Stage, arguments: JsonObject) -> None:
     async with scene(stage) as at:

@@ -164,6 +164,18 @@ async def test_a_simulated_answer_that_is_too_long_is_a_failed_step_and_a_real_o
     assert (result.content[0].text == UNAVAILABLE) is fails
 
 
+async def test_text_that_cannot_be_stored_is_refused(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = await started(http)
+        answers = [
+            await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "a\x00"}),
+            await http.post(EPISODES, json={"idempotency_key": "a\x00"}),
+        ]
+        assert (await http.get(f"{EPISODES}/{made['episode']}")).json()["stop_reason"] is None
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert "a NUL character is no text" in answers[0].json()["error"]
+
+
 async def test_a_final_answer_has_a_limit(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = await started(http)
