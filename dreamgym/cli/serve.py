@@ -56,7 +56,7 @@ def serve(
         raise InvalidInput("--model and --withhold-history are for dreams: leave them out with --real")
     from dreamgym_server.auth import LOOPBACK, check_bind, read_token
     from dreamgym_server.build import build
-    from dreamgym_server.running import running
+    from dreamgym_server.running import collect_rarely, running
     from dreamgym_server.worlds import RealWorlds
 
     token = read_token(token_file)
@@ -82,6 +82,7 @@ def serve(
                 hosts={*LOOPBACK, host, *(allowed_host or ())},
                 hides_reward=hide_reward,
             )
+            collect_rarely()
             url = await stack.enter_async_context(running(served, host=host, port=port))
             typer.echo("\n".join(f"{url}/envs/{spec.name}/mcp" for spec in specs))
             await stopped.wait()
