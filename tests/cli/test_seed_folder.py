@@ -1,0 +1,190 @@
+"""`dreamgym seed ENV FOLDER` stores what a folder holds, names what it leaves out, and lets a model word tasks."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dreamgym_integrations.models.chat_server import Reply, chat_server
+
+from dreamgym.cli.app import main
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.errors import UnknownName
+from dreamgym.folder import build_folder, start_folder
+from dreamgym.replay.postgres import open_store
+from dreamgym.types import JsonObject, Origin, Task, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+Command = Callable[..., Awaitable[tuple[int, list[str]]]]
+GET: JsonObject = {"name": "get", "inputSchema": {"type": "object"}}
+
+
+@pytest.fixture
+def seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str) -> Command:
+    """Runs `dreamgym seed` in the test's folder; returns exit code and the lines on stderr, for stdout stays empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
+
+    def command(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["dreamgym", "seed", *arguments, "--dsn", dsn])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        assert said.out == ""
+        return int(exit_.value.code or 0), said.err.splitlines()
+
+    async def in_a_thread(*arguments: str) -> tuple[int, list[str]]:
+        return await asyncio.to_thread(command, *arguments)
+
+    return in_a_thread
+
+
+def event(kind: str, **fields: Any) -> str:
+    return json.dumps({"kind": kind, "run": "any", **fields}) + "\n"
+
+
+def run(folder: Path, name: str, at: float, *calls: tuple[str, str], **said: Any) -> None:
+    """A recorded run: tool and answer of each call, and a note."""
+    asked: list[tuple[str, JsonObject, JsonObject]] = [("tools/list", {}, {"tools": [GET]})]
+    for tool, answer in calls:
+        asked.append(("tools/call", {"name": tool}, {"content": [{"type": "text", "text": answer}]}))
+    lines = [
+        event("exchange", session="s", method=method, params=params, result=result, started_at=at, ended_at=at)
+        for method, params, result in asked
+    ]
+    lines += [event("note", at=at, **said)] if said else []
+    (folder / "recordings").mkdir(exist_ok=True)
+    (folder / "recordings" / f"{name}.jsonl").write_text("".join(lines))
+
+
+@pytest.fixture
+def crm(tmp_path: Path) -> Path:
+    """A recorded folder: an episode with a task, one without, and one that calls what the tool list has not."""
+    folder = tmp_path / "crm"
+    start_folder(folder, "crm", {"adapter": "mcp", "command": ["npx", "crm"]})
+    run(folder, "a", 1.0, ("get", "Ada"), task="Who is it?", success=True)
+    run(folder, "b", 2.0, ("get", "Bob"))
+    run(folder, "c", 3.0, ("hidden", "it worked"))
+    return folder
+
+
+async def stored(dsn: str) -> tuple[list[str], list[str]]:
+    """Ids of the trajectories and instructions of the tasks in the buffer."""
+    store = await open_store(dsn, load_encoder(None))
+    trajectories, tasks = await store.buffer.trajectories("crm"), await store.buffer.tasks("crm")
+    await store.close()
+    return [one.id for one in trajectories], [task.instruction for task in tasks]
+
+
+@pytest.mark.parametrize(("env", "path"), [("crm", "crm/"), ("crm/", "crm"), ("crm", "elsewhere")])
+async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_named(
+    seed: Command, crm: Path, dsn: str, env: str, path: str
+) -> None:
+    if path == "elsewhere":
+        crm.rename("elsewhere")
+    folder = path.rstrip("/")
+    assert await seed(env, path) == (
+        0,
+        [
+            f"{folder}: c: left out, because the tool list has no 'hidden'",
+            f"{folder}: 1 of 2 episodes have no task: name it with `dreamgym label`, "
+            "or let one be proposed with --model MODEL",
+            f"{folder}: 2 of 2 trajectories are new",
+        ],
+    )
+    assert await stored(dsn) == (["crm-a", "crm-b"], ["Who is it?", ""])
+    assert (await seed(env, path))[1][-1] == f"{folder}: 0 of 2 trajectories are new"
+
+
+async def test_what_changed_since_it_was_stored_is_named(seed: Command, crm: Path) -> None:
+    await seed("crm", "crm")
+    run(crm, "b", 2.0, ("get", "Bob"), task="And who is that?")
+    assert (await seed("crm", "crm"))[1][-2:] == [
+        "crm: 0 of 2 trajectories are new",
+        "changed since they were stored, and left as stored: crm-b",
+    ]
+
+
+async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed: Command, crm: Path, dsn: str) -> None:
+    build_folder(crm)
+    for file in (crm / "recordings").iterdir():
+        file.unlink()
+    mine = Task(id="mine", env="crm", instruction="Mine")
+    (crm / "tasks.jsonl").write_text(f"{mine.model_dump_json()}\n")
+    assert await seed("crm", "crm") == (0, ["crm: 2 of 2 trajectories are new"])
+    assert (await stored(dsn))[1] == ["Mine", "Who is it?", ""]
+
+
+async def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out_by_name(
+    seed: Command, crm: Path, dsn: str
+) -> None:
+    build_folder(crm)
+    lines = (crm / "trajectories.jsonl").read_text().splitlines()
+    Path("more.jsonl").write_text("\n".join([lines[0].replace('"name":"get"', '"name":"fly"'), lines[1]]))
+    assert await seed("crm", "more.jsonl") == (
+        0,
+        ["more.jsonl: 'crm-a' is left out: 'crm' has no tool 'fly'", "more.jsonl: 1 of 1 trajectories are new"],
+    )
+    assert (await stored(dsn))[0] == ["crm-b"]
+
+
+async def test_a_model_proposes_the_missing_tasks_and_building_again_keeps_them(
+    seed: Command, crm: Path, dsn: str
+) -> None:
+    async with chat_server(lambda messages, tools: Reply('{"instruction": "Find Bob."}')) as url:
+        code, said = await seed("crm", "crm", "--model", url)
+    assert code == 0
+    assert said[0] == "b: proposed task: Find Bob."
+    assert said[-1] == "crm: 2 of 2 trajectories are new"
+    assert not any("have no task" in line for line in said)
+    build_folder(crm)
+    tasks = EnvironmentSpec.load(crm).tasks
+    assert [(task.instruction, task.origin) for task in tasks] == [
+        ("Who is it?", Origin.SEED),
+        ("Find Bob.", Origin.PROPOSED),
+    ]
+    assert await stored(dsn) == (["crm-a", "crm-b"], ["Who is it?", "Find Bob."])
+    lines = (crm / "trajectories.jsonl").read_text().splitlines()
+    assert [Trajectory.model_validate_json(line).task for line in lines] == list(tasks)
+
+
+async def test_a_model_that_gives_nothing_usable_costs_no_episode(seed: Command, crm: Path) -> None:
+    async with chat_server(lambda messages, tools: Reply("no")) as url:
+        code, said = await seed("crm", "crm", "--model", url)
+    assert code == 0
+    assert said[0].startswith("b: no task proposed: model ")
+    assert said[-1] == "crm: 2 of 2 trajectories are new"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("shop", "crm"), "unknown environment 'shop'"),
+        (("crm", "nowhere"), "nowhere: cannot be read"),
+        (("crm", "empty"), "empty/trajectories.jsonl: cannot be read"),
+        (("empty", "crm"), "empty is no environment folder: it has no env.toml"),
+        (("crm", "crm", "--model", "nearest"), "--model nearest cannot word a task: expected a language model"),
+    ],
+)
+async def test_misuse_is_one_clear_line(seed: Command, crm: Path, arguments: tuple[str, ...], message: str) -> None:
+    build_folder(crm)
+    Path("empty").mkdir()
+    code, said = await seed(*arguments)
+    assert code == 2
+    assert message in said[-1]
+
+
+async def test_a_folder_is_found_by_its_name_where_it_lies_and_else_the_message_says_what_works(
+    crm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_folder(crm)
+    monkeypatch.chdir(crm.parent)
+    assert load_spec("crm").name == "crm"
+    monkeypatch.chdir("/")
+    with pytest.raises(UnknownName, match=r"A folder with an env.toml works too$"):
+        load_spec("crm")
