@@ -33,11 +33,17 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 
 WORLDS = ("counter", "counter-real")
-STARTS = (0, 1, 2)
+STARTS = (0, 2)
 """Where the parallel episodes of each world start."""
 PLACES = [(env, start) for env in WORLDS for start in STARTS]
 NUMBERS = (1, -1, 2)
 """The second one is against the tool's schema."""
+TOKEN = "of the server"
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that opens the door."""
+    return {"Authorization": f"Bearer {token}"}
 
 
 @dataclass
@@ -80,11 +86,13 @@ async def ordered(url: str, http: httpx2.AsyncClient, chat_url: str) -> Ordered:
     for env, start in PLACES:
         first, second = await create(env, start), await create(env, start)
         bare = f"{url}/envs/{env}/mcp"
-        orders.by_url.append((NUMBERS, first["mcp_url"], {}, chat_url))
-        orders.by_header.append((NUMBERS, bare, {"X-DreamGym-Episode": second["episode"]}, chat_url))
-        orders.at_bare_url.append((NUMBERS, bare, {}, chat_url))
+        orders.by_url.append((NUMBERS, first["mcp_url"], bearer(first["token"]), chat_url))
+        named = {**bearer(TOKEN), "X-DreamGym-Episode": second["episode"]}
+        orders.by_header.append((NUMBERS, bare, named, chat_url))
+        orders.at_bare_url.append((NUMBERS, bare, bearer(TOKEN), chat_url))
         orders.states += [f"/envs/{env}/episodes/{made['episode']}" for made in (first, second)]
-    orders.structured.append(((1, 2), (await create("structured", 1))["mcp_url"], {}, chat_url))
+    last = await create("structured", 1)
+    orders.structured.append(((1, 2), last["mcp_url"], bearer(last["token"]), chat_url))
     return orders
 
 
@@ -93,13 +101,15 @@ async def played_by_all() -> dict[str, Seen]:
     stage = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     structured = RealWorlds(structured_spec, lambda: StructuredCounter(structured_spec))
     worlds = [stage.dream(), stage.real(counter_spec("counter-real")), structured]
-    async with stage.serve(*worlds) as (url, http), chat_server(adds) as chat_url:
+    async with stage.serve(*worlds, token=TOKEN) as (url, http), chat_server(adds) as chat_url:
+        http.headers.update(bearer(TOKEN))
         orders = {client.player: await ordered(url, http, chat_url) for client in CLIENTS}
         ours = {client.player: orders[client.player].all for client in CLIENTS if not client.needs_mcp_1}
         theirs = {client.player: orders[client.player].all for client in CLIENTS if client.needs_mcp_1}
-        played = await run_clients(sys.executable, ours)
+        runs = [run_clients(sys.executable, ours)]
         if MCP_1.exists():
-            played |= await run_clients(str(MCP_1), theirs)
+            runs.append(run_clients(str(MCP_1), theirs))
+        played = {player: saw for run in await asyncio.gather(*runs) for player, saw in run.items()}
         steps = {
             player: [(await http.get(state)).json()["step"] for state in orders[player].states] for player in played
         }

@@ -11,13 +11,16 @@ from typing import Any
 
 import httpx2
 import pytest
+from dreamgym_server.build import build
+from dreamgym_server.running import running
 from dreamgym_server.worlds import RealWorlds
-from matrix import MCP_1, StructuredCounter, structured_spec
+from matrix import MCP_1, ROOT, StructuredCounter, structured_spec
 from server_stage import Stage
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import load_real
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import StopReason
 
@@ -201,3 +204,23 @@ async def test_structured_content_is_what_a_call_returns(stage: Stage) -> None:
     result = answer["data"]["observation"]["result"]
     assert [result["data"], result["structured_content"]] == [{"count": 2}, {"count": 2}]
     assert result["content"] == [{"type": "text", "text": "count 2"}]
+
+
+async def test_the_lines_in_the_documentation_run() -> None:
+    if not MCP_1.exists():
+        pytest.skip("needs the environment with mcp 1.x: make .venv-mcp1/installed")
+    documented = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    lines = documented.partition("```python\n")[2].partition("```")[0]
+    coin = load_real("coin")
+    app = build([RealWorlds(coin.spec, coin.create)], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+    async with running(app) as url:
+        body = "\n".join(f"    {line}" for line in lines.replace("http://127.0.0.1:8000", url).splitlines())
+        process = await asyncio.create_subprocess_exec(
+            str(MCP_1),
+            "-c",
+            f"import asyncio\nasync def main():\n{body}\nasyncio.run(main())",
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert "0.0 False" in out.decode()
