@@ -34,7 +34,8 @@ class Admission:
         """A call as it may be stored."""
         if self._redactor is None:
             return action
-        return ToolCall.model_validate({"name": action.name, "arguments": self._redactor.value(action.arguments)})
+        said = {"arguments": action.arguments, "answers": action.answers}
+        return ToolCall.model_validate({"name": action.name, **{key: self._redactor.value(said[key]) for key in said}})
 
     def task(self, task: Task) -> Task:
         """A task that somebody brought along; its id and its environment stay."""

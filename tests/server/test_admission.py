@@ -14,7 +14,7 @@ from test_episodes import Someone
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.redaction import RedactionRules, Redactor, load_key
-from dreamgym.types import Source, Task, ToolCall
+from dreamgym.types import JsonObject, Source, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +101,12 @@ async def test_a_resent_call_is_known_again_although_only_its_placeholder_is_sto
 async def test_without_rules_everything_stays_as_it_was_said(stage: Stage) -> None:
     state = await play(stage, stage.dream())
     assert state.count(MAIL) >= 3
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+def test_what_a_client_answers_to_a_question_is_redacted_like_arguments(stage: Stage, kind: str) -> None:
+    world = stage.dream(redacted()) if kind == "dream" else stage.real(redacted())
+    answers: JsonObject = {"inputResponses": {"who": {"content": {"mail": MAIL}}}, "requestState": "1"}
+    _, remembered = world.admitted(ToolCall(name="peek", answers=answers))
+    assert MAIL not in remembered
+    assert '"requestState": "1"' in remembered
