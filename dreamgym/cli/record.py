@@ -57,20 +57,24 @@ def record(
 
     Example: dreamgym record crm --out crm/ -- npx -y @modelcontextprotocol/server-memory
     """
+    from dreamgym_server.auth import check_bind, read_token
     from dreamgym_server.recorder.recording import Recording
 
     _check(command, upstream, header, port, stdio)
-    headers = _headers(header)
+    headers, token = _headers(header), read_token(token_file)
+    over_stdio = stdio or (port is None and _is_fed())
+    if not over_stdio:
+        check_bind(host, token)
     recording = Recording(name, out, command=command, url=upstream, headers=headers, dry_run=dry_run)
     try:
-        if stdio or (port is None and _is_fed()):
+        if over_stdio:
             code = recording.over_stdio(run)
         else:
             code = asyncio.run(
                 recording.over_http(
                     host=host,
                     port=DEFAULT_PORT if port is None else port,
-                    token_file=token_file,
+                    token=token,
                     allowed_hosts=allowed_host or (),
                     idle_s=idle_s,
                 )

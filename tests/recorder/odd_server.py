@@ -10,7 +10,12 @@ import sys
 import time
 
 TOOLS = [
-    {"x-vendor": {"z": 1, "a": [None, 2.50]}, "name": name, "description": os.environ.get("ODD_DESCRIPTION", "Odd.")}
+    {
+        "x-vendor": {"z": 1, "a": [None, 2.50]},
+        "name": name,
+        "inputSchema": {"type": "object"},
+        "description": os.environ.get("ODD_DESCRIPTION", "Odd."),
+    }
     for name in ("echo", "count", "ask", "progress", "grow", "garbage", "die", "hang", "environment", "mutter")
 ]
 state = {"count": 0}

@@ -10,14 +10,14 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dreamgym.folder import build_folder, start_folder
 from pydantic import ValidationError
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.folder import build_folder, start_folder
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
-from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE, check_bind, read_token
+from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE
 from dreamgym_server.recorder.app import Upstream, create_app
 from dreamgym_server.recorder.bridge import Bridge
 from dreamgym_server.recorder.known import secrets_of_environment, secrets_of_url
@@ -81,11 +81,9 @@ class Recording:
         return asyncio.run(carry(self._url, self._headers, self.tape, run))
 
     async def over_http(
-        self, *, host: str, port: int, token_file: Path | None, allowed_hosts: Iterable[str], idle_s: float
+        self, *, host: str, port: int, token: str | None, allowed_hosts: Iterable[str], idle_s: float
     ) -> int:
         """Serve agents over HTTP until Ctrl-C or SIGTERM; the exit code."""
-        token = read_token(token_file)
-        check_bind(host, token)
         upstream: Upstream
         if self._command:
             upstream = Bridge(self._command, self.tape, environ=_child_environment())

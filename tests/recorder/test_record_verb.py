@@ -1,0 +1,235 @@
+"""`dreamgym record` and `dreamgym label`, as a user starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from recorder_stage import BIN, ENVIRON, ODD, RawHttp, RawStdio, call, events, node_server, raw_stdio, request
+
+from dreamgym.environment import EnvironmentSpec, read_jsonl
+from dreamgym.recording import Exchange, Note
+from dreamgym.types import Trajectory
+
+pytestmark = pytest.mark.anyio
+
+DREAMGYM = str(BIN / "dreamgym")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placeholders are made with a key of the test's own."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("DREAMGYM_HOME", str(folder))
+    monkeypatch.setitem(ENVIRON, "DREAMGYM_HOME", str(folder))
+
+
+@asynccontextmanager
+async def recording_over_http(
+    out: Path, *options: str, command: list[str] = ODD
+) -> AsyncIterator[tuple[RawStdio, str]]:
+    """`dreamgym record` with an HTTP front, and the URL that it prints."""
+    started = [DREAMGYM, "record", "crm", "--out", str(out), "--port", "0", *options, "--", *command]
+    async with raw_stdio(started) as process:
+        yield process, (await process.line()).decode().strip()
+
+
+def misused(*arguments: str) -> tuple[int, str]:
+    """Exit code and last line of a start that is refused."""
+    done = subprocess.run(
+        [DREAMGYM, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_over_http_it_prints_the_url_and_a_signal_ends_it_with_a_folder_that_can_be_served(
+    number: int, tmp_path: Path
+) -> None:
+    out = tmp_path / "crm"
+    async with recording_over_http(out) as (process, url):
+        async with Client(url, mode="legacy") as agent:
+            await agent.list_tools()
+            assert (await agent.call_tool("count", {})).structured_content == {"value": 1}
+        process.process.send_signal(number)
+        rest, said = await process.leave()
+    assert url.startswith("http://127.0.0.1:")
+    assert url.endswith("/mcp")
+    assert rest == b""
+    assert process.process.returncode == 0
+    assert b"recorded 3 exchanges in 1 runs" in said
+    spec = EnvironmentSpec.load(out)
+    assert spec.name == "crm"
+    assert [tool["name"] for tool in spec.tools][:2] == ["echo", "count"]
+    assert spec.adapter == "mcp"
+    assert spec.options["command"] == ODD
+    (trajectory,) = read_jsonl(out / "trajectories.jsonl", Trajectory)
+    assert [step.action.name for step in trajectory.transitions] == ["count"]
+
+
+async def test_as_the_command_of_an_agents_configuration_it_speaks_stdio_and_nothing_else_to_stdout(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "crm"
+    async with raw_stdio([DREAMGYM, "record", "crm", "--out", str(out), "--", *ODD]) as process:
+        await process.shake_hands()
+        await process.ask(call("mutter", 1, text="hello"))
+        rest, said = await process.leave()
+    assert rest == b""
+    assert b"hello" in said
+    assert process.process.returncode == 0
+    (file,) = (out / "recordings").glob("*.jsonl")
+    assert [event.method for event in read_jsonl(file, Exchange)] == ["initialize", "tools/call"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_over_stdio_a_signal_ends_server_and_recorder_and_what_was_heard_is_kept(
+    number: int, tmp_path: Path
+) -> None:
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
+    async with raw_stdio(command) as process:
+        await process.shake_hands()
+        await process.ask(call("count", 1))
+        process.process.send_signal(number)
+        await process.leave()
+    assert process.process.returncode == 0
+    kept = [event.method for event in events(tmp_path / "recordings", "r") if isinstance(event, Exchange)]
+    assert kept == ["initialize", "tools/call"]
+
+
+async def test_a_recorder_that_is_killed_leaves_what_was_said_before_and_no_server(tmp_path: Path) -> None:
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
+    async with raw_stdio(command) as process:
+        await process.shake_hands()
+        for number in range(1, 5):
+            await process.ask(call("count", number))
+        process.process.kill()
+        rest, _ = await process.leave()  # stdout closes only when nobody holds it any more
+    assert rest == b""
+    kept = [event for event in events(tmp_path / "recordings", "r") if isinstance(event, Exchange)]
+    assert 4 <= len(kept) <= 5
+
+
+async def test_with_nobody_on_stdin_it_serves_http(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *[DREAMGYM, "record", "crm", "--out", str(tmp_path), "--port", "0", "--", *ODD],
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).startswith(b"http://127.0.0.1:")
+    process.terminate()
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_stream_that_an_agent_keeps_open_does_not_delay_the_end(tmp_path: Path) -> None:
+    import aiohttp
+
+    async with recording_over_http(tmp_path) as (process, url), aiohttp.ClientSession() as http:
+        client = RawHttp(http, url)
+        await client.shake_hands()
+        async with http.get(url, headers=client.headers) as stream:
+            assert stream.status == 200
+            process.process.terminate()
+            _, said = await asyncio.wait_for(process.leave(), 8)  # less than an open connection would be waited for
+    assert b"Traceback" not in said
+    assert b"ERROR" not in said
+
+
+async def test_a_label_adds_task_and_outcome_and_ends_the_bare_run(tmp_path: Path) -> None:
+    import aiohttp
+
+    out = tmp_path / "crm"
+    async with recording_over_http(out) as (process, url), aiohttp.ClientSession() as http:
+        counted = []
+        for _ in range(2):
+            client = RawHttp(http, url)
+            await client.shake_hands()
+            await client.ask(request("tools/list", 1))
+            counted.append((await client.ask(call("count", 2)))["result"]["structuredContent"]["value"])
+            async with http.get(url.replace("/mcp", "/record")) as listed:
+                runs = (await listed.json())["runs"]
+            label = [DREAMGYM, "label", str(out), "last", "--task", "Count.", "--answer", "1", "--success"]
+            done = await asyncio.to_thread(subprocess.run, label, capture_output=True, env=ENVIRON, check=True)
+            assert done.stdout == b""
+        process.process.terminate()
+        await process.leave()
+    assert counted == [1, 1]
+    files = sorted((out / "recordings").glob("*.jsonl"))
+    assert len(files) == 2
+    assert len(runs) == 2
+    notes = [[event for event in events(out / "recordings", file.stem) if isinstance(event, Note)] for file in files]
+    assert [[(note.task, note.answer, note.success) for note in of_run] for of_run in notes] == [
+        [("Count.", "1", True)]
+    ] * 2
+    assert [trajectory.success for trajectory in read_jsonl(out / "trajectories.jsonl", Trajectory)] == [True, True]
+
+
+def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
+    record = ("record", "crm", "--out", str(tmp_path / "crm"))
+    assert misused(*record) == (2, "dreamgym: expected the real server once: a COMMAND after --, or --upstream URL")
+    assert misused(*record, "--", "no-such-command") == (
+        2,
+        "dreamgym: the command 'no-such-command' is not found: install it, or give its path",
+    )
+    code, said = misused(*record, "--host", "0.0.0.0", "--", sys.executable)
+    assert (code, said[:58]) == (2, "dreamgym: refusing to listen on 0.0.0.0 without a token: s")
+    assert misused(*record, "--upstream", "http://x", "--header", "Authorization=NOT_SET")[0] == 2
+    assert misused(*record, "--stdio", "--port", "1", "--", sys.executable)[0] == 2
+    assert misused("label", str(tmp_path), "nope", "--task", "x") == (
+        2,
+        f"dreamgym: unknown run 'nope': there is none. They are in {tmp_path / 'recordings'}",
+    )
+    assert misused("label", str(tmp_path), "nope")[0] == 2
+
+
+def test_rules_in_env_toml_that_cannot_be_used_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = "maybe"\n')
+    code, said = misused("record", "crm", "--out", str(tmp_path), "--", *ODD)
+    assert code == 2
+    assert said.startswith(f"dreamgym: {tmp_path / 'env.toml'}, [redact]: secrets: ")
+
+
+async def test_the_folders_own_rules_redact(tmp_path: Path) -> None:
+    (tmp_path / "env.toml").write_text('name = "crm"\n[redact]\npatterns = { order = "ORD-[0-9]+" }\n')
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--stdio", "--", *ODD]
+    async with raw_stdio(command) as process:
+        await process.shake_hands()
+        answer = await process.ask(call("echo", 1, order="ORD-123"))
+        await process.leave()
+    assert answer["result"]["structuredContent"]["value"] == {"order": "ORD-123"}
+    text = (tmp_path / "recordings" / "r.jsonl").read_text()
+    assert "ORD-123" not in text
+    assert "REDACTED-ORDER-" in text
+
+
+async def test_the_public_memory_server_is_recorded_under_an_agent_over_stdio(tmp_path: Path) -> None:
+    out = tmp_path / "crm"
+    memory = node_server("memory")
+    command = [DREAMGYM, "record", "crm", "--out", str(out), "--run", "r", "--", *memory]
+    environ = {**ENVIRON, "MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
+    ada: dict[str, Any] = {"name": "Ada", "entityType": "person", "observations": ["leads Apollo"]}
+    place = StdioServerParameters(command=command[0], args=command[1:], env=environ)
+    async with Client(place, mode="legacy") as agent:
+        tools = [tool.name for tool in (await agent.list_tools()).tools]
+        made = await agent.call_tool("create_entities", {"entities": [ada]})
+        await agent.call_tool("search_nodes", {"query": "Apollo"})
+    spec = EnvironmentSpec.load(out)
+    assert [tool["name"] for tool in spec.tools] == tools
+    (trajectory,) = read_jsonl(out / "trajectories.jsonl", Trajectory)
+    assert [step.action.name for step in trajectory.transitions] == ["create_entities", "search_nodes"]
+    assert trajectory.transitions[0].result.structured == made.structured_content
+    assert json.loads(trajectory.transitions[1].result.observation)["entities"] == [ada]
+    assert os.stat(out / "recordings" / "r.jsonl").st_size > 0
