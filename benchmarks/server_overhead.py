@@ -2,7 +2,8 @@
 
 The model answers at once from what retrieval showed it, so that what remains is: HTTP and MCP, argument validation,
 retrieval, storing the step. The server is a process of its own; client and in-process steps are timed here.
-It leaves an environment called `bench-…` behind in the database.
+It leaves an environment called `bench-…` behind in the database. What a call costs beside the plain server of the MCP
+SDK, retrieval and storing apart, is measured by call_overhead.py.
 
     python benchmarks/server_overhead.py --steps 200
 """

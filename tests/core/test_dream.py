@@ -17,7 +17,9 @@ from dreamgym import (
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EpisodeFinished
+from dreamgym.experience.model import Prediction, Query
 from dreamgym.experience.nearest import NearestModel
+from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 
 pytestmark = pytest.mark.anyio
@@ -137,3 +139,33 @@ async def test_a_dream_continued_elsewhere_goes_on_in_its_world(buffer: MemoryBu
     second.resume(UNRECORDED, seed=9, transitions=first.transitions)
     await second.step(act("go back"))
     assert (await second.step(act("go on"))).observation == room
+
+
+class Unasked(MemoryBuffer):
+    """A buffer that must not be searched."""
+
+    async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
+        raise AssertionError("searched")
+
+
+async def test_a_model_that_wants_no_demonstrations_costs_no_retrieval_and_its_blocks_are_kept() -> None:
+    block = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+    class Blind(NearestModel):
+        demonstrations = 0
+
+        async def predict(self, query: Query) -> Prediction:
+            assert query.demonstrations == ()
+            return Prediction(
+                observation="[image image/png]",
+                structured={"seen": 1},
+                content=(block,),
+                next_state="dark",
+                provenance=Provenance(tier=Tier.MODEL),
+            )
+
+    dream = DreamEnvironment(SPEC, Blind(), Unasked(TrigramEncoder()))
+    await dream.reset(Task(id="w1", env="rooms", instruction="look"))
+    result = await dream.step(act("look"))
+    assert (result.content, result.structured, result.state) == ([block], {"seen": 1}, "dark")
+    assert dream.transitions[-1].result == result
