@@ -19,6 +19,7 @@ from dreamgym.folder.env_file import name_in
 from dreamgym.folder.episodes import unlisted
 from dreamgym.recording import Note
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.keys import check_storable
 from dreamgym.types import Source, Task, Trajectory
 
 
@@ -116,7 +117,7 @@ def _checked(spec: EnvironmentSpec, file: Path) -> list[Trajectory]:
         missing = unlisted(names, trajectory)
         if missing:
             say(f"{file}: {trajectory.id!r} is left out: {spec.name!r} has no tool {', '.join(map(repr, missing))}")
-        else:
+        elif _is_storable(trajectory, f"{file}: left out: trajectory {trajectory.id!r}"):
             usable.append(trajectory)
     return usable
 
@@ -127,7 +128,17 @@ def _tasks(folder: Path, env: str) -> list[Task]:
     for number, task in enumerate(tasks, start=1):
         if task.env != env:
             raise InvalidInput(f"{file}, task {number}: it is of environment {task.env!r}, not {env!r}")
-    return tasks
+    return [task for task in tasks if _is_storable(task, f"{file}: left out: task {task.id!r}")]
+
+
+def _is_storable(row: Task | Trajectory, what: str) -> bool:
+    """What PostgreSQL cannot hold is left out by name; the rest must not wait for it."""
+    try:
+        check_storable(row, what)
+    except InvalidInput as error:
+        say(str(error))
+        return False
+    return True
 
 
 async def _store(read: dict[Path, list[Trajectory]], tasks: list[Task], dsn: str | None) -> None:

@@ -22,8 +22,8 @@ NAME = r"[a-z0-9][a-z0-9_-]*"
 _REDACT = {
     "secrets": "Find keys, tokens and passwords by their form, and by the name of the field that holds them.",
     "personal": "Kinds of personal data that are taken out.",
-    "fields": 'Fields and arguments whose whole value is taken out, besides the known ones: ["customer_no"]',
-    "patterns": "Your own regular expressions, by the name their placeholder shall have: badge = '\\bB-\\d{6}\\b'",
+    "fields": 'Fields and arguments whose whole value is taken out, besides the known ones: fields = ["customer_no"]',
+    "patterns": "Your own regular expressions, by the name of their placeholder: patterns = {badge = '\\bB-\\d{6}\\b'}",
     "allow": "Regular expressions of what is left alone although a rule finds it; the whole find must match.",
 }
 

@@ -133,6 +133,18 @@ async def test_a_trajectory_with_a_tool_that_the_environment_has_not_is_left_out
     assert (await stored(dsn))[0] == ["crm-b"]
 
 
+async def test_what_the_database_cannot_hold_is_left_out_by_name(seed: Command, crm: Path, dsn: str) -> None:
+    run(crm, "b", 2.0, ("get", "B\0b"), task="B\0b?")
+    (crm / "recordings" / "c.jsonl").unlink()
+    said = (await seed("crm", "crm"))[1]
+    assert [line.partition(": contains a NUL")[0] for line in said] == [
+        "crm/trajectories.jsonl: left out: trajectory 'crm-b'",
+        f"crm/tasks.jsonl: left out: task {EnvironmentSpec.load(crm).tasks[1].id!r}",
+        "crm: 1 of 1 trajectories are new",
+    ]
+    assert await stored(dsn) == (["crm-a"], ["Who is it?"])
+
+
 async def test_a_model_proposes_the_missing_tasks_and_building_again_keeps_them(
     seed: Command, crm: Path, dsn: str
 ) -> None:
