@@ -23,7 +23,7 @@ check: .venv/installed
 	touch $@
 
 # the clients that cannot live beside mcp 2; the tests run them as processes
-.venv-mcp1/installed: constraints-mcp1.txt .venv/installed
+.venv-mcp1/installed: constraints-mcp1.txt | .venv/installed
 	$(PYTHON) -m venv .venv-mcp1
 	.venv-mcp1/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-mcp1.txt
 	touch $@

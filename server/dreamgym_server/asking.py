@@ -52,7 +52,8 @@ def questions(result: StepResult, params: Mapping[str, Any], version: str) -> Js
         if isinstance(requests, dict)
         else {}
     )
-    needed = {key: _CAPABILITY.get(str(request.get("method")), "") for key, request in wanted.items()}
+    methods = {key: str(request.get("method")) for key, request in wanted.items()}
+    needed = {key: _CAPABILITY.get(method, method) for key, method in methods.items()}
     if version in HANDSHAKE_PROTOCOL_VERSIONS:
         said = f"This tool asks the client for {', '.join(needed.values())}, which needs revision 2026-07-28."
         return {"content": [{"type": "text", "text": said}], "isError": True}
