@@ -11,6 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult
 from server_stage import CounterEnvironment, Stage, counter_spec
 
+from dreamgym.replay.postgres import Store
 from dreamgym.types import JsonObject, StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,11 @@ class Talkative(CounterEnvironment):
         return result.model_copy(update={"info": {"notices": list(NOTICES)}})
 
 
+async def accept(context: Any, params: Any) -> ElicitResult:
+    """Says yes to everything."""
+    return ElicitResult(action="accept", content={"yes": True})
+
+
 @pytest.fixture
 def talkative(stage: Stage) -> Any:
     """Real worlds of it."""
@@ -55,7 +61,7 @@ async def test_a_client_that_can_answer_is_asked_and_its_answer_reaches_the_tool
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         asked.append(params.message)
-        return ElicitResult(action="accept", content={"yes": True})
+        return await accept(context, params)
 
     async def report(done: float, total: float | None, message: str | None) -> None:
         progress.append(done)
@@ -107,3 +113,16 @@ def test_a_call_with_answers_is_another_call() -> None:
     assert plain.canonical() != answered.canonical()
     assert plain.model_dump() == {"name": "add", "arguments": {"n": 1}}
     assert ToolCall.model_validate_json(answered.model_dump_json()) == answered
+
+
+async def test_the_answers_to_questions_are_stored_and_come_back_from_postgresql(store: Store) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    async with stage.serve(RealWorlds(counter_spec(), lambda: Talkative(counter_spec()))) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"], mode="2026-07-28", elicitation_callback=accept) as client:
+            await client.call_tool("add", {"n": 2})
+        await http.post(f"/envs/counter/episodes/{made['episode']}/finish", json={})
+    stored = await store.episodes.load(made["episode"])
+    (played,) = await store.buffer.trajectories("counter")
+    for steps in (stored.transitions, played.transitions):
+        assert [step.action.answers.get("requestState") for step in steps] == [None, "1"]
