@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+from pydantic import JsonValue
+
 from dreamgym.types import Frozen, JsonObject
 
 
@@ -51,6 +53,23 @@ class LLM(Protocol):
 
     async def close(self) -> None:
         """Release connections and memory."""
+
+
+def is_strict(schema: JsonValue) -> bool:
+    """Whether hosted models take a schema in their strict mode: objects with all keys required and no others.
+
+    They refuse other schemas there outright; without the mode, they take them as advice.
+    """
+    if isinstance(schema, list):
+        return all(is_strict(item) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        properties, required = schema.get("properties"), schema.get("required")
+        names = set(properties) if isinstance(properties, dict) else set()
+        if schema.get("additionalProperties") is not False or not isinstance(required, list) or names != set(required):
+            return False
+    return all(is_strict(item) for item in schema.values())
 
 
 class ScriptedLLM:

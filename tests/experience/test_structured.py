@@ -11,12 +11,12 @@ from queries import query, transition
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.language import LanguageModel
+from dreamgym.experience.language import SCHEMA, LanguageModel
 from dreamgym.experience.model import Prediction
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.experience.prompt import step_messages
 from dreamgym.experience.structured import wording_of
-from dreamgym.llm import Completion, Message, ScriptedLLM
+from dreamgym.llm import Completion, Message, ScriptedLLM, is_strict
 from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
@@ -295,3 +295,25 @@ async def test_the_nearest_model_repeats_a_recorded_refusal_of_a_tool_with_an_ou
     refused = transition("s", find("Ann"), "Ann is unknown", "s", is_error=True)
     prediction = await NearestModel().predict(query(MEMORY, "s", find("Bo"), refused))
     assert (prediction.is_error, prediction.observation) == (True, "Bo is unknown")
+
+
+@pytest.mark.parametrize(
+    ("output", "strict"),
+    [
+        ({**ENTITY, "required": ["name", "seats"], "additionalProperties": False}, True),
+        ({**ENTITY, "additionalProperties": False}, False),
+        ({**ENTITY, "required": ["name", "seats"]}, False),
+        ({"type": "object", "properties": {}, "required": [], "additionalProperties": {"type": "string"}}, False),
+    ],
+)
+async def test_hosted_models_are_asked_strictly_only_under_schemas_that_they_take_so(
+    output: JsonObject, strict: bool
+) -> None:
+    spec = EnvironmentSpec(
+        name="one", tools_list={"tools": [{"name": "t", "inputSchema": {"type": "object"}, "outputSchema": output}]}
+    )
+    refused = said(observation="no", structured=None, error=True)
+    llm = Listening([refused])
+    await LanguageModel(llm).predict(query(spec, "s", ToolCall(name="t")))
+    assert is_strict(llm.schemas[0]) is strict
+    assert is_strict(SCHEMA)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.llm import Completion, Message
+from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
 
 TIMEOUT_S = 120.0
@@ -48,13 +48,13 @@ class LiteLLMModel:
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
 
-        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
         for attempt in range(ATTEMPTS):
             try:
                 found = await litellm.acompletion(
                     model=self.name,
                     messages=[message.model_dump() for message in messages],
-                    response_format=form if schema is not None else None,
+                    response_format={"type": "json_schema", "json_schema": form} if schema is not None else None,
                     max_tokens=max_tokens,
                     temperature=temperature,
                     seed=seed % 2**31,

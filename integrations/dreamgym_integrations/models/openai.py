@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.llm import Completion, Message
+from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _request(messages: Sequence[Message], schema: JsonObject | None, dialect: Di
     if schema is None:
         return {"messages": said}
     if dialect is Dialect.JSON_SCHEMA:
-        form = {"name": "answer", "schema": schema, "strict": True}
+        form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
         return {"messages": said, "response_format": {"type": "json_schema", "json_schema": form}}
     # At the end, where it leaves the cached prefix alone.
     said[-1]["content"] += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {json.dumps(schema)}"
