@@ -291,13 +291,15 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200, help="calls per measurement, over all rounds")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tool-ms", type=float, default=50, help="what a call over a network takes")
+    parser.add_argument("--only", default="", help="only cases whose server and front/upstream contain this")
     parser.add_argument("--serve", nargs=2, metavar=("TRANSPORT", "MS"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.serve:
         serve(options.serve[0], float(options.serve[1]))
         return
-    rows = [asyncio.run(measure(case, options.calls, options.rounds)) for case in cases(options.tool_ms)]
+    chosen = [case for case in cases(options.tool_ms) if options.only in f"{case.server} {case.pair}"]
+    rows = [asyncio.run(measure(case, options.calls, options.rounds)) for case in chosen]
     if options.json:
         print(json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "rows": [asdict(r) for r in rows]}))
     else:

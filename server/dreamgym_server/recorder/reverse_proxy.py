@@ -129,8 +129,8 @@ class ReverseProxy:
                 async for chunk in response.content.iter_any():
                     visit.hear(chunk)
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                visit.finish()
                 await send({"type": "http.response.body"})
+                visit.finish()  # the agent has everything: what comes now costs it no time
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = f"the server {self._url.host} cannot be reached or broke off: {type(error).__name__}"
             visit.end(reason)
