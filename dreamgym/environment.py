@@ -204,7 +204,7 @@ def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
     """All lines of a JSONL file, or none: the first bad line raises InvalidInput with file, line and reason."""
     rows: list[Row] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would break at U+2028 inside of a text
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):

@@ -37,7 +37,9 @@ def label(
 
     run = _known(folder, run)
     add_note(folder, {"kind": "note", "run": run, **given, "at": time.time()}, dict(os.environ))
-    build_folder(folder)
+    report = build_folder(folder)
+    for message in report.messages:
+        say(message)
     say(f"{run}: {', '.join(given)} noted")
 
 

@@ -6,13 +6,13 @@ Definitions are taken as they are; a tool that nothing defines stays unknown, an
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.folder.files import write_whole
 from dreamgym.importers.base import Episode, Found, Skipped
 from dreamgym.types import JsonObject, Task
 
@@ -74,10 +74,3 @@ def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     if not (folder / "tasks.jsonl").exists():
         rows = {task.id: f"{task.model_dump_json()}\n" for task in tasks}
         write_whole(folder / "tasks.jsonl", "".join(rows.values()))
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(content, encoding="utf-8")
-    os.replace(unfinished, path)

@@ -87,3 +87,9 @@ def test_a_registered_environment_is_found_by_name() -> None:
 def test_two_tools_are_no_text_environment() -> None:
     two = [{**TOOLS["tools"][0], "name": name} for name in ("a", "b")]  # type: ignore[dict-item, index]
     assert EnvironmentSpec(name="x", tools_list={"tools": two}).text_argument is None
+
+
+def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path: Path) -> None:
+    task = Task(id="t", env="e", instruction="one\u2028two\u0085three")
+    (tmp_path / "tasks.jsonl").write_text(task.model_dump_json() + "\r\n" + task.model_dump_json() + "\n")
+    assert read_jsonl(tmp_path / "tasks.jsonl", Task) == [task, task]

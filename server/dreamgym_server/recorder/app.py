@@ -88,7 +88,7 @@ class AgentDoor:
 class ControlDoor:
     """`/record/{run}`: task, final answer and success, and what was recorded. No agent needs these URLs."""
 
-    def __init__(self, upstream: Upstream, runs: Runs, tape: Tape, build: Callable[[], None]) -> None:
+    def __init__(self, upstream: Upstream, runs: Runs, tape: Tape, build: Callable[[], object]) -> None:
         self._upstream, self._runs, self._tape, self._build = upstream, runs, tape, build
 
     def routes(self) -> list[Route]:
@@ -146,7 +146,7 @@ def create_app(
     *,
     token: str | None,
     hosts: Iterable[str],
-    build: Callable[[], None] = lambda: None,
+    build: Callable[[], object] = lambda: None,
 ) -> Starlette:
     """Both doors; `build` brings the environment folder up to date after a run is finished."""
     agents = AgentDoor(upstream, runs, tape)

@@ -103,16 +103,17 @@ class Recording:
             upstream.stop()
         return 0
 
-    def build(self) -> None:
-        """Bring the environment folder up to date with its recordings."""
+    def build(self) -> tuple[str, ...]:
+        """Bring the environment folder up to date with its recordings; returns what was left out of it and why."""
         if self._folder is None or self._recordings is None:
-            return
+            return ()
         self.tape.flush()
         if any(self._recordings.glob("*.jsonl")):
             try:
-                build_folder(self._folder)
+                return tuple(build_folder(self._folder).messages)
             except (DreamGymError, OSError) as error:
-                _say(f"the recordings are kept, but {self._folder} could not be made from them: {error}")
+                return (f"the recordings are kept, but {self._folder} could not be made from them: {error}",)
+        return ()
 
     def close(self) -> None:
         """Write what is left, bring the folder up to date, and say what there is."""
@@ -120,7 +121,8 @@ class Recording:
         if self.tape.preview is not None:
             _say(self.tape.preview.text)
             return
-        self.build()
+        for message in self.build():
+            _say(message)
         _say(f"{summary.text}. They are in {self._recordings}")
 
 
