@@ -32,7 +32,7 @@ from dreamgym_server.running import collect_rarely, running
 from dreamgym_server.worlds import DreamWorlds
 from mcp.server.lowlevel import Server
 
-from dreamgym.embedding import TrigramEncoder
+from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.model import Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
@@ -43,6 +43,7 @@ SESSIONS = (1, 8, 64)
 STEPS = 40
 """Calls per episode."""
 ENV = "bench"
+ENCODER = "DREAMGYM_BENCH_ENCODER"
 ANSWER = "You are in a room of the house. Doors lead north, south, east and west."
 SCHEMA: JsonObject = {
     "type": "object",
@@ -124,7 +125,7 @@ def serve(kind: str, dsn: str | None, profile: str | None, pipe: Connection) -> 
                 buffer: Any = MemoryBuffer(TrigramEncoder())
                 episodes: Any = MemoryEpisodeStore()
                 if kind != "ours":
-                    store = await open_store(dsn, TrigramEncoder())
+                    store = await open_store(dsn, load_encoder(os.environ.get(ENCODER, "minilm")))
                     stack.push_async_callback(store.close)
                     buffer, episodes = store.buffer, store.episodes
                 app = build([DreamWorlds(spec(), ImmediateModel(), buffer)], buffer, episodes)
@@ -150,6 +151,7 @@ async def process(kind: str, dsn: str | None, profile: str | None) -> AsyncItera
     here, there = context.Pipe()
     child = context.Process(target=serve, args=(kind, dsn, profile, there))
     child.start()
+    there.close()  # a server that does not start is an EOFError, not a silence
 
     def cpu() -> float:
         here.send(True)
@@ -286,10 +288,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1280, help="calls per measurement, over all sessions")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dsn", default=os.environ.get("DREAMGYM_DSN"), help="default: the embedded PostgreSQL")
+    parser.add_argument("--encoder", default="minilm", help="what the database was filled with; nothing is encoded")
     parser.add_argument("--no-postgres", action="store_true", help="leave out what is for information only")
     parser.add_argument("--profile", help="write cProfile statistics of each server to this path")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    os.environ[ENCODER] = options.encoder
     kinds = list(SERVERS[: 2 if options.no_postgres else 3])
     rows = asyncio.run(measure(options.calls, options.rounds, kinds, options.dsn, options.profile))
     if options.json:
