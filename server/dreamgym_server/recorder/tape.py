@@ -142,6 +142,8 @@ class Tape:
         return self.summary
 
     def _run(self) -> None:
+        # imports what the rules need before the first event: half a second in which a crash would cost whole calls
+        self._make_redactor({}).text("nothing: +1 415 555 2671, 4111 1111 1111 1111, x=/AKIA0")
         while True:
             try:
                 item = self._queue.get_nowait()
