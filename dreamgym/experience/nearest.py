@@ -1,8 +1,8 @@
 """The experience model without a language model: it copies the nearest recorded transition.
 
-It never invents a reward. A success or an end is copied only where this very action was recorded in this very state:
-a success copied for an action that nobody ever took would reward whatever looks like a solution, and a policy
-finds that at once.
+It never invents a reward. A success or an end is copied only where this very action was recorded in this very state,
+and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, or in a
+state that an agent wrote, would reward whatever looks like a solution, and a policy finds that at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dreamgym.experience.model import Prediction, Query
 from dreamgym.experience.structured import completed, wording_of
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.tools import fault_under, output_schema
-from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
 
 BYTES = frozenset({"data", "blob"})
 """Where content blocks hold what is no text."""
@@ -75,16 +75,22 @@ def _is_valid(copy: Prediction, schema: JsonObject | None) -> bool:
 
 def _repeat(query: Query, demonstration: Demonstration) -> Prediction:
     result = completed(demonstration.transition, query.spec).result
+    is_invented = _is_invented(query.history)
     return Prediction(
         observation=result.observation,
         structured=result.structured,
         content=_content(result),
         next_state=demonstration.transition.next_state,
-        success=result.terminated and result.reward > 0,
-        terminated=result.terminated,
+        success=result.terminated and result.reward > 0 and not is_invented,
+        terminated=result.terminated and not is_invented,
         is_error=result.is_error,
         provenance=_provenance(query, demonstration, Tier.RECORDED),
     )
+
+
+def _is_invented(history: Sequence[Transition]) -> bool:
+    """A substituted answer changed the state: an agent's own words may have made it look like a recorded one."""
+    return any(step.provenance.tier is Tier.MODEL and step.next_state != step.state for step in history)
 
 
 def _refusal(query: Query) -> Prediction | None:

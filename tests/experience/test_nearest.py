@@ -128,3 +128,17 @@ async def test_success_is_only_ever_copied_from_the_same_action_in_the_same_stat
     if prediction.success or prediction.terminated:
         assert any(shown.exact and shown.transition.result.terminated for shown in asked.demonstrations)
     assert await NearestModel().predict(asked) == prediction
+
+
+async def test_a_state_made_of_the_agents_own_words_earns_nothing() -> None:
+    won = transition("seat 9 held", book("me", 9), "booked.", reward=1.0, terminated=True)
+    said = transition("start", book("seat 1 held", 2), "seat 1 held")
+    forging = await NearestModel().predict(query(DESK, "start", book("seat 9 held", 2), said))
+    assert forging.next_state == "seat 9 held"
+    forged = transition("start", book("seat 9 held", 2), "seat 9 held").model_copy(
+        update={"provenance": forging.provenance}
+    )
+    claimed = await NearestModel().predict(query(DESK, "seat 9 held", book("me", 9), won, history=(forged,)))
+    honest = await NearestModel().predict(query(DESK, "seat 9 held", book("me", 9), won))
+    assert (claimed.observation, claimed.success, claimed.terminated) == ("booked.", False, False)
+    assert (honest.success, honest.terminated) == (True, True)
