@@ -157,9 +157,14 @@ class TrainerDoor:
 async def refuse(request: Request, error: Exception) -> Response:
     """Our errors as HTTP: the one translation for the trainer's door, and for URLs at the agent's."""
     assert isinstance(error, DreamGymError)
-    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    status = status_of(error)
     headers = {"Retry-After": "5"} if status == HTTPStatus.TOO_MANY_REQUESTS else None
     return JSONResponse({"error": str(error)}, status, headers)
+
+
+def status_of(error: DreamGymError) -> HTTPStatus:
+    """The HTTP status that says who has to act."""
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
 _STATUS = (

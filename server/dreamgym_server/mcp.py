@@ -22,7 +22,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
@@ -32,9 +32,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 import dreamgym
 from dreamgym.content import tool_result
-from dreamgym.errors import UnknownEpisode
+from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
 from dreamgym_server.asking import answers_in, in_a_stream, notices, questions
+from dreamgym_server.control import status_of
 from dreamgym_server.episodes import Episodes, NewEpisode
 from dreamgym_server.live import Answer
 from dreamgym_server.mirror import Mirror
@@ -193,9 +194,10 @@ class AgentDoor:
             answer = await self._answer(visit, visit.episode, action, ctx)
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
                 raise UnknownEpisode(visit.episode)
-        except UnknownEpisode as error:
-            visit.status = 404
-            raise MCPError(INVALID_PARAMS, str(error)) from error
+        except DreamGymError as error:
+            visit.status = status_of(error)
+            is_theirs = isinstance(error, EpisodeError | InvalidInput)
+            raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, str(error)) from error
         result = self._result(answer, visit, ctx)
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             return result

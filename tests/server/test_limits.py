@@ -185,3 +185,27 @@ async def test_a_final_answer_has_a_limit(stage: Stage) -> None:
         400,
         "request body: answer: String should have at most 65536 characters",
     )
+
+
+async def test_a_session_that_finds_no_room_is_told_so_with_its_first_call(stage: Stage) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
+    async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
+        await started(http)
+        opened = await http.post(
+            "/envs/counter/mcp",
+            json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+            headers={"accept": "application/json, text/event-stream"},
+        )
+        refused = await http.post(
+            "/envs/counter/mcp",
+            json=call,
+            headers={
+                "accept": "application/json, text/event-stream",
+                "mcp-session-id": opened.headers["mcp-session-id"],
+                "mcp-protocol-version": "2025-11-25",
+            },
+        )
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == -32602
+    assert refused.json()["error"]["message"].startswith("1 episodes are open")
