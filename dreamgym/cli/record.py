@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from dreamgym.cli.wiring import AllowedHosts, Host, TokenFile
 from dreamgym.errors import InvalidInput
 
 DEFAULT_PORT = 8100
@@ -37,15 +38,9 @@ def record(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve HTTP on this port; 0 takes a free one. Default: 8100.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")] = (
-        "127.0.0.1"
-    ),
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A host name to be addressed by, besides localhost; * allows all.")
-    ] = None,
+    host: Host = "127.0.0.1",
+    token_file: TokenFile = None,
+    allowed_host: AllowedHosts = None,
     idle_s: Annotated[
         float, typer.Option(min=1, help="Silence after which a call at the bare URL begins another run.")
     ] = IDLE_S,

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dreamgym.cli.boundary import run
-from dreamgym.cli.wiring import Dsn, ModelName
+from dreamgym.cli.wiring import AllowedHosts, Dsn, Host, ModelName, TokenFile
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
@@ -31,18 +30,12 @@ def serve(
     env: Annotated[list[str], typer.Option(help="An environment's name or folder; may be given several times.")],
     model: ModelName = None,
     real: Annotated[bool, typer.Option("--real", help="Serve the real environments, not dreams of them.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")] = (
-        "127.0.0.1"
-    ),
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     dsn: Dsn = None,
     encoder: Annotated[str | None, typer.Option(help="minilm or trigram, or one of your own.")] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A host name to be addressed by, besides localhost; * allows all.")
-    ] = None,
+    token_file: TokenFile = None,
+    allowed_host: AllowedHosts = None,
     hide_reward: Annotated[bool, typer.Option("--hide-reward", help="Keep rewards out of the agents' _meta.")] = False,
     withhold_history: Annotated[
         bool, typer.Option("--withhold-history", help="Retrieve without the episode's history, to show what it costs.")

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.request import urlopen
 
@@ -45,6 +46,14 @@ ModelName = Annotated[
 PolicyUrl = Annotated[
     str | None,
     typer.Option(envvar="OPENAI_BASE_URL", help="Chat completions endpoint of the model behind the agent."),
+]
+Host = Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", help="A host name to be addressed by, besides localhost; * allows all."),
 ]
 Seed = Annotated[int, typer.Option(help="Fixes every random draw.")]
 
