@@ -11,6 +11,10 @@ from dreamgym.experience.model import ExperienceModel, Prediction, Query
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
 
+CANDIDATES = 8
+"""So many times more transitions are retrieved than shown where the tools are several. Retrieval weighs the state most:
+on a recorded file system a quarter of what it put first was of the called tool."""
+
 
 class DreamEnvironment:
     """Plays one episode of a simulated environment.
@@ -68,9 +72,7 @@ class DreamEnvironment:
         if self._transitions and self._transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
-        demonstrations: tuple[Demonstration, ...] = ()
-        if self._model.demonstrations:
-            demonstrations = await self._buffer.nearest(self._retrieval(task, state, action))
+        demonstrations = await self._demonstrations(task, state, action)
         prediction = await self._model.predict(
             Query(
                 spec=self._spec,
@@ -101,12 +103,28 @@ class DreamEnvironment:
         self._transitions = (*self._transitions, transition)
         return result
 
-    def _retrieval(self, task: Task, state: str, action: ToolCall) -> Retrieval:
+    async def _demonstrations(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
+        """What the model is shown. Where the tools are several, the same call comes first, then the same tool."""
+        shown = self._model.demonstrations
+        if not shown:
+            return ()
+        if self._spec.text_argument is not None:
+            return await self._buffer.nearest(self._retrieval(task, state, action, shown))
+        found = await self._buffer.nearest(self._retrieval(task, state, action, shown * CANDIDATES))
+        wanted = action.canonical()
+
+        def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:
+            recorded = demonstration.transition.action
+            return recorded.canonical() != wanted, recorded.name != action.name
+
+        return tuple(sorted(found, key=of_another_call)[:shown])
+
+    def _retrieval(self, task: Task, state: str, action: ToolCall, k: int) -> Retrieval:
         return Retrieval(
             env=self._spec.name,
             state=state,
             action=action,
-            k=self._model.demonstrations,
+            k=k,
             history=self._transitions if self._knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if self._knows_history and self._spec.deterministic else "",

@@ -15,7 +15,7 @@ from dreamgym.content import with_stand_ins
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.asking import Answer, ask
 from dreamgym.experience.model import Prediction, Query
-from dreamgym.experience.prompt import step_messages, wording
+from dreamgym.experience.prompt import STRUCTURED_ORDER, step_messages, wording
 from dreamgym.experience.reward import judge
 from dreamgym.llm import LLM
 from dreamgym.tools import fault_under, output_schema
@@ -175,9 +175,8 @@ def _schema_with(output: JsonObject, *, is_text_derived: bool) -> JsonObject:
     assert isinstance(properties, dict)
     text: JsonObject = {"type": ["string", "null"]} if is_text_derived else {"type": "string"}
     structured: JsonObject = {"anyOf": [_moved(output, "#/properties/structured/anyOf/0"), {"type": "null"}]}
-    names = ["reasoning", "observation", "structured", "state", "error", "terminated", "success"]
     known = {**properties, "observation": text, "structured": structured}
-    return {**SCHEMA, "properties": {name: known[name] for name in names}, "required": list(names)}
+    return {**SCHEMA, "properties": {name: known[name] for name in STRUCTURED_ORDER}, "required": [*STRUCTURED_ORDER]}
 
 
 def _moved(value: JsonValue, root: str) -> JsonValue:

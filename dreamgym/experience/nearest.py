@@ -29,7 +29,8 @@ class NearestModel:
 
     1. The same action was recorded in the same state: its answer is repeated.
     2. The whole action is a text: one that was never recorded here is refused, in the words of a recorded refusal.
-    3. Else the nearest transition of the same tool answers, with the action's arguments in place of its own.
+    3. Else the nearest transition of the same tool answers, with the action's arguments in place of its own. Where that
+       tool was never recorded there is no answer.
 
     What a tool's output schema forbids is not given, even where it was recorded: the next nearest answers then.
     """
@@ -55,7 +56,9 @@ class NearestModel:
             if refusal is not None:
                 return refusal
         same_tool = [shown for shown in query.demonstrations if shown.transition.action.name == query.action.name]
-        for demonstration in same_tool or query.demonstrations:
+        if not same_tool:
+            raise PredictionError(f"no call of tool {query.action.name!r} is recorded: record one")
+        for demonstration in same_tool:
             if _is_valid(copy := _substitute(query, demonstration), schema):
                 return copy
         raise PredictionError(

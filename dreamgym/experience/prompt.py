@@ -23,9 +23,13 @@ from dreamgym.llm import Message
 from dreamgym.tools import output_schema
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
+STRUCTURED_ORDER = ("reasoning", "error", "observation", "structured", "state", "terminated", "success")
+"""Of the keys of an answer with structured content. Whether the call is refused comes first: it decides which of the
+two that follow is null, and a small model that filled in the wrong one contradicts itself."""
+
 STRUCTURED = (
     '"structured": for a tool with an outputSchema, the JSON object under it, or null if the environment refuses the '
-    "action; other tools have no such key;\n"
+    'action; here "error" stands right after "reasoning". Other tools have no such key;\n'
 )
 
 
@@ -95,18 +99,18 @@ def answer(step: Transition, spec: EnvironmentSpec) -> JsonObject:
     """A recorded step in the form in which a model answers."""
     result = step.result
     unchanged = step.state if result.is_error else result.observation
-    structured: JsonObject = {}
-    if output_schema(spec, step.action.name) is not None:
-        structured = {"structured": result.structured}
-    return {
+    parts: JsonObject = {
         "reasoning": step.reasoning,
-        "observation": None if structured and wording_of([result]) else result.observation,
-        **structured,
+        "observation": result.observation,
         "state": None if step.next_state == unchanged else step.next_state,
         "error": result.is_error,
         "terminated": result.terminated,
         "success": result.terminated and result.reward > 0,
     }
+    if output_schema(spec, step.action.name) is None:
+        return parts
+    parts |= {"observation": None if wording_of([result]) else result.observation, "structured": result.structured}
+    return {name: parts[name] for name in STRUCTURED_ORDER}
 
 
 def as_data(value: JsonValue) -> str:

@@ -169,3 +169,42 @@ async def test_a_model_that_wants_no_demonstrations_costs_no_retrieval_and_its_b
     result = await dream.step(act("look"))
     assert (result.content, result.structured, result.state) == ([block], {"seen": 1}, "dark")
     assert dream.transitions[-1].result == result
+
+
+async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the_same_tool() -> None:
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "list")]
+    spec = EnvironmentSpec(name="files", tools_list={"tools": tools})
+    state = "a state that many a recorded step begins in, word for word but for its last one: "
+    others = [step_of("list", "/", state + str(number), f"listing {number}") for number in range(8)]
+    wanted = [step_of("read", "b.txt", "elsewhere", "text of b"), step_of("read", "a.txt", "nowhere", "text of a")]
+    buffer = MemoryBuffer(TrigramEncoder())
+    task = Task(id="t", env="files", instruction="", initial_state=state + "x")
+    await buffer.add(
+        [
+            Trajectory(id=str(n), task=task, transitions=(seen,), source=Source.REAL, stop_reason=StopReason.CLOSED)
+            for n, seen in enumerate([*others, *wanted])
+        ]
+    )
+    asked: list[Query] = []
+
+    class Listening(NearestModel):
+        demonstrations = 3
+
+        async def predict(self, query: Query) -> Prediction:
+            asked.append(query)
+            return await super().predict(query)
+
+    dream = DreamEnvironment(spec, Listening(), buffer)
+    await dream.reset(task, seed=0)
+    result = await dream.step(ToolCall(name="read", arguments={"path": "a.txt"}))
+    shown = [demonstration.transition.action for demonstration in asked[0].demonstrations]
+    assert result.observation == "text of a"
+    assert shown[:2] == [wanted[1].action, wanted[0].action]
+    assert len(shown) == 3
+
+
+def step_of(tool: str, path: str, state: str, said: str) -> Transition:
+    """A recorded call of one of two tools."""
+    action = ToolCall(name=tool, arguments={"path": path})
+    result = StepResult(observation=said)
+    return Transition(state=state, action=action, result=result, next_state=said, provenance=Provenance(tier=Tier.REAL))
