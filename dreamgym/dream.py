@@ -9,6 +9,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished
 from dreamgym.experience.model import ExperienceModel, Prediction, Query
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.tools import is_forbidden
 from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
 
 CANDIDATES = 8
@@ -104,13 +105,25 @@ class DreamEnvironment:
         return result
 
     async def _demonstrations(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
-        """What the model is shown. Where the tools are several, the same call comes first, then the same tool."""
+        """What the model is shown. Where the tools are several, the same call comes first, then the same tool.
+
+        A recorded call that its tool's schema forbids is not shown for one that it allows: it was refused for its form.
+        """
         shown = self._model.demonstrations
         if not shown:
             return ()
         if self._spec.text_argument is not None:
             return await self._buffer.nearest(self._retrieval(task, state, action, shown))
         found = await self._buffer.nearest(self._retrieval(task, state, action, shown * CANDIDATES))
+        if not is_forbidden(self._spec, action):
+            found = tuple(
+                demonstration
+                for demonstration in found
+                if not (
+                    demonstration.transition.result.is_error
+                    and is_forbidden(self._spec, demonstration.transition.action)
+                )
+            )
         wanted = action.canonical()
 
         def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:

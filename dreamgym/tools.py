@@ -78,6 +78,15 @@ class Tools:
         return fault and f"the answer of {tool!r} is off its output schema: {fault}"
 
 
+def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:
+    """The tool does not exist or its schema forbids the arguments: the real system never tried this call."""
+    for definition in spec.tools:
+        if definition["name"] == action.name:
+            schema = definition.get("inputSchema")
+            return isinstance(schema, dict) and fault_under(schema, action.arguments) is not None
+    return True
+
+
 def output_schema(spec: EnvironmentSpec, tool: str) -> JsonObject | None:
     """The schema of a tool's structured content, where it has one."""
     for definition in spec.tools:

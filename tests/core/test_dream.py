@@ -203,6 +203,43 @@ async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the
     assert len(shown) == 3
 
 
+async def test_a_refusal_of_forbidden_arguments_says_nothing_about_allowed_ones() -> None:
+    by_number = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"name": "square", "inputSchema": by_number}, {"name": "other", "inputSchema": {"type": "object"}}]
+    spec = EnvironmentSpec(name="sums", tools_list={"tools": tools})
+    task = Task(id="t", env="sums", instruction="", initial_state="start")
+    refused = ToolCall(name="square", arguments={"n": "two"})
+    recorded = [
+        Transition(
+            state="start",
+            action=refused,
+            result=StepResult(observation="two is no number", is_error=True),
+            next_state="start",
+            provenance=Provenance(tier=Tier.REAL),
+        ),
+        Transition(
+            state="elsewhere",
+            action=ToolCall(name="square", arguments={"n": 12}),
+            result=StepResult(observation="12 squared"),
+            next_state="12 squared",
+            provenance=Provenance(tier=Tier.REAL),
+        ),
+    ]
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add(
+        [
+            Trajectory(id=str(n), task=task, transitions=(seen,), source=Source.REAL, stop_reason=StopReason.CLOSED)
+            for n, seen in enumerate(recorded)
+        ]
+    )
+    dream = DreamEnvironment(spec, NearestModel(), buffer)
+    await dream.reset(task, seed=0)
+    allowed = await dream.step(ToolCall(name="square", arguments={"n": 13}))
+    assert (allowed.observation, allowed.is_error) == ("13 squared", False)
+    await dream.reset(task, seed=0)
+    assert (await dream.step(refused)).observation == "two is no number"
+
+
 def step_of(tool: str, path: str, state: str, said: str) -> Transition:
     """A recorded call of one of two tools."""
     action = ToolCall(name=tool, arguments={"path": path})
