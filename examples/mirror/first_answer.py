@@ -73,7 +73,8 @@ def main() -> None:
     node()
     with tempfile.TemporaryDirectory() as home:
         binaries, folder = Path(home) / "venv" / "bin", Path(home) / "crm"
-        environment = {**os.environ, "XDG_DATA_HOME": f"{home}/data", "HOME": home}
+        Path(home).chmod(0o755)  # as root, PostgreSQL runs as a user of its own
+        environment = {**os.environ, "DREAMGYM_HOME": f"{home}/dreamgym", "HOME": home}
         environment.pop("DREAMGYM_DSN", None)
         start = last = time.monotonic()
         venv.create(Path(home) / "venv", with_pip=True)
