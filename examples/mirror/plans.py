@@ -2,6 +2,7 @@
 
 A plan fixes the calls. The final answer is read out of what the tools said, so it shows whether they said the right
 thing: `finds` is a pattern, and its group is the answer; the task is accomplished where that is `right`.
+Longer than our other files, because thirty plans are data.
 """
 
 from __future__ import annotations
