@@ -7,7 +7,6 @@ so that whoever rewrites them is found out.
 import json
 import os
 import sys
-import time
 
 TOOLS = [
     {
@@ -59,9 +58,6 @@ def call(number, name, arguments, meta):
     if name == "mutter":
         print(arguments["text"], file=sys.stderr, flush=True)
         return result("muttered")
-    if name == "wait":
-        time.sleep(arguments["s"])
-        return result("waited")
     raise KeyError(name)
 
 
