@@ -59,7 +59,7 @@ class DreamEnvironment:
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the task in its recorded initial state."""
         self._task, self._seed, self._transitions = task, seed or 0, ()
-        return StepResult(observation=task.initial_state or "")
+        return self._spec.first(task)
 
     def resume(self, task: Task, *, seed: int, transitions: Sequence[Transition]) -> None:
         """Continue an episode that another process began."""

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError, field_validator
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.mirror import Mirror
 from dreamgym.redaction import RedactionRules
+from dreamgym.state import StateSchema, parsed
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 
 Row = TypeVar("Row", bound=Frozen)
@@ -71,6 +72,8 @@ class EnvironmentSpec(Frozen):
     max_steps: int = Field(default=50, ge=1)
     deterministic: bool = False
     """The same task always is the same world, so that recordings of one task complete each other."""
+    state: StateSchema | None = None
+    """What an explicit state may look like; None: states are texts."""
     tasks: tuple[Task, ...] = ()
     adapter: str | None = None
     """Name of the real environment in the entry-point group `dreamgym.environments`."""
@@ -121,6 +124,13 @@ class EnvironmentSpec(Frozen):
         ((argument, definition),) = properties.items()
         is_string = isinstance(definition, dict) and definition.get("type") == "string"
         return (str(self.tools[0]["name"]), argument) if is_string else None
+
+    def first(self, task: Task) -> StepResult:
+        """What an episode of the task begins with: its start as a text, or unseen where states are explicit."""
+        start = task.initial_state or ""
+        if self.state is None or parsed(start) is None:
+            return StepResult(observation=start)
+        return StepResult(observation="", info={"state": start})
 
     def task(self, task_id: str) -> Task:
         """One of the tasks by id. Raises UnknownName."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from dreamgym.types import Frozen, JsonObject
 
@@ -27,6 +27,9 @@ class Completion(Frozen):
     finish_reason: Literal["stop", "length"] = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    probabilities: dict[str, float] = Field(default_factory=dict)
+    """What the model itself gave to its answer, where the backend can tell: the probability of `true` for each truth
+    value of the schema by its name, and under `tokens` the geometric mean over the tokens it chose."""
 
 
 class LLM(Protocol):

@@ -46,7 +46,11 @@ class Tier(StrEnum):
     REAL = "real"
     """The real environment gave it."""
     RECORDED = "recorded"
-    """This very state and action was seen in reality."""
+    """This very state and action was seen in reality, and the environment is declared deterministic."""
+    CHECK = "check"
+    """A check refused the action in recorded words; no model was asked."""
+    CACHE = "cache"
+    """A model predicted it before, asked the very same with the same seed."""
     MODEL = "model"
     """A model predicted it."""
 
@@ -59,6 +63,8 @@ class StopReason(StrEnum):
     MAX_STEPS = "max_steps"
     FINISHED = "finished"
     """The agent gave a final answer."""
+    OUT_OF_SUPPORT = "out_of_support"
+    """The simulator was too unsure to go on; what it would have answered is not known."""
     CLOSED = "closed"
     """Deleted, or expired without a final answer."""
     ERROR = "error"
@@ -149,6 +155,17 @@ class Provenance(Frozen):
     retrieved: tuple[str, ...] = ()
     """Ids of the transitions that the model was shown."""
     seed: int | None = None
+    exact: bool = False
+    """The answer is that of a recorded transition with this very state and action."""
+    confidence: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Calibrated probability that the answer is right; None where nobody has calibrated the model."""
+    judged: bool | None = None
+    """What a judge said of a claimed success; None where none was asked."""
+    checked: bool | None = None
+    """What the task's own check says of the state that a claimed success led to; None where it has none."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    """Of all questions that this answer took."""
 
 
 class Transition(Frozen):

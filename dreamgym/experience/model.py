@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
+
+from pydantic import Field
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.types import Frozen, JsonObject, Provenance, Task, ToolCall, Transition
+
+
+class Part(StrEnum):
+    """A part of the method that can be left out, to show what it is worth."""
+
+    HISTORY = "history"
+    """The episode's steps so far, for the model and for retrieval."""
+    RETRIEVAL = "retrieval"
+    """Recorded transitions in the model's view."""
+    REASONING = "reasoning"
+    """Thinking before the answer."""
+    STATE = "state"
+    """Typed changes of an explicit state; without it the model writes the next state as a text."""
+    CHECKS = "checks"
+    """Checks before and after the model, and the judge of a claimed success."""
+    RECORDED = "recorded"
+    """The tier of the same name."""
+    CACHE = "cache"
+    """The tier of the same name."""
 
 
 class Prediction(Frozen):
@@ -20,11 +42,14 @@ class Prediction(Frozen):
     content: tuple[JsonObject, ...] | None = None
     """The MCP content blocks, where they are more than the observation as one text."""
     next_state: str
+    """After the step; where the environment has an explicit state, the text of that."""
     success: bool = False
     """The task is accomplished by this very action; only together with `terminated`."""
     terminated: bool = False
     is_error: bool = False
     """The environment refused the action."""
+    probabilities: dict[str, float] = Field(default_factory=dict)
+    """As in Completion."""
     provenance: Provenance
 
 
@@ -40,6 +65,7 @@ class Query(Frozen):
     demonstrations: tuple[Demonstration, ...]
     """Retrieved transitions, best first."""
     seed: int = 0
+    without: frozenset[Part] = frozenset()
 
 
 class ExperienceModel(Protocol):

@@ -49,7 +49,7 @@ async def test_an_answer_becomes_a_prediction_with_its_provenance() -> None:
     prediction = await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("move east"), seen))
     assert (prediction.observation, prediction.next_state) == (HALL, HALL)
     assert prediction.reasoning == "There is an exit."
-    assert prediction.provenance.model_dump() == {
+    assert prediction.provenance.model_dump(exclude_defaults=True) == {
         "tier": Tier.MODEL,
         "model": "scripted",
         "retrieved": ("d0",),

@@ -13,7 +13,7 @@ from typing import Any
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.rollout import user_message
-from dreamgym.types import StepResult, Trajectory
+from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
@@ -35,8 +35,7 @@ def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str
 
 def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> dict[str, list[int]]:
     """One episode as `input_ids` and `labels`; labels are -100 wherever the environment speaks."""
-    first = StepResult(observation=trajectory.task.initial_state or "")
-    input_ids = codec.start(user_message(trajectory.task, first))
+    input_ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
     labels = [-100] * len(input_ids)
     for step, transition in enumerate(trajectory.transitions):
         said = codec.answer(action_text(spec, trajectory, step))
