@@ -120,7 +120,7 @@ def _refusal(query: Query) -> Prediction | None:
 def _substitute(query: Query, nearest: Demonstration) -> Prediction:
     step = completed(nearest.transition, query.spec)
     result = step.result
-    substitution = _Substitution(step.action, query.action)
+    substitution = Substitution(step.action, query.action)
     structured = None if result.structured is None else substitution.within(result.structured)
     observation = substitution(result.observation)
     wording = wording_of([result])
@@ -141,7 +141,7 @@ def _content(result: StepResult) -> tuple[JsonObject, ...] | None:
     return tuple(result.content) if "content" in result.info else None
 
 
-class _Substitution:
+class Substitution:
     """Puts one call's argument values where another's stand as whole words; all at once, longest first."""
 
     def __init__(self, recorded: ToolCall, asked: ToolCall) -> None:
