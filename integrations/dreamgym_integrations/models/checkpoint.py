@@ -112,7 +112,7 @@ class CheckpointModel:
         import torch
 
         model, tokenizer = self._loaded()
-        prompts = [self._prompt(question.messages) for question in batch]
+        prompts = [prompt_ids(tokenizer, question.messages) for question in batch]
         width = max(len(prompt) for prompt in prompts)
         room = getattr(model.config, "max_position_embeddings", None)
         limit = max(question.max_tokens for question in batch)
@@ -152,14 +152,6 @@ class CheckpointModel:
             completion_tokens=len(kept),
         )
 
-    def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        said = [message.model_dump() for message in messages]
-        if self._tokenizer.chat_template is not None:
-            text = self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        text = "\n\n".join(message.content for message in messages)
-        return list(self._tokenizer(f"{text}\n\n")["input_ids"])
-
     def _loaded(self) -> tuple[Any, Any]:
         if self._model is None:
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -167,3 +159,13 @@ class CheckpointModel:
             self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
             self._model = AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True).eval()
         return self._model, self._tokenizer
+
+
+def prompt_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """The tokens of a question, up to where the answer begins; training builds its rows by the same function."""
+    said = [message.model_dump() for message in messages]
+    if tokenizer.chat_template is not None:
+        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    text = "\n\n".join(message.content for message in messages)
+    return list(tokenizer(f"{text}\n\n")["input_ids"])
