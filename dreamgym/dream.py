@@ -1,20 +1,30 @@
-"""DreamEnvironment: an experience model and a replay buffer behind the Environment protocol."""
+"""DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
+
+An answer comes from the first tier that has one: a recording of this very step, a check that refuses it, the model.
+What the model says is believed where it agrees with the state; a success where the task's own check, or a judge, says
+so as well.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import logging
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import EpisodeFinished
-from dreamgym.experience.model import ExperienceModel, Prediction, Query
-from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
-from dreamgym.tools import is_forbidden
-from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Transition
+from dreamgym.errors import EpisodeFinished, PredictionError
+from dreamgym.experience.checks import disagreement, precondition, shown_value
+from dreamgym.experience.confidence import Calibration, check_calibration, features
+from dreamgym.experience.facts import with_facts
+from dreamgym.experience.grounding import Grounding, recorded_answer
+from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.experience.success import accomplished
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.types import JsonObject, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
-CANDIDATES = 8
-"""So many times more transitions are retrieved than shown where the tools are several. Retrieval weighs the state most:
-on a recorded file system a quarter of what it put first was of the called tool."""
+logger = logging.getLogger(__name__)
+
+ENDED = "The session has ended."
+"""What an agent is told where nothing more can be said."""
 
 
 class DreamEnvironment:
@@ -25,7 +35,12 @@ class DreamEnvironment:
         model: predicts each step.
         buffer: grounds each prediction in recorded transitions.
         episode_id: the running episode, which retrieval never returns.
-        knows_history: give the episode's history to retrieval. Off only to show what that costs.
+        without: parts of the method that are left out, to show what they are worth.
+        calibration: gives each prediction of the model its confidence.
+        min_confidence: an episode ends, out of support, where a prediction has less.
+
+    Raises:
+        InvalidInput: the calibration is none of this model and environment.
     """
 
     def __init__(
@@ -35,16 +50,23 @@ class DreamEnvironment:
         buffer: ReplayBuffer,
         *,
         episode_id: str = "",
-        knows_history: bool = True,
+        without: frozenset[Part] = frozenset(),
+        calibration: Calibration | None = None,
+        min_confidence: float = 0.0,
     ) -> None:
+        check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self._spec = spec
         self._model = model
-        self._buffer = buffer
-        self._episode_id = episode_id
-        self._knows_history = knows_history
+        self._grounding = Grounding(spec, model, buffer, episode_id=episode_id, without=without)
+        self._without = without
+        self._calibration = calibration
+        self._min_confidence = min_confidence
         self._task: Task | None = None
         self._seed = 0
         self._transitions: tuple[Transition, ...] = ()
+        self.asked: tuple[Query, Prediction] | None = None
+        """The last step's question and what the model answered, for those who measure it; None where it was not asked
+        or had no answer. All that was found is in the question, not only what the model was shown."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -67,90 +89,94 @@ class DreamEnvironment:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Predict one step and remember it. Raises EpisodeFinished, PredictionError, StoreError."""
+        query = await self._query(action)
+        self.asked = None
+        prediction = recorded_answer(query) or precondition(query)
+        if prediction is None:
+            prediction = await self._predicted(query)
+            self.asked = query, prediction
+            prediction = self._rated(query, prediction)
+            confidence = prediction.provenance.confidence
+            if confidence is not None and confidence < self._min_confidence:
+                return self._remember(query, prediction, _out_of_support(query))
+        prediction = self._rewarded(query, prediction)
+        return self._remember(query, prediction, _result(prediction))
+
+    async def _query(self, action: ToolCall) -> Query:
         task = self._task
         if task is None:
             raise EpisodeFinished("no episode is running: call reset first")
         if self._transitions and self._transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
-        demonstrations = await self._demonstrations(task, state, action)
-        prediction = await self._model.predict(
-            Query(
-                spec=self._spec,
-                task=task,
-                history=self._transitions,
-                state=state,
-                action=action,
-                demonstrations=demonstrations,
-                seed=self._seed,
-            )
-        )
-        succeeded = prediction.success and prediction.terminated
-        result = StepResult(
-            observation=prediction.observation,
-            reward=1.0 if succeeded else 0.0,
-            terminated=prediction.terminated,
-            is_error=prediction.is_error,
-            info=_info(prediction),
-        )
-        transition = Transition(
+        return Query(
+            spec=self._spec,
+            task=task,
+            history=self._transitions,
             state=state,
             action=action,
+            demonstrations=await self._grounding.find(task, self._transitions, state, action, seed=self._seed),
+            seed=self._seed,
+            without=self._without,
+        )
+
+    async def _predicted(self, query: Query) -> Prediction:
+        """What the model says, where it does not contradict the state."""
+        shown = () if Part.RETRIEVAL in self._without else query.demonstrations[: self._model.demonstrations]
+        prediction = await self._model.predict(query.model_copy(update={"demonstrations": shown}))
+        if fault := disagreement(query, prediction):
+            raise PredictionError(f"model {self._model.name!r}: {fault}")
+        schema = self._spec.state
+        if schema is None or Part.STATE in self._without or prediction.is_error:
+            return prediction
+        value = shown_value(prediction.structured, prediction.observation)
+        return prediction.model_copy(update={"next_state": with_facts(prediction.next_state, value, schema)})
+
+    def _rated(self, query: Query, prediction: Prediction) -> Prediction:
+        if self._calibration is None or prediction.provenance.tier not in {Tier.MODEL, Tier.CACHE}:
+            return prediction
+        return _noted(prediction, confidence=self._calibration.confidence(features(query, prediction)))
+
+    def _rewarded(self, query: Query, prediction: Prediction) -> Prediction:
+        """The end of an episode is worth what the task's own check says of the state, where it has one.
+
+        What was recorded in reality stays as it was; there, and against a judge, the check is only noted.
+        """
+        if not prediction.terminated or Part.CHECKS in self._without:
+            return prediction
+        checked = accomplished(query.task, prediction.next_state)
+        if checked is None:
+            return prediction
+        judged = prediction.provenance.judged
+        if judged not in {None, checked}:
+            logger.warning("task %r: the judge says %s, the check of the state %s", query.task.id, judged, checked)
+        prediction = _noted(prediction, checked=checked)
+        if prediction.provenance.tier is Tier.RECORDED:
+            return prediction
+        return prediction.model_copy(update={"success": checked})
+
+    def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
+        transition = Transition(
+            state=query.state,
+            action=query.action,
             result=result,
-            next_state=prediction.next_state,
+            next_state=result.state,
             reasoning=prediction.reasoning,
             provenance=prediction.provenance,
         )
         self._transitions = (*self._transitions, transition)
         return result
 
-    async def _demonstrations(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
-        """What the model is shown. Where the tools are several, the same call comes first, then the same tool.
-
-        A recorded call that its tool's schema forbids is not shown for one that it allows: it was refused for its form.
-        """
-        shown = self._model.demonstrations
-        if not shown:
-            return ()
-        if self._spec.text_argument is not None:
-            return await self._buffer.nearest(self._retrieval(task, state, action, shown))
-        found = await self._buffer.nearest(self._retrieval(task, state, action, shown * CANDIDATES))
-        if not is_forbidden(self._spec, action):
-            found = tuple(
-                demonstration
-                for demonstration in found
-                if not (
-                    demonstration.transition.result.is_error
-                    and is_forbidden(self._spec, demonstration.transition.action)
-                )
-            )
-        wanted = action.canonical()
-
-        def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:
-            recorded = demonstration.transition.action
-            return recorded.canonical() != wanted, recorded.name != action.name
-
-        return tuple(sorted(found, key=of_another_call)[:shown])
-
-    def _retrieval(self, task: Task, state: str, action: ToolCall, k: int) -> Retrieval:
-        return Retrieval(
-            env=self._spec.name,
-            state=state,
-            action=action,
-            k=k,
-            history=self._transitions if self._knows_history else None,
-            initial_state=task.initial_state or "",
-            world=task.world if self._knows_history and self._spec.deterministic else "",
-            exclude=self._episode_id,
-            sources=GROUNDED | {Source.SYNTHETIC} if self._model.learns_from_dreams else GROUNDED,
-            seed=self._seed if self._knows_history else _step_seed(self._seed, len(self._transitions)),
-        )
-
     async def close(self) -> None:
         """Nothing to release: model and buffer belong to whoever made them."""
 
 
-def _info(prediction: Prediction) -> JsonObject:
+def _noted(prediction: Prediction, **what: object) -> Prediction:
+    provenance = prediction.provenance.model_copy(update=what)
+    return prediction.model_copy(update={"provenance": provenance})
+
+
+def _result(prediction: Prediction) -> StepResult:
     info: JsonObject = {}
     if prediction.next_state != prediction.observation:
         info["state"] = prediction.next_state
@@ -158,8 +184,16 @@ def _info(prediction: Prediction) -> JsonObject:
         info["content"] = list(prediction.content)
     if prediction.structured is not None:
         info["structured"] = prediction.structured
-    return info
+    return StepResult(
+        observation=prediction.observation,
+        reward=1.0 if prediction.success and prediction.terminated else 0.0,
+        terminated=prediction.terminated,
+        is_error=prediction.is_error,
+        info=info,
+    )
 
 
-def _step_seed(seed: int, step: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")
+def _out_of_support(query: Query) -> StepResult:
+    """The end of an episode that nobody can tell the rest of: nothing happened, and nothing is made up."""
+    info: JsonObject = {"state": query.state, "stop": StopReason.OUT_OF_SUPPORT.value}
+    return StepResult(observation=ENDED, truncated=True, is_error=True, info=info)

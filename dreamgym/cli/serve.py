@@ -17,6 +17,7 @@ from dreamgym.cli.wiring import AllowedHosts, Dsn, Host, ModelName, TokenFile
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
+from dreamgym.experience.model import Part
 from dreamgym.replay.buffer import ReplayBuffer
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ async def _dreams(
     for spec in specs:
         if (await buffer.counts(spec.name)).transitions == 0:
             typer.echo(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym seed mends that", err=True)
-    return [DreamWorlds(spec, experience, buffer, knows_history=not withhold_history) for spec in specs]
+    without = frozenset({Part.HISTORY}) if withhold_history else frozenset()
+    return [DreamWorlds(spec, experience, buffer, without=without) for spec in specs]
 
 
 def main() -> None:

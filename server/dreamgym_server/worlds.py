@@ -12,7 +12,8 @@ from typing import Protocol
 from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.experience.model import ExperienceModel, Judge
+from dreamgym.experience.confidence import Calibration, check_calibration
+from dreamgym.experience.model import ExperienceModel, Judge, Part
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
@@ -65,23 +66,39 @@ class Worlds(Protocol):
 
 
 class DreamWorlds:
-    """Simulated worlds of one environment; `knows_history=False` is the ablation of DreamEnvironment."""
+    """Simulated worlds of one environment; the other arguments are those of DreamEnvironment."""
 
     source = Source.SYNTHETIC
 
     def __init__(
-        self, spec: EnvironmentSpec, model: ExperienceModel, buffer: ReplayBuffer, *, knows_history: bool = True
+        self,
+        spec: EnvironmentSpec,
+        model: ExperienceModel,
+        buffer: ReplayBuffer,
+        *,
+        without: frozenset[Part] = frozenset(),
+        calibration: Calibration | None = None,
+        min_confidence: float = 0.0,
     ) -> None:
+        check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self.spec = spec
         self.admission = Admission(spec)
         self._model = model
         self._buffer = buffer
-        self._knows_history = knows_history
+        self._without = without
+        self._calibration = calibration
+        self._min_confidence = min_confidence
 
     def create(self, episode_id: str) -> DreamEnvironment:
         """A new dream."""
         return DreamEnvironment(
-            self.spec, self._model, self._buffer, episode_id=episode_id, knows_history=self._knows_history
+            self.spec,
+            self._model,
+            self._buffer,
+            episode_id=episode_id,
+            without=self._without,
+            calibration=self._calibration,
+            min_confidence=self._min_confidence,
         )
 
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:

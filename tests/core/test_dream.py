@@ -17,7 +17,7 @@ from dreamgym import (
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EpisodeFinished
-from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
@@ -85,7 +85,7 @@ async def test_an_episode_stays_in_the_world_it_began_in(buffer: MemoryBuffer) -
 
 
 async def test_without_its_history_the_dream_changes_worlds_under_the_agent(buffer: MemoryBuffer) -> None:
-    dream = DreamEnvironment(SPEC, NearestModel(), buffer, knows_history=False)
+    dream = DreamEnvironment(SPEC, NearestModel(), buffer, without=frozenset({Part.HISTORY}))
     seen = [await walk(dream, UNRECORDED, seed) for seed in range(10)]
     assert any(len({walked[0], walked[2], walked[4]}) > 1 for walked in seen)
 

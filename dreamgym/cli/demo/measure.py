@@ -14,6 +14,7 @@ from dreamgym.cli.wiring import opened_store
 from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment
 from dreamgym.evaluation import Evaluation, Rate, evaluate, paired_difference, wilson
+from dreamgym.experience.model import Part
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.training import read_record
@@ -59,7 +60,8 @@ def _policies(demo: Demo) -> list[tuple[str, Path, Arm | None]]:
 
 def _dreams(demo: Demo, buffer: ReplayBuffer, *, knows_history: bool) -> Callable[[], Environment]:
     spec, model = demo.real.spec, NearestModel()
-    return lambda: DreamEnvironment(spec, model, buffer, knows_history=knows_history)
+    without = frozenset() if knows_history else frozenset({Part.HISTORY})
+    return lambda: DreamEnvironment(spec, model, buffer, without=without)
 
 
 async def _random(demo: Demo, make: Callable[[], Environment], tasks: Sequence[Task]) -> Rate:

@@ -1,0 +1,201 @@
+"""Checks around the model that only an explicit state makes possible: before it is asked, and of what it answers.
+
+What must hold is learned from recordings of the called tool, which a query brings as its demonstrations; dreamed ones
+teach nothing. More recordings can only loosen a check, so what holds under few of them need not be asked again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from pydantic import JsonValue
+
+from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.experience.nearest import BYTES, Substitution
+from dreamgym.replay.buffer import GROUNDED, Demonstration
+from dreamgym.state import StateSchema, changed_fields, entities, parsed
+from dreamgym.types import JsonObject, Provenance, Tier, Transition
+
+Place = tuple[str, ...]
+"""Where an argument stands, without positions in lists."""
+
+
+def precondition(query: Query) -> Prediction | None:
+    """The recorded refusal of a call that names what does not exist; None where the recordings show no such refusal.
+
+    An argument names entities of a collection where it did in every recorded call of the tool that was not refused.
+    Only a complete collection says that something does not exist.
+    """
+    schema, state = _explicit(query)
+    if schema is None or state is None:
+        return None
+    recorded = _recordings(query)
+    for place, value in _texts(query.action.arguments):
+        for name, collection in schema.collections.items():
+            if not collection.complete or value in _ids(state, name):
+                continue
+            if _always_names(recorded, place, name) and (refusal := _refusal(recorded, place, name)):
+                return _substituted(query, refusal)
+    return None
+
+
+def disagreement(query: Query, prediction: Prediction) -> str | None:
+    """Where the answer and the state after it contradict each other, in one clause; None where they do not.
+
+    Fields in which this tool's own recordings differ from the state after them are not compared.
+    """
+    schema, before = _explicit(query)
+    after = parsed(prediction.next_state)
+    if schema is None or before is None or after is None:
+        return None
+    recorded = _recordings(query)
+    if prediction.is_error:
+        if after == before or any(one.transition.next_state != one.transition.state for one in _refused(recorded)):
+            return None
+        return f"the action is refused, and yet {', '.join(sorted(changed_fields(before, after)))} changed"
+    excused = {
+        (name, field)
+        for one in recorded
+        if not one.transition.result.is_error
+        for name, field, _ in _faults_of_recording(one.transition, schema)
+    }
+    shown = shown_value(prediction.structured, prediction.observation)
+    faults = _faults(shown, before, after, schema)
+    return next((fault for name, field, fault in faults if (name, field) not in excused), None)
+
+
+def shown_value(structured: JsonObject | None, observation: str) -> JsonValue:
+    """What an answer shows, as JSON: its structured content, or its text where that is an object or a list."""
+    if structured is not None:
+        return structured
+    if not observation.startswith(("{", "[")):
+        return None
+    try:
+        value: JsonValue = json.loads(observation)
+    except ValueError:
+        return None
+    return value
+
+
+def _explicit(query: Query) -> tuple[StateSchema | None, JsonObject | None]:
+    """The schema and the state before, where both are there and checks are wanted."""
+    if query.without & {Part.CHECKS, Part.STATE}:
+        return None, None
+    return query.spec.state, parsed(query.state)
+
+
+def _recordings(query: Query) -> list[Demonstration]:
+    """What was really seen of the called tool."""
+    return [
+        shown
+        for shown in query.demonstrations
+        if shown.source in GROUNDED and shown.transition.action.name == query.action.name
+    ]
+
+
+def _refused(recorded: Sequence[Demonstration]) -> Iterator[Demonstration]:
+    return (one for one in recorded if one.transition.result.is_error)
+
+
+def _always_names(recorded: Sequence[Demonstration], place: Place, name: str) -> bool:
+    named = [
+        value in _ids(state, name)
+        for one in recorded
+        if not one.transition.result.is_error and (state := parsed(one.transition.state)) is not None
+        for where, value in _texts(one.transition.action.arguments)
+        if where == place
+    ]
+    return bool(named) and all(named)
+
+
+def _refusal(recorded: Sequence[Demonstration], place: Place, name: str) -> Demonstration | None:
+    """The first recorded refusal of a call that named nothing here, and changed and ended nothing."""
+    for one in _refused(recorded):
+        step, state = one.transition, parsed(one.transition.state)
+        if state is None or step.next_state != step.state or step.result.done:
+            continue
+        if any(where == place and value not in _ids(state, name) for where, value in _texts(step.action.arguments)):
+            return one
+    return None
+
+
+def _substituted(query: Query, refusal: Demonstration) -> Prediction:
+    step = refusal.transition
+    substitution = Substitution(step.action, query.action)
+    content = step.result.content if "content" in step.result.info else None
+    return Prediction(
+        observation=substitution(step.result.observation),
+        structured=None if step.result.structured is None else substitution.within(step.result.structured),
+        content=None if content is None else tuple(substitution.within(block, BYTES) for block in content),
+        next_state=query.state,
+        is_error=True,
+        provenance=Provenance(tier=Tier.CHECK, retrieved=(refusal.id,), seed=query.seed),
+    )
+
+
+def _faults_of_recording(step: Transition, schema: StateSchema) -> Iterator[tuple[str, str, str]]:
+    before, after = parsed(step.state), parsed(step.next_state)
+    if before is None or after is None:
+        return iter(())
+    return _faults(shown_value(step.result.structured, step.result.observation), before, after, schema)
+
+
+def _faults(
+    shown: JsonValue, before: JsonObject, after: JsonObject, schema: StateSchema
+) -> Iterator[tuple[str, str, str]]:
+    """(collection, field, what is wrong); the field is empty for an entity that does not exist.
+
+    An entity that the step removed is shown as it was.
+    """
+    for name, identity, entity in entities(shown, schema):
+        known = _entities(after, name).get(identity) or _entities(before, name).get(identity)
+        if not isinstance(known, dict):
+            if schema.collections[name].complete:
+                yield name, "", f"the answer shows {identity!r} of {name!r}, which the state does not have"
+            continue
+        for field, value in entity.items():
+            if field in known and not _equal(known[field], value):
+                yield (
+                    name,
+                    field,
+                    f"the answer shows {field!r} of {identity!r} in {name!r} as {_short(value)}, the state after it "
+                    f"as {_short(known[field])}",
+                )
+
+
+def _entities(state: JsonObject, name: str) -> JsonObject:
+    part = state.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _ids(state: JsonObject, name: str) -> frozenset[str]:
+    return frozenset(_entities(state, name))
+
+
+def _texts(value: JsonValue, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every text in some arguments, and its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*place, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, (*place, "[]"))
+
+
+def _equal(one: JsonValue, other: JsonValue) -> bool:
+    """Equal as values: 1.0 is 1, and True is not."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(part, other[key]) for key, part in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return one == other
+
+
+def _short(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,31 @@
+"""What answers teach about a state that is known in part: shown once, known from then on."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from dreamgym.state import StateSchema, as_text, entities, parsed
+from dreamgym.types import JsonObject
+
+
+def with_facts(state: str, shown: JsonValue, schema: StateSchema) -> str:
+    """The state with the fields of incomplete collections that an answer shows and that were not known.
+
+    What is known stays, and what the schema does not allow is no fact.
+    """
+    world = parsed(state)
+    if world is None or shown is None:
+        return state
+    for name, identity, entity in entities(shown, schema):
+        if not schema.collections[name].complete:
+            world = _with_entity(world, name, identity, entity, schema)
+    return as_text(world)
+
+
+def _with_entity(world: JsonObject, name: str, identity: str, entity: JsonObject, schema: StateSchema) -> JsonObject:
+    known = world.get(name, {})
+    if not isinstance(known, dict):
+        return world
+    old = known.get(identity, {})
+    wider = {**world, name: {**known, identity: {**entity, **(old if isinstance(old, dict) else {})}}}
+    return world if schema.fault_of(wider) else wider

@@ -1,0 +1,110 @@
+"""Which recorded transitions ground one step of a dream, and whether one of them is the answer already."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.experience.nearest import _is_valid, _repeat
+from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.tools import is_forbidden, output_schema
+from dreamgym.types import Source, Task, ToolCall, Transition
+
+CANDIDATES = 8
+"""So many times more transitions are retrieved than shown where the tools are several. Retrieval weighs the state most:
+on a recorded file system a quarter of what it put first was of the called tool."""
+
+
+class Grounding:
+    """Finds what was recorded near a step.
+
+    Args:
+        spec: what is simulated.
+        model: who is shown the first of what is found; one that wants nothing costs no search.
+        buffer: where it is found.
+        episode_id: the running episode, of which nothing is returned.
+        without: HISTORY is withheld where it is in here.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        model: ExperienceModel,
+        buffer: ReplayBuffer,
+        *,
+        episode_id: str,
+        without: frozenset[Part],
+    ) -> None:
+        self._spec = spec
+        self._shown = model.demonstrations
+        self._sources = GROUNDED | {Source.SYNTHETIC} if model.learns_from_dreams else GROUNDED
+        self._buffer = buffer
+        self._episode_id = episode_id
+        self._knows_history = Part.HISTORY not in without
+
+    async def find(
+        self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, *, seed: int
+    ) -> tuple[Demonstration, ...]:
+        """Best first. Where the tools are several, the same call comes first, then the same tool.
+
+        A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
+        form.
+        """
+        if not self._shown:
+            return ()
+        retrieval = self._retrieval(task, history, state, action, seed)
+        if self._spec.text_argument is not None:
+            return await self._buffer.nearest(retrieval)
+        found = await self._buffer.nearest(retrieval.model_copy(update={"k": self._shown * CANDIDATES}))
+        if not is_forbidden(self._spec, action):
+            found = tuple(shown for shown in found if not self._was_malformed(shown.transition))
+        return _same_call_first(found, action)
+
+    def _was_malformed(self, step: Transition) -> bool:
+        return step.result.is_error and is_forbidden(self._spec, step.action)
+
+    def _retrieval(
+        self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, seed: int
+    ) -> Retrieval:
+        return Retrieval(
+            env=self._spec.name,
+            state=state,
+            action=action,
+            k=self._shown,
+            history=history if self._knows_history else None,
+            initial_state=task.initial_state or "",
+            world=task.world if self._knows_history and self._spec.deterministic else "",
+            exclude=self._episode_id,
+            sources=self._sources,
+            seed=seed if self._knows_history else _step_seed(seed, len(history)),
+        )
+
+
+def recorded_answer(query: Query) -> Prediction | None:
+    """The answer that reality gave to this very state and action, where the environment is declared deterministic.
+
+    Where recordings of one world contradict each other there is none: something that no state shows decides there.
+    """
+    if not query.spec.deterministic or Part.RECORDED in query.without:
+        return None
+    exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
+    if not exact or any(other.world == exact[0].world for other in exact[1:]):
+        return None
+    copy = _repeat(query, exact[0])
+    return copy if _is_valid(copy, output_schema(query.spec, query.action.name)) else None
+
+
+def _same_call_first(found: Sequence[Demonstration], action: ToolCall) -> tuple[Demonstration, ...]:
+    wanted = action.canonical()
+
+    def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:
+        recorded = demonstration.transition.action
+        return recorded.canonical() != wanted, recorded.name != action.name
+
+    return tuple(sorted(found, key=of_another_call))
+
+
+def _step_seed(seed: int, step: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")
