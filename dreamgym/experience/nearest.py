@@ -15,10 +15,11 @@ from pydantic import JsonValue
 
 from dreamgym.errors import PredictionError
 from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.recorded import content_of, is_valid, repeat
 from dreamgym.experience.structured import completed, wording_of
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.tools import fault_under, output_schema
-from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
+from dreamgym.tools import output_schema
+from dreamgym.types import JsonObject, Provenance, Tier, ToolCall
 
 BYTES = frozenset({"data", "blob"})
 """Where content blocks hold what is no text."""
@@ -49,7 +50,7 @@ class NearestModel:
             )
         schema = output_schema(query.spec, query.action.name)
         for demonstration in query.demonstrations:
-            if demonstration.exact and _is_valid(copy := _repeat(query, demonstration), schema):
+            if demonstration.exact and is_valid(copy := repeat(query, demonstration, model=self.name), schema):
                 return copy
         if query.spec.text_argument is not None:
             refusal = _refusal(query)
@@ -59,7 +60,7 @@ class NearestModel:
         if not same_tool:
             raise PredictionError(f"no call of tool {query.action.name!r} is recorded: record one")
         for demonstration in same_tool:
-            if _is_valid(copy := _substitute(query, demonstration), schema):
+            if is_valid(copy := _substitute(query, demonstration), schema):
                 return copy
         raise PredictionError(
             f"no recorded answer of tool {query.action.name!r} fits its output schema: "
@@ -68,32 +69,6 @@ class NearestModel:
 
     async def close(self) -> None:
         """Nothing to release."""
-
-
-def _is_valid(copy: Prediction, schema: JsonObject | None) -> bool:
-    if schema is None or copy.is_error:
-        return True
-    return copy.structured is not None and fault_under(schema, copy.structured) is None
-
-
-def _repeat(query: Query, demonstration: Demonstration) -> Prediction:
-    result = completed(demonstration.transition, query.spec).result
-    is_invented = _is_invented(query.history)
-    return Prediction(
-        observation=result.observation,
-        structured=result.structured,
-        content=_content(result),
-        next_state=demonstration.transition.next_state,
-        success=result.terminated and result.reward > 0 and not is_invented,
-        terminated=result.terminated and not is_invented,
-        is_error=result.is_error,
-        provenance=_provenance(query, demonstration, Tier.RECORDED),
-    )
-
-
-def _is_invented(history: Sequence[Transition]) -> bool:
-    """A substituted answer changed the state: an agent's own words may have made it look like a recorded one."""
-    return any(step.provenance.tier is Tier.MODEL and step.next_state != step.state for step in history)
 
 
 def _refusal(query: Query) -> Prediction | None:
@@ -113,7 +88,7 @@ def _refusal(query: Query) -> Prediction | None:
         observation=observation.replace(seen, query.state) if seen else observation,
         next_state=query.state,
         is_error=True,
-        provenance=_provenance(query, chosen, Tier.MODEL),
+        provenance=_provenance(query, chosen),
     )
 
 
@@ -126,19 +101,15 @@ def _substitute(query: Query, nearest: Demonstration) -> Prediction:
     wording = wording_of([result])
     if wording is not None and structured is not None:  # a new value may need escapes that text does not get
         observation = wording.text(structured)
-    content = _content(result)
+    content = content_of(result)
     return Prediction(
         observation=observation,
         structured=structured,
         content=None if content is None else tuple(substitution.within(block, BYTES) for block in content),
         next_state=observation if step.next_state == result.observation else substitution(step.next_state),
         is_error=result.is_error,
-        provenance=_provenance(query, nearest, Tier.MODEL),
+        provenance=_provenance(query, nearest),
     )
-
-
-def _content(result: StepResult) -> tuple[JsonObject, ...] | None:
-    return tuple(result.content) if "content" in result.info else None
 
 
 class Substitution:
@@ -156,6 +127,7 @@ class Substitution:
         self._pattern = re.compile(rf"(?<!\w)(?<!\d\.)(?:{whole})(?!\w)(?!\.\d)") if values else None
 
     def __call__(self, text: str) -> str:
+        """The text with the asked values in the place of the recorded ones."""
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda match: self._replacements[match[0]], text)
@@ -197,5 +169,5 @@ def _leaves(value: JsonValue, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
         yield from _leaves(item, (*path, key))
 
 
-def _provenance(query: Query, used: Demonstration, tier: Tier) -> Provenance:
-    return Provenance(tier=tier, model=NearestModel.name, retrieved=(used.id,), seed=query.seed)
+def _provenance(query: Query, used: Demonstration) -> Provenance:
+    return Provenance(tier=Tier.MODEL, model=NearestModel.name, retrieved=(used.id,), seed=query.seed)

@@ -23,7 +23,7 @@ async def test_a_recorded_action_in_its_state_is_repeated_to_the_letter() -> Non
     won = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
     prediction = await NearestModel().predict(query(HOUSE, HALL, act("take coin"), won))
     assert (prediction.observation, prediction.success, prediction.terminated) == ("you take the coin.", True, True)
-    assert prediction.provenance.tier is Tier.RECORDED
+    assert (prediction.provenance.tier, prediction.provenance.exact) == (Tier.MODEL, True)
     assert prediction.provenance.retrieved == ("d0",)
 
 

@@ -1,0 +1,53 @@
+"""What was recorded is repeated to the letter, and earns nothing where the way to it was invented."""
+
+import pytest
+from queries import HOUSE, act, query, transition
+
+from dreamgym.experience.recorded import repeat
+from dreamgym.state import StateSchema, as_text
+from dreamgym.types import JsonObject, Provenance, Tier, Transition
+
+KITCHEN, HALL = "kitchen. east: hall.", "hall. west: kitchen."
+WON = transition(HALL, act("take coin"), "you take the coin.", reward=1.0, terminated=True)
+
+
+def _made(step: Transition, *, exact: bool, tier: Tier = Tier.MODEL) -> Transition:
+    return step.model_copy(update={"provenance": Provenance(tier=tier, exact=exact)})
+
+
+@pytest.mark.parametrize(("deterministic", "tier"), [(True, Tier.RECORDED), (False, Tier.MODEL)])
+def test_only_a_deterministic_environment_has_recorded_answers(deterministic: bool, tier: Tier) -> None:
+    asked = query(HOUSE.model_copy(update={"deterministic": deterministic}), HALL, act("take coin"), WON)
+    said = repeat(asked, asked.demonstrations[0])
+    assert (said.provenance.tier, said.provenance.exact, said.provenance.model) == (tier, True, None)
+    assert (said.observation, said.success, said.terminated) == ("you take the coin.", True, True)
+    assert said.provenance.retrieved == ("d0",)
+
+
+@pytest.mark.parametrize(
+    ("step", "earns"),
+    [
+        (_made(transition(KITCHEN, act("move east"), HALL), exact=True), True),
+        (_made(transition(KITCHEN, act("move east"), HALL), exact=False), False),
+        (_made(transition(KITCHEN, act("move east"), HALL), exact=False, tier=Tier.CACHE), False),
+        (_made(transition(HALL, act("look"), "a hall.", HALL), exact=False), True),
+    ],
+    ids=["repeated", "invented", "invented and remembered", "changed nothing"],
+)
+def test_a_state_that_was_invented_on_the_way_earns_nothing(step: Transition, earns: bool) -> None:
+    asked = query(HOUSE, HALL, act("take coin"), WON, history=(step,))
+    said = repeat(asked, asked.demonstrations[0])
+    assert (said.success, said.terminated) == (earns, earns)
+    assert said.observation == "you take the coin."
+
+
+def test_where_the_task_checks_the_state_itself_a_recorded_success_may_be_claimed_after_learned_changes() -> None:
+    spec = HOUSE.model_copy(update={"state": StateSchema(values={"coins": "integer"})})
+    before, after = as_text({"coins": 0}), as_text({"coins": 1})
+    won = transition(before, act("take coin"), "taken", after, reward=1.0, terminated=True)
+    moved = _made(transition(as_text({"coins": 3}), act("pay"), "paid", before), exact=False)
+    check: JsonObject = {"properties": {"coins": {"minimum": 1}}}
+    asked = query(spec, before, act("take coin"), won, history=(moved,), metadata={"success": check})
+    unchecked = query(spec, before, act("take coin"), won, history=(moved,))
+    assert repeat(asked, asked.demonstrations[0]).success is True
+    assert repeat(unchecked, unchecked.demonstrations[0]).success is False
