@@ -138,10 +138,7 @@ class DreamEnvironment:
         return _noted(prediction, confidence=self._calibration.confidence(features(query, prediction)))
 
     def _rewarded(self, query: Query, prediction: Prediction) -> Prediction:
-        """The end of an episode is worth what the task's own check says of the state, where it has one.
-
-        What was recorded in reality stays as it was; there, and against a judge, the check is only noted.
-        """
+        """The end of an episode is worth what the task's own check says of the state, where it has one."""
         if not prediction.terminated or Part.CHECKS in self._without:
             return prediction
         checked = accomplished(query.task, prediction.next_state)
@@ -150,10 +147,7 @@ class DreamEnvironment:
         judged = prediction.provenance.judged
         if judged not in {None, checked}:
             logger.warning("task %r: the judge says %s, the check of the state %s", query.task.id, judged, checked)
-        prediction = _noted(prediction, checked=checked)
-        if prediction.provenance.tier is Tier.RECORDED:
-            return prediction
-        return prediction.model_copy(update={"success": checked})
+        return _noted(prediction, checked=checked).model_copy(update={"success": checked})
 
     def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
         transition = Transition(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
-from dreamgym.experience.nearest import _is_valid, _repeat
+from dreamgym.experience.recorded import is_valid, repeat
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.tools import is_forbidden, output_schema
 from dreamgym.types import Source, Task, ToolCall, Transition
@@ -92,8 +92,8 @@ def recorded_answer(query: Query) -> Prediction | None:
     exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
     if not exact or any(other.world == exact[0].world for other in exact[1:]):
         return None
-    copy = _repeat(query, exact[0])
-    return copy if _is_valid(copy, output_schema(query.spec, query.action.name)) else None
+    copy = repeat(query, exact[0])
+    return copy if is_valid(copy, output_schema(query.spec, query.action.name)) else None
 
 
 def _same_call_first(found: Sequence[Demonstration], action: ToolCall) -> tuple[Demonstration, ...]:
