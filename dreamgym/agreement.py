@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
@@ -20,10 +21,11 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.evaluation import Rate, wilson
-from dreamgym.experience.model import ExperienceModel, Prediction, Query
+from dreamgym.experience.confidence import features
+from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools, output_schema
-from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory
+from dreamgym.types import Frozen, Provenance, StepResult, Tier, ToolCall, Trajectory, Transition
 
 Redact = Callable[[JsonValue], JsonValue]
 
@@ -45,6 +47,16 @@ class Compared(Frozen):
     """What is wrong with the answer under the tool's output schema."""
     has_schema: bool = False
     """There is an answer that the tool's output schema speaks of: errors need not follow it."""
+    before: str = ""
+    """The recorded state in which the call was made."""
+    after: str = ""
+    """The recorded state that it led to."""
+    predicted: Transition | None = None
+    """The step as the dream remembers it; None without an answer, and where the real system answered."""
+    features: tuple[float, ...] = ()
+    """What is known of how sure the model was (dreamgym.experience.confidence); empty where it was not asked."""
+    seconds: float = 0.0
+    """Until the answer, or until there was none."""
 
     @property
     def errors_agree(self) -> bool:
@@ -122,18 +134,52 @@ async def against_dream(
     """Predict each call of the trajectories, none of which the buffer may hold."""
     tools = Tools(spec)
     for trajectory in trajectories:
-        for step, transition in enumerate(trajectory.transitions, start=1):
-            refusal = tools.refusal(transition.action, transition.action.canonical())
-            if refusal is not None:
-                got = StepResult(observation=refusal, is_error=True)
-                yield _compared(spec, tools, trajectory, step, got)
-                continue
-            dream = DreamEnvironment(spec, model, buffer)
-            dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[: step - 1])
-            try:
-                yield _compared(spec, tools, trajectory, step, await dream.step(transition.action))
-            except (EnvironmentUnavailable, EpisodeFinished) as error:
-                yield _unanswered(trajectory, step, str(error))
+        for step in range(1, len(trajectory.transitions) + 1):
+            yield await predicted(spec, tools, model, buffer, trajectory, step, seed=seed)
+
+
+async def predicted(
+    spec: EnvironmentSpec,
+    tools: Tools,
+    model: ExperienceModel,
+    buffer: ReplayBuffer,
+    trajectory: Trajectory,
+    step: int,
+    *,
+    seed: int = 0,
+    without: frozenset[Part] = frozenset(),
+) -> Compared:
+    """Predict one call (counted from 1) of a trajectory that the buffer does not hold, given what was recorded before.
+
+    What the tool's own schema forbids is refused without asking the model, as a server does.
+    """
+    recorded = trajectory.transitions[step - 1]
+    refusal = tools.refusal(recorded.action, recorded.action.canonical())
+    if refusal is not None:
+        result = StepResult(observation=refusal, is_error=True)
+        refused = Transition(
+            state=recorded.state,
+            action=recorded.action,
+            result=result,
+            next_state=recorded.state,
+            provenance=Provenance(tier=Tier.CHECK, seed=seed),
+        )
+        return _compared(spec, tools, trajectory, step, result).model_copy(update={"predicted": refused})
+    dream = DreamEnvironment(spec, model, buffer, without=without)
+    dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[: step - 1])
+    started = time.perf_counter()
+    try:
+        result = await dream.step(recorded.action)
+    except (EnvironmentUnavailable, EpisodeFinished) as error:
+        unanswered = _unanswered(trajectory, step, str(error))
+        return unanswered.model_copy(update={"seconds": time.perf_counter() - started})
+    seconds = time.perf_counter() - started
+    known = {
+        "predicted": dream.transitions[-1],
+        "features": features(*dream.asked) if dream.asked else (),
+        "seconds": seconds,
+    }
+    return _compared(spec, tools, trajectory, step, result).model_copy(update=known)
 
 
 async def against_real(
@@ -205,6 +251,8 @@ def _compared(spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory, step:
         step=step,
         action=transition.action,
         recorded=transition.result,
+        before=transition.state,
+        after=transition.next_state,
         got=got,
         invalid=tools.violation(transition.action.name, got),
         has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
@@ -219,7 +267,13 @@ def _redacted(got: StepResult, redact: Redact) -> StepResult:
 def _unanswered(trajectory: Trajectory, step: int, failure: str) -> Compared:
     transition = trajectory.transitions[step - 1]
     return Compared(
-        trajectory=trajectory.id, step=step, action=transition.action, recorded=transition.result, failure=failure
+        trajectory=trajectory.id,
+        step=step,
+        action=transition.action,
+        recorded=transition.result,
+        before=transition.state,
+        after=transition.next_state,
+        failure=failure,
     )
 
 

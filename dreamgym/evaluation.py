@@ -73,6 +73,30 @@ def paired_difference(
     return Rate(mean=mean, low=means[int(0.025 * resamples)], high=means[int(0.975 * resamples) - 1], n=n)
 
 
+def clustered(values: Sequence[float], clusters: Sequence[str], *, resamples: int = 4000, seed: int = 0) -> Rate:
+    """Mean of some values with a 95 % percentile bootstrap over whole clusters, such as the steps of one trajectory.
+
+    Where all values are the same a bootstrap has nothing to vary: the interval is then Wilson's over the clusters, if
+    the values are no differences.
+    """
+    import numpy as np
+
+    if not values:
+        return Rate(mean=0.0, low=0.0, high=1.0, n=0)
+    names = sorted(set(clusters))
+    place = {name: i for i, name in enumerate(names)}
+    owner = np.array([place[name] for name in clusters])
+    sums = np.bincount(owner, weights=np.array(values, dtype=float), minlength=len(names))
+    counts = np.bincount(owner, minlength=len(names))
+    mean = float(sums.sum() / counts.sum())
+    if min(values) == max(values) or len(names) == 1:
+        alone = wilson(mean * len(names), len(names)) if 0 <= mean <= 1 else Rate(mean=mean, low=-1.0, high=1.0, n=1)
+        return alone.model_copy(update={"mean": mean, "n": len(values)})
+    drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
+    low, high = np.percentile(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1), [2.5, 97.5])
+    return Rate(mean=mean, low=float(min(low, mean)), high=float(max(high, mean)), n=len(values))
+
+
 async def evaluate(
     policy: Policy,
     codec: Codec,

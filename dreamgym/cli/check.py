@@ -77,7 +77,7 @@ def check(
     if against is Against.REAL and (model is not None or k is not None):
         raise InvalidInput("--model and -k are for --against dream: the real system needs neither")
     spec = load_spec(env)
-    known, compared = split(_recorded(spec, env, trajectories), held_out, seed)
+    known, compared = split(recorded_of(spec, env, trajectories), held_out, seed)
     calls: list[Compared] = []
     interrupted = False
     if against is Against.REAL:
@@ -116,7 +116,8 @@ def _redaction(spec: EnvironmentSpec) -> Redact | None:
     return Redactor(spec.redact, key=load_key()).value
 
 
-def _recorded(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:
+def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:
+    """The recorded trajectories of a file, or of the folder. Raises InvalidInput where there are none, or others'."""
     file = file or Path(env) / "trajectories.jsonl"
     if not file.is_file():
         raise InvalidInput(f"{file}: there is no such file: name the recorded trajectories with --trajectories")

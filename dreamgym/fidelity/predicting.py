@@ -1,0 +1,205 @@
+"""Which recorded steps are predicted, and the predictions, kept so that none is made twice.
+
+Steps whose recordings contradict each other are left out: no prediction could be right. What has no answer is asked
+again at the next start, since a model that could not be reached is no result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from dreamgym.agreement import Compared, Shown, predicted
+from dreamgym.embedding import Encoder
+from dreamgym.environment import EnvironmentSpec, first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.experience.model import ExperienceModel, Part
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.state import parsed
+from dreamgym.tools import Tools
+from dreamgym.types import Trajectory
+
+
+class Step(NamedTuple):
+    """One recorded call that is to be predicted; counted from 1."""
+
+    trajectory: Trajectory
+    number: int
+
+
+Done = Callable[[Compared], None]
+"""Called with every step as soon as it is predicted."""
+
+
+async def compare(
+    spec: EnvironmentSpec,
+    model: ExperienceModel,
+    known: Sequence[Trajectory],
+    steps: Sequence[Step],
+    encoder: Encoder,
+    *,
+    k: int | None = None,
+    without: Collection[Part] = (),
+    seed: int = 0,
+    parallel: int = 1,
+    on_step: Done = lambda call: None,
+) -> list[Compared]:
+    """Predict the steps from the known trajectories alone, in the order of the steps."""
+    buffer = MemoryBuffer(encoder)
+    await buffer.add(known)
+    shown = Shown(model, model.demonstrations if k is None else k)
+    calls = []
+    running = predictions(spec, shown, buffer, steps, without=without, seed=seed, parallel=parallel)
+    async with aclosing(running) as answers:
+        async for call in answers:
+            on_step(call)
+            calls.append(call)
+    order = {(step.trajectory.id, step.number): i for i, step in enumerate(steps)}
+    return sorted(calls, key=lambda call: order[call.trajectory, call.step])
+
+
+async def predictions(
+    spec: EnvironmentSpec,
+    model: ExperienceModel,
+    buffer: ReplayBuffer,
+    steps: Iterable[Step],
+    *,
+    without: Collection[Part] = (),
+    seed: int = 0,
+    parallel: int = 1,
+) -> AsyncGenerator[Compared, None]:
+    """Predict the steps, at most `parallel` at a time, each as soon as it is there."""
+    tools, todo = Tools(spec), iter(steps)
+    running: set[asyncio.Task[Compared]] = set()
+    left_out = frozenset(without)
+
+    def start(step: Step) -> asyncio.Task[Compared]:
+        one = predicted(spec, tools, model, buffer, step.trajectory, step.number, seed=seed, without=left_out)
+        return asyncio.create_task(one)
+
+    try:
+        while True:
+            while len(running) < parallel and (step := next(todo, None)) is not None:
+                running.add(start(step))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def steps_of(trajectories: Iterable[Trajectory]) -> list[Step]:
+    """Every recorded call."""
+    return [Step(one, number) for one in trajectories for number in range(1, len(one.transitions) + 1)]
+
+
+def drawn(steps: Sequence[Step], limit: int | None, seed: int) -> list[Step]:
+    """As many steps as the limit, drawn by the seed and in their order; a smaller draw is part of a larger one."""
+    if limit is None or limit >= len(steps):
+        return list(steps)
+    order = list(range(len(steps)))
+    random.Random(seed).shuffle(order)
+    return [steps[i] for i in sorted(order[:limit])]
+
+
+def first_known(trajectories: Sequence[Trajectory], transitions: int, seed: int) -> tuple[Trajectory, ...]:
+    """Trajectories with so many transitions in all, drawn by the seed; a smaller draw is part of a larger one.
+
+    Raises:
+        InvalidInput: there are not so many.
+    """
+    there = sum(len(one.transitions) for one in trajectories)
+    if transitions > there:
+        raise InvalidInput(f"--known {transitions}: there are {there} recorded transitions that are not held out")
+    order = list(trajectories)
+    random.Random(seed).shuffle(order)
+    chosen = []
+    for one in order:
+        if transitions <= 0:
+            break
+        chosen.append(one.model_copy(update={"transitions": one.transitions[:transitions]}))
+        transitions -= len(one.transitions)
+    return tuple(chosen)
+
+
+def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> frozenset[tuple[str, int]]:
+    """(trajectory, step) of the calls that another recording contradicts: the same was done, something else happened.
+
+    The same is the same task and actions since its start; in a deterministic environment whose explicit state is
+    complete it is the same state and action.
+    """
+    complete = (
+        spec.deterministic and spec.state is not None and all(c.complete for c in spec.state.collections.values())
+    )
+    outcomes: dict[tuple[str, ...], dict[tuple[str, str, bool], list[tuple[str, int]]]] = defaultdict(dict)
+    for trajectory in trajectories:
+        made: list[str] = []
+        for number, step in enumerate(trajectory.transitions, start=1):
+            action = step.action.canonical()
+            if complete and parsed(step.state) is not None:
+                key: tuple[str, ...] = (step.state, action)
+            else:
+                key = (trajectory.task.world, trajectory.task.initial_state or "", *made, action)
+            outcome = (step.next_state, step.result.observation, step.result.is_error)
+            outcomes[key].setdefault(outcome, []).append((trajectory.id, number))
+            made.append(action)
+    return frozenset(
+        place for seen in outcomes.values() if len(seen) > 1 for places in seen.values() for place in places
+    )
+
+
+class Kept:
+    """The predictions of one setting in a file, one `Compared` per line.
+
+    Args:
+        folder: where the file is; it is made with its folders.
+        basis: everything that the predictions depend on; other words, another file.
+    """
+
+    def __init__(self, folder: Path, name: str, basis: Sequence[str]) -> None:
+        digest = hashlib.sha256("\x00".join(basis).encode()).hexdigest()[:12]
+        safe = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name)
+        self.path = folder / f"steps-{safe[:60]}-{digest}.jsonl"
+
+    def read(self) -> list[Compared]:
+        """What was predicted before. A last line that was cut off is dropped.
+
+        Raises:
+            InvalidInput: another line is broken.
+        """
+        if not self.path.is_file():
+            return []
+        text = self.path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self.path.write_text(whole, encoding="utf-8")
+        calls = []
+        for number, line in enumerate(whole.split("\n")[:-1], start=1):
+            try:
+                calls.append(Compared.model_validate_json(line))
+            except ValidationError as error:
+                raise InvalidInput(
+                    f"{self.path}, line {number}: {first_reason(error)}; delete the file to predict its steps again"
+                ) from error
+        return calls
+
+    def add(self, call: Compared) -> None:
+        """Keep one prediction; without an answer there is none."""
+        if call.got is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(call.model_dump_json() + "\n")

@@ -1,0 +1,37 @@
+"""One way to predict: a model, and what of the method is left out. As one string: `MODEL without history,state`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dreamgym.errors import UnknownName
+from dreamgym.experience.model import Part
+from dreamgym.types import Frozen
+
+WITHOUT = " without "
+
+
+class Setting(Frozen):
+    """What two rows of a table may differ by."""
+
+    model: str
+    """As `--model` takes it."""
+    without: tuple[Part, ...] = ()
+    """In the order of Part, none twice."""
+    k: int | None = None
+    """How many recorded transitions are shown; None: as many as the model wants."""
+
+    def __str__(self) -> str:
+        parts = WITHOUT + ",".join(self.without) if self.without else ""
+        return f"{self.model}{parts}" + ("" if self.k is None else f" -k {self.k}")
+
+
+def setting(text: str, *, without: Iterable[Part] = (), k: int | None = None) -> Setting:
+    """The setting that a string names, with what else is left out. Raises UnknownName for a part that there is not."""
+    model, _, named = text.partition(WITHOUT)
+    left_out = set(without)
+    for name in filter(None, (part.strip() for part in named.split(","))):
+        if name not in set(Part):
+            raise UnknownName("part", name, Part)
+        left_out.add(Part(name))
+    return Setting(model=model.strip(), without=tuple(part for part in Part if part in left_out), k=k)
