@@ -1,0 +1,202 @@
+"""Makes an environment folder of the shop: sixty tasks played well and badly, and long sessions; no LLM takes part.
+
+    python examples/shop/record.py --out shop/ --sessions 60 --seed 1
+    python examples/shop/record.py --out shop/ --sessions 250 --seed 1 --direct      the same, much faster
+
+Without `--direct` a scripted MCP client plays the real server through `dreamgym record`, every run with a server
+process of its own. With it the same calls go to the same tools in this process, and the same trajectories come out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.request import Request, urlopen
+
+import worlds
+from mcp import Client
+from outcomes import Calls
+from plans import ENV, plans
+from sessions import session
+from shop import Shop
+from tools import TOOLS, call
+
+from dreamgym.content import result_of
+from dreamgym.folder.files import write_whole
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StopReason,
+    Task,
+    Tier,
+    Trajectory,
+    Transition,
+)
+
+HERE = Path(__file__).resolve().parent
+DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
+SESSION_CALLS = 20
+
+
+class Run(NamedTuple):
+    """One episode to be played."""
+
+    id: str
+    task: Task
+    calls: Calls
+    world: int = 0
+    answer: str | None = None
+    success: bool | None = None
+
+
+def task_runs(count: int, poor: int) -> Iterator[Run]:
+    """Each task done, and so many of its poor runs, other ones from task to task."""
+    for number, plan in enumerate(plans(count)):
+        done, *faults = plan.runs
+        turn = number % len(faults)
+        for name in (done, *[*faults[turn:], *faults[:turn]][:poor]):
+            played = plan.runs[name]
+            yield Run(f"{plan.task.id}-{name}", plan.task, played.calls, 0, played.answer, name == done)
+
+
+def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALLS) -> Iterator[Run]:
+    """Long sessions; nobody's task, and no outcome."""
+    for number in range(count):
+        start = number % worlds_
+        drawn = seed * 1_000_000 + number
+        task = Task(
+            id=f"session-{seed}-{number}",
+            env=ENV,
+            instruction=f"Session {number}: do what the desk is asked, call by call.",
+            initial_state=worlds.text(worlds.start(start)),
+            metadata={"split": "sessions"},
+        )
+        yield Run(task.id, task, session(drawn, length, start), start)
+
+
+def prepare(folder: Path, runs: Sequence[Run]) -> None:
+    """What the folder holds besides recordings. Exits where it holds any."""
+    if (folder / "trajectories.jsonl").exists() or (folder / "recordings").exists():
+        sys.exit(f"{folder} holds recordings already: give another --out, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    here = json.dumps([sys.executable, str(HERE / "server.py")])
+    text = (HERE / "env.toml").read_text(encoding="utf-8")
+    write_whole(folder / "env.toml", text.replace('["python", "examples/shop/server.py"]', here))
+    write_whole(folder / "tools.json", json.dumps({"tools": list(TOOLS)}, indent=2) + "\n")
+    tasks = {run.task.id: run.task for run in runs}
+    write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks.values()))
+
+
+def play_directly(folder: Path, runs: Sequence[Run]) -> None:
+    """All runs in this process."""
+    lines = []
+    for number, run in enumerate(runs, start=1):
+        lines.append(f"{played(run).model_dump_json()}\n")
+        if number % 100 == 0 or number == len(runs):
+            say(f"{number} of {len(runs)} runs played")
+    write_whole(folder / "trajectories.jsonl", "".join(lines))
+
+
+def played(run: Run) -> Trajectory:
+    """The episode of a run, as `dreamgym record` would make it but for the times."""
+    shop = Shop(world=run.world)
+    state = worlds.text(shop.state())
+    transitions = []
+    for action in run.calls:
+        result = result_of(call(shop, action))
+        after = worlds.text(shop.state())
+        result = result.model_copy(update={"info": {**result.info, "state": after}})
+        real = Provenance(tier=Tier.REAL)
+        transitions.append(Transition(state=state, action=action, result=result, next_state=after, provenance=real))
+        state = after
+    shop.close()
+    return Trajectory(
+        id=f"{ENV}-{run.id}",
+        task=run.task,
+        transitions=tuple(transitions),
+        source=Source.REAL,
+        stop_reason=StopReason.CLOSED if run.success is None else StopReason.FINISHED,
+        answer=run.answer,
+        final_reward=None if run.success is None else float(run.success),
+    )
+
+
+def play_recorded(folder: Path, runs: Sequence[Run]) -> None:
+    """All runs through `dreamgym record`; runs of one start world share a recorder."""
+    for world in sorted({run.world for run in runs}):
+        with recorder(folder, world) as url:
+            for number, run in enumerate(runs, start=1):
+                if run.world == world:
+                    asyncio.run(_recorded(url, run))
+                    say(f"{number} of {len(runs)} runs played")
+
+
+@contextmanager
+def recorder(folder: Path, world: int) -> Iterator[str]:
+    """`dreamgym record` in front of the server; its address. It writes the folder's files when it ends."""
+    command = [DREAMGYM, "record", ENV, "--out", str(folder), "--port", "0", "--"]
+    command += [sys.executable, str(HERE / "server.py"), "--world", str(world)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().strip().removesuffix("/mcp")
+        if not url:
+            sys.exit(f"dreamgym record ended with exit code {process.wait()}; see above")
+        yield url
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=600)
+        process.stdout.close()
+
+
+async def _recorded(url: str, run: Run) -> None:
+    """One run. Task and outcome go to the recorder's control API, since they are not in the traffic."""
+    post(f"{url}/record/{run.id}", {"task": run.task.instruction, "task_id": run.task.id})
+    async with Client(f"{url}/record/{run.id}/mcp") as client:
+        await client.list_tools()
+        for action in run.calls:
+            await client.session.call_tool(action.name, action.arguments)
+    outcome: JsonObject = {"answer": run.answer, "success": run.success}
+    post(f"{url}/record/{run.id}/finish", {name: value for name, value in outcome.items() if value is not None})
+
+
+def post(url: str, body: JsonObject) -> None:
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=600):
+        pass
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the environment folder; a new one")
+    parser.add_argument("--tasks", type=int, default=60, help="how many tasks; default: 60")
+    parser.add_argument("--poor", type=int, default=2, help="poor runs of each task; default: 2")
+    parser.add_argument("--sessions", type=int, default=0, help=f"long sessions of {SESSION_CALLS} calls; default: 0")
+    parser.add_argument("--seed", type=int, default=0, help="draws the sessions")
+    parser.add_argument("--worlds", type=int, default=1, help="start worlds that the sessions take in turn; default: 1")
+    parser.add_argument("--direct", action="store_true", help="call the tools in this process")
+    given = parser.parse_args()
+    runs = [*task_runs(given.tasks, given.poor), *session_runs(given.sessions, given.seed, given.worlds)]
+    prepare(given.out, runs)
+    if given.direct:
+        play_directly(given.out, runs)
+    else:
+        play_recorded(given.out, runs)
+    say(f"{given.out}: {len(runs)} episodes, {sum(len(run.calls) for run in runs)} calls")
+
+
+if __name__ == "__main__":
+    main()
