@@ -1,13 +1,16 @@
 """Asks a language model for one JSON object and believes nothing that does not validate.
 
 Backends may accept a schema and ignore it, so every answer is parsed strictly. A malformed one is asked for again once,
-with the fault named; then there is no answer.
+with the fault named; then there is no answer. A model that repeats itself without end runs into the token limit, and
+that counts as malformed even where the text reads well. In which human language a text is written is nobody's fault
+here: where an answer must say what a state holds, the check against the state finds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,6 +32,18 @@ class Answer(BaseModel):
 Form = TypeVar("Form", bound=Answer)
 
 
+@dataclass(frozen=True)
+class Answered(Generic[Form]):
+    """A valid answer, and what it took."""
+
+    answer: Form
+    prompt_tokens: int
+    completion_tokens: int
+    """Both over all questions, those with a malformed answer included."""
+    probabilities: dict[str, float]
+    """Of the valid answer; as in Completion."""
+
+
 async def ask(
     llm: LLM,
     messages: Sequence[Message],
@@ -39,17 +54,34 @@ async def ask(
     seed: int,
     fault_of: Callable[[Form], str | None] = lambda answer: None,
 ) -> Form:
+    """As `ask_counted`, and the answer alone."""
+    asked = await ask_counted(llm, messages, form, schema, max_tokens=max_tokens, seed=seed, fault_of=fault_of)
+    return asked.answer
+
+
+async def ask_counted(
+    llm: LLM,
+    messages: Sequence[Message],
+    form: type[Form],
+    schema: JsonObject,
+    *,
+    max_tokens: int,
+    seed: int,
+    fault_of: Callable[[Form], str | None] = lambda answer: None,
+) -> Answered[Form]:
     """The model's answer under `form`, in which `fault_of` finds nothing wrong either.
 
     Raises:
         PredictionError: malformed twice, or the model cannot be reached, refused or took too long.
     """
-    asked = list(messages)
+    asked, prompt_tokens, completion_tokens = list(messages), 0, 0
     for _ in range(2):
         try:
             completion = await llm.complete(asked, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
         except EnvironmentUnavailable as error:
             raise PredictionError(str(error)) from error
+        prompt_tokens += completion.prompt_tokens
+        completion_tokens += completion.completion_tokens
         try:
             answer = _parsed(completion, form)
         except ValueError as error:
@@ -57,7 +89,7 @@ async def ask(
         else:
             fault = fault_of(answer)
             if fault is None:
-                return answer
+                return Answered(answer, prompt_tokens, completion_tokens, completion.probabilities)
         asked = [
             *messages,
             Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS]),

@@ -4,68 +4,55 @@ Order decides the speed: what stays the same for all episodes comes first, then 
 grows, and what changes with every step comes last. So each step's prompt begins with most of the one before, and a
 server that caches prefixes reads it once. Nothing that varies (times, scores, ids) may stand further up.
 Everything that the agent or the recordings wrote is JSON on one line between tags, and cannot close its tag.
+
+In the texts, `{part?…?}` stays only where the part is there, `{!part?…?}` only where it is not.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
+from typing import Literal
 
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.model import Query
-from dreamgym.experience.structured import Wording, completed, wording_of
+from dreamgym.experience.answer import answer_of, history, is_explicit, recorded
+from dreamgym.experience.model import Part, Query
+from dreamgym.experience.structured import wording_of
 from dreamgym.llm import Message
-from dreamgym.tools import output_schema
+from dreamgym.state import StateSchema, parsed, relevant
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
-STRUCTURED_ORDER = ("reasoning", "error", "observation", "structured", "state", "terminated", "success")
-"""Of the keys of an answer with structured content. Whether the call is refused comes first: it decides which of the
-two that follow is null, and a small model that filled in the wrong one contradicts itself."""
-
-STRUCTURED = (
-    '"structured": for a tool with an outputSchema, the JSON object under it, or null if the environment refuses the '
-    'action; here "error" stands right after "reasoning". Other tools have no such key;\n'
-)
+PromptForm = Literal["data", "turns", "fitted"]
+"""What an LLM says in its attribute `form`, by default `data`. `data`: everything in one message, which larger models
+tell apart better. `turns`: recorded transitions and history as turns of the conversation, which small models copy
+better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools."""
+FITTED_STEPS = 6
+"""Of the history, the last ones: a fitted model is small and reads little."""
 
 
-def step_messages(query: Query, *, as_turns: bool) -> list[Message]:
-    """What a model is asked to predict one step.
-
-    Args:
-        query: the step.
-        as_turns: show recorded transitions and history as turns of the conversation, which small models copy
-            better, instead of as data in one message, which larger ones tell apart better.
-    """
-    has_structured = any("outputSchema" in tool for tool in query.spec.tools)
-    rules = Message(
-        role="system",
-        content=_filled(
-            "rules",
-            unless=', or null where "structured" says it all' if has_structured else "",
-            structured=STRUCTURED if has_structured else "",
-            environment=_card(query.spec),
-            tools=_lines(query.spec.tools),
-            task=as_data(_task(query.task)),
-        ),
-    )
-    recorded = [
-        completed(shown.transition, query.spec) for shown in sorted(query.demonstrations, key=lambda shown: shown.id)
-    ]
-    if as_turns:
-        turns = [message for step in (*recorded, *query.history) for message in _turns(step, query.spec)]
-        return [rules, *turns, _asked(query.state, query.action)]
+def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
+    """What a model is asked to predict one step."""
+    if form == "fitted":
+        return [Message(role="user", content=_fitted(query))]
+    rules = Message(role="system", content=_rules(query))
+    if form == "turns":
+        turns = [message for step in recorded(query) for message in _turns(query, step, says_state=True)]
+        earlier = [
+            message for step in history(query) for message in _turns(query, step, says_state=not is_explicit(query))
+        ]
+        return [rules, *turns, *earlier, _asked(query, query.state, query.action, says_state=True)]
     step = _filled(
         "step",
-        history=_lines(_seen(step.action, step.result) for step in query.history),
-        state=as_data(query.state),
-        recorded=_lines(
-            {"state": step.state, "action": _call(step.action), "answer": answer(step, query.spec)} for step in recorded
-        ),
+        _parts(query),
+        history=_lines(_seen(query.spec, step.action, step.result) for step in history(query)),
+        state=as_data(_shown(query, query.state, query.action)),
+        recorded=_lines(_example(query, step) for step in recorded(query)),
         action=as_data(_call(query.action)),
     )
     return [rules, Message(role="user", content=step)]
@@ -77,60 +64,115 @@ def judge_messages(
     steps: Sequence[tuple[ToolCall, StepResult]],
     *,
     final_answer: str | None = None,
+    state: str = "",
 ) -> list[Message]:
-    """What a judge is asked about an episode: calls, answers and the agent's last words as data, nobody's reasoning."""
+    """What a judge is asked about an episode: calls, answers and the agent's last words as data, nobody's reasoning.
+
+    `state` is the one that the episode has led to; where it is explicit, the judge sees what the task and the calls
+    name of it.
+    """
+    world = parsed(state) if spec.state is not None else None
+    parts = {*(["answered"] if final_answer is not None else []), *(["state"] if world is not None else [])}
+    named: JsonObject = {"task": task.instruction, "calls": [action.arguments for action, _ in steps]}
     episode = _filled(
-        "episode" if final_answer is None else "answered_episode",
+        "episode",
+        parts,
         environment=_card(spec),
-        task=as_data(_task(task)),
-        transcript=_lines(_seen(action, result) for action, result in steps),
-        **({} if final_answer is None else {"final_answer": as_data(final_answer)}),
+        task=as_data(_task(spec, task)),
+        transcript=_lines(_seen(spec, action, result) for action, result in steps),
+        state="" if world is None or spec.state is None else as_data(relevant(world, named, spec.state)),
+        final_answer=as_data(final_answer),
     )
-    return [Message(role="system", content=_filled("judge")), Message(role="user", content=episode)]
+    return [Message(role="system", content=_filled("judge", parts)), Message(role="user", content=episode)]
 
 
-def wording(query: Query) -> Wording | None:
-    """How the called tool's text follows from its structured content, where its recordings and this episode show it."""
-    steps = (*(completed(shown.transition, query.spec) for shown in query.demonstrations), *query.history)
-    return wording_of(step.result for step in steps if step.action.name == query.action.name)
-
-
-def answer(step: Transition, spec: EnvironmentSpec) -> JsonObject:
-    """A recorded step in the form in which a model answers."""
-    result = step.result
-    unchanged = step.state if result.is_error else result.observation
-    parts: JsonObject = {
-        "reasoning": step.reasoning,
-        "observation": result.observation,
-        "state": None if step.next_state == unchanged else step.next_state,
-        "error": result.is_error,
-        "terminated": result.terminated,
-        "success": result.terminated and result.reward > 0,
-    }
-    if output_schema(spec, step.action.name) is None:
-        return parts
-    parts |= {"observation": None if wording_of([result]) else result.observation, "structured": result.structured}
-    return {name: parts[name] for name in STRUCTURED_ORDER}
-
-
-def as_data(value: JsonValue) -> str:
+def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str:
     """One line of JSON in which no closing tag can stand."""
-    return json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
+    return json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
 
 
-def _turns(step: Transition, spec: EnvironmentSpec) -> tuple[Message, Message]:
-    return _asked(step.state, step.action), Message(role="assistant", content=as_data(answer(step, spec)))
+def _rules(query: Query) -> str:
+    return _filled(
+        "rules",
+        _parts(query),
+        environment=_card(query.spec),
+        tools=_lines(query.spec.tools),
+        schema=_lines(_outline(query.spec.state)) if query.spec.state is not None else "",
+        task=as_data(_task(query.spec, query.task)),
+    )
 
 
-def _asked(state: str, action: ToolCall) -> Message:
-    return Message(role="user", content=_filled("turn", state=as_data(state), action=as_data(_call(action))))
+def _fitted(query: Query) -> str:
+    """As short as can be: no reasoning in what is recorded, and no spaces."""
+    silent = query.model_copy(update={"without": query.without | {Part.REASONING}})
+    seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-FITTED_STEPS:]]
+    values: dict[str, JsonValue] = {
+        "task": query.task.instruction,
+        "history": [*seen],
+        "state": _shown(query, query.state, query.action),
+        "recorded": [_example(silent, step) for step in recorded(query)],
+        "action": _call(query.action),
+    }
+    return _filled("fitted", _parts(query), **{name: as_data(value, (",", ":")) for name, value in values.items()})
+
+
+def _parts(query: Query) -> set[str]:
+    """What the texts speak of."""
+    parts = {str(part) for part in (Part.HISTORY, Part.RETRIEVAL, Part.REASONING) if part not in query.without}
+    if is_explicit(query):
+        parts.add("state")
+    if any("outputSchema" in tool for tool in query.spec.tools):
+        parts.add("structured")
+    return parts
+
+
+def _example(query: Query, step: Transition) -> JsonObject:
+    return {
+        "state": _shown(query, step.state, step.action),
+        "action": _call(step.action),
+        "answer": answer_of(query, step),
+    }
+
+
+def _turns(query: Query, step: Transition, *, says_state: bool) -> tuple[Message, Message]:
+    answer = Message(role="assistant", content=as_data(answer_of(query, step)))
+    return _asked(query, step.state, step.action, says_state=says_state), answer
+
+
+def _asked(query: Query, state: str, action: ToolCall, *, says_state: bool) -> Message:
+    shown = as_data(_shown(query, state, action)) if says_state else ""
+    return Message(
+        role="user",
+        content=_filled("turn", {"said"} if says_state else set(), state=shown, action=as_data(_call(action))),
+    )
+
+
+def _shown(query: Query, state: str, action: ToolCall) -> JsonValue:
+    """Of an explicit state the part that the action is about, else the text."""
+    world = parsed(state) if is_explicit(query) else None
+    if world is None or query.spec.state is None:
+        return state
+    return relevant(world, action.arguments, query.spec.state)
+
+
+def _outline(schema: StateSchema) -> Iterable[JsonObject]:
+    """One line for each collection and value, by its path; a question mark stands behind what may be null."""
+    for name, collection in schema.collections.items():
+        fields: JsonObject = {collection.key: "its id", **collection.fields}
+        note: JsonObject = {} if collection.complete else {"more": "there may be others that are not shown"}
+        yield {f"/{name}/{{{collection.key}}}": fields, **note}
+    for name, kind in schema.values.items():
+        yield {f"/{name}": kind}
 
 
 def _card(spec: EnvironmentSpec) -> str:
     return as_data({"name": spec.name, "description": spec.description, "rules": spec.rules})
 
 
-def _task(task: Task) -> JsonObject:
+def _task(spec: EnvironmentSpec, task: Task) -> JsonObject:
+    """An explicit state is said elsewhere, and only as far as it matters."""
+    if spec.state is not None and parsed(task.initial_state or "") is not None:
+        return {"instruction": task.instruction}
     return {"instruction": task.instruction, "initial_state": task.initial_state}
 
 
@@ -138,8 +180,10 @@ def _call(action: ToolCall) -> JsonObject:
     return {"tool": action.name, "arguments": dict(sorted(action.arguments.items()))}
 
 
-def _seen(action: ToolCall, result: StepResult) -> JsonObject:
-    hidden: JsonObject = {} if result.state == result.observation else {"state": result.state}
+def _seen(spec: EnvironmentSpec, action: ToolCall, result: StepResult) -> JsonObject:
+    """A call and its answer; a text state too where the answer does not show it, an explicit one never."""
+    is_said = result.state == result.observation or (spec.state is not None and parsed(result.state) is not None)
+    hidden: JsonObject = {} if is_said else {"state": result.state}
     said: JsonObject = {}
     if result.structured is None or wording_of([result]) is None:
         said["observation"] = result.observation
@@ -152,10 +196,15 @@ def _lines(values: Iterable[JsonObject]) -> str:
     return "\n".join(as_data(value) for value in values) or "(none)"
 
 
-def _filled(name: str, **parts: str) -> str:
-    return _template(name).substitute(parts).strip()
+def _filled(name: str, parts: set[str], **values: str) -> str:
+    return _template(name, frozenset(parts)).substitute(values).strip()
 
 
 @cache
-def _template(name: str) -> Template:
-    return Template(files("dreamgym.experience").joinpath(f"{name}.txt").read_text(encoding="utf-8"))
+def _template(name: str, parts: frozenset[str]) -> Template:
+    def kept(found: re.Match[str]) -> str:
+        conditions = found[1].split("&")
+        return found[2] if all((word.lstrip("!") in parts) != word.startswith("!") for word in conditions) else ""
+
+    text = files("dreamgym.experience").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+    return Template(re.sub(r"\{([!\w&]+)\?(.*?)\?\}", kept, text, flags=re.DOTALL))

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.asking import Answer, ask
+from dreamgym.experience.asking import Answer, Answered, ask_counted
 from dreamgym.experience.prompt import judge_messages
 from dreamgym.llm import LLM
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -43,14 +43,17 @@ async def judge(
     *,
     seed: int,
     final_answer: str | None = None,
-) -> bool:
+    state: str = "",
+) -> Answered[Verdict]:
     """Whether the steps of an episode, with the final answer where one ended it, accomplish its task.
+
+    `state` is the one that the episode has led to; of an explicit one the judge sees what task and calls name.
 
     Raises:
         PredictionError: the judge gave no valid verdict, twice; the success is then neither given nor taken.
     """
-    messages = judge_messages(spec, task, steps, final_answer=final_answer)
-    verdict = await ask(llm, messages, Verdict, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
-    if not verdict.accomplished:
-        log.info("task %r: a success was not confirmed: %s", task.id, verdict.reasoning)
-    return verdict.accomplished
+    messages = judge_messages(spec, task, steps, final_answer=final_answer, state=state)
+    verdict = await ask_counted(llm, messages, Verdict, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+    if not verdict.answer.accomplished:
+        log.info("task %r: a success was not confirmed: %s", task.id, verdict.answer.reasoning)
+    return verdict

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
-from dreamgym.experience.language import SCHEMA, LanguageModel, StepAnswer
+from dreamgym.experience.answer import SCHEMA, StepAnswer
+from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import Prediction
 from dreamgym.experience.reward import SCHEMA as JUDGE_SCHEMA
 from dreamgym.experience.reward import Verdict
@@ -196,7 +197,7 @@ def test_the_schemas_name_the_keys_of_the_forms_with_the_reasoning_first() -> No
     for schema, form in ((SCHEMA, StepAnswer), (JUDGE_SCHEMA, Verdict)):
         assert isinstance(schema["properties"], dict)
         keys = list(schema["properties"])
-        assert keys == [key for key in form.model_fields if key != "structured"] == schema["required"]
+        assert keys == [key for key in form.model_fields if key not in {"structured", "changes"}] == schema["required"]
         assert keys[0] == "reasoning"
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 
 from dreamgym.experience.model import Query
-from dreamgym.experience.prompt import as_data, judge_messages, step_messages
+from dreamgym.experience.prompt import PromptForm, as_data, judge_messages, step_messages
 from dreamgym.llm import Message
 
+FORMS: tuple[PromptForm, ...] = ("data", "turns", "fitted")
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 KITCHEN, HALL = "kitchen. east: hall.", "hall. west: kitchen."
 RECORDED = (
@@ -32,10 +33,9 @@ def shown(messages: list[Message]) -> str:
     return "\n".join(f"=== {message.role}\n{message.content}" for message in messages) + "\n"
 
 
-@pytest.mark.parametrize("as_turns", [False, True], ids=["data", "turns"])
-def test_the_prompt_of_a_step_reads_as_it_did(as_turns: bool) -> None:
-    text = shown(step_messages(asked(), as_turns=as_turns))
-    assert text == (SNAPSHOTS / f"step_{'turns' if as_turns else 'data'}.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("form", FORMS)
+def test_the_prompt_of_a_step_reads_as_it_did(form: PromptForm) -> None:
+    assert shown(step_messages(asked(), form)) == (SNAPSHOTS / f"step_{form}.txt").read_text(encoding="utf-8")
 
 
 def test_the_prompt_of_the_judge_reads_as_it_did() -> None:
@@ -45,7 +45,7 @@ def test_the_prompt_of_the_judge_reads_as_it_did() -> None:
 
 
 def test_a_longer_history_continues_the_prompt_of_the_step_before() -> None:
-    shorter, longer = (shown(step_messages(asked(steps), as_turns=False)) for steps in (1, 2))
+    shorter, longer = (shown(step_messages(asked(steps), "data")) for steps in (1, 2))
     kept = shorter[: shorter.index("</history>")]
     assert longer.startswith(kept)
     assert len(kept) > 2_000
@@ -54,14 +54,14 @@ def test_a_longer_history_continues_the_prompt_of_the_step_before() -> None:
 def test_recorded_transitions_stand_in_an_order_that_does_not_depend_on_their_rank() -> None:
     ranked = asked()
     reversed_rank = ranked.model_copy(update={"demonstrations": ranked.demonstrations[::-1]})
-    for as_turns in (False, True):
-        assert step_messages(ranked, as_turns=as_turns) == step_messages(reversed_rank, as_turns=as_turns)
+    for form in FORMS:
+        assert step_messages(ranked, form) == step_messages(reversed_rank, form)
 
 
 def test_neither_seed_nor_ids_nor_scores_are_in_the_prompt() -> None:
-    text = shown(step_messages(asked(), as_turns=False))
+    text = shown(step_messages(asked(), "data"))
     changed = asked().model_copy(update={"seed": 8})
-    assert shown(step_messages(changed, as_turns=False)) == text
+    assert shown(step_messages(changed, "data")) == text
     assert "d0" not in text
     assert "t1" not in text
 
@@ -76,7 +76,7 @@ def test_data_is_one_line_without_a_closing_tag_and_reads_back(text: str) -> Non
 
 @given(st.text(alphabet="</action>$history \n\"'{}"))
 def test_whatever_the_agent_writes_the_prompt_keeps_its_tags(command: str) -> None:
-    content = step_messages(query(HOUSE, command, act(command), *RECORDED), as_turns=False)[1].content
+    content = step_messages(query(HOUSE, command, act(command), *RECORDED), "data")[1].content
     for tag in ("history", "state", "recorded", "action"):
         assert content.count(f"</{tag}>") == 1
     line = content[content.index("\n<action>\n") + 10 : content.index("\n</action>")]

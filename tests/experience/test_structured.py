@@ -11,10 +11,11 @@ from queries import query, transition
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.language import SCHEMA, LanguageModel
+from dreamgym.experience.answer import SCHEMA
+from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import Prediction
 from dreamgym.experience.nearest import NearestModel
-from dreamgym.experience.prompt import step_messages
+from dreamgym.experience.prompt import PromptForm, step_messages
 from dreamgym.experience.structured import wording_of
 from dreamgym.llm import Completion, Message, ScriptedLLM, is_strict
 from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
@@ -194,15 +195,16 @@ async def test_a_predicted_line_for_a_picture_becomes_the_recorded_picture() -> 
 async def test_the_prompt_says_structured_content_once() -> None:
     earlier = (recorded(find("Cy"), dumped(found("Cy")), found("Cy")),)
     asked = query(MEMORY, "s", find("Bo"), ANN, history=earlier)
-    for as_turns in (False, True):
-        text = "\n".join(message.content for message in step_messages(asked, as_turns=as_turns))
+    forms: tuple[PromptForm, ...] = ("data", "turns")
+    for form in forms:
+        text = "\n".join(message.content for message in step_messages(asked, form))
         assert text.count('{"entities": [{"name": "Ann"}]}') == text.count('{"entities": [{"name": "Cy"}]}') == 1
         assert '\\"entities\\"' not in text
         assert '"structured": for a tool with an outputSchema' in text
 
 
 async def test_a_text_that_says_something_else_stands_beside_its_structured_content_in_the_prompt() -> None:
-    text = step_messages(query(MEMORY, "s", find("Bo"), WORDED), as_turns=False)[-1].content
+    text = step_messages(query(MEMORY, "s", find("Bo"), WORDED), "data")[-1].content
     assert '"observation": "One entity: Ann.", "structured": {"entities"' in text
 
 

@@ -11,7 +11,7 @@ from dreamgym_integrations.models.local import LocalModel, load
 from dreamgym_integrations.models.weights import find, path_of
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
-from dreamgym.experience.language import SCHEMA, StepAnswer
+from dreamgym.experience.answer import SCHEMA, StepAnswer
 from dreamgym.llm import Message
 
 pytestmark = pytest.mark.anyio

@@ -146,7 +146,7 @@ def test_no_prompt_holds_a_secret(folder: Path) -> None:
     judged = judge_messages(
         spec, trajectory.task, [(s.action, s.result) for s in steps], final_answer=trajectory.answer
     )
-    asked = [*step_messages(query, as_turns=True), *step_messages(query, as_turns=False), *judged]
+    asked = [*step_messages(query, "turns"), *step_messages(query, "data"), *step_messages(query, "fitted"), *judged]
     prompts = "".join(message.content for message in asked)
     assert "user-" in prompts
     assert secrets_in(prompts) == set()

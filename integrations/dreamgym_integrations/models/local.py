@@ -59,7 +59,7 @@ class LocalModel:
         name: what provenance records.
     """
 
-    demonstrations_as_turns = True
+    form = "turns"
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
