@@ -10,6 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dreamgym.types import JsonObject, StepResult
 
+BEFORE, AFTER = "dreamgym/before", "dreamgym/state"
+"""Keys in the `_meta` of a real server's answer: the state of its world before and after the call."""
+TOLD_KEYS = frozenset({BEFORE, AFTER})
+
 
 def observation_of(content: Sequence[JsonObject]) -> str:
     """The content blocks as text, one after the other."""
@@ -27,6 +31,13 @@ def result_of(answer: Mapping[str, object]) -> StepResult:
     if isinstance(structured, dict):
         info["structured"] = structured
     return StepResult(observation=observation_of(content), is_error=answer.get("isError") is True, info=info)
+
+
+def told(answer: Mapping[str, object], key: str) -> JsonObject | None:
+    """The state that a real server tells in an answer under BEFORE or AFTER, if it does. No agent may see it."""
+    meta = answer.get("_meta")
+    state = meta.get(key) if isinstance(meta, dict) else None
+    return state if isinstance(state, dict) else None
 
 
 def tool_result(result: StepResult) -> JsonObject:

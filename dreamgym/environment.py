@@ -2,7 +2,7 @@
 
 An environment folder is the description on disk:
 
-    env.toml             name, description, rules, limits, and where the real environment is
+    env.toml             name, description, rules, limits, the state's schema, and where the real environment is
     tools.json           a raw `tools/list` result, or a list of them where it came in pages; kept as it is
     server.json          what else the real MCP server said of itself (see dreamgym.mirror); optional
     tasks.jsonl          one Task per line
@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -145,11 +145,13 @@ class EnvironmentSpec(Frozen):
         config = _read_toml(folder / "env.toml")
         real = config.pop("real", {})
         limits = config.pop("limits", {})
+        state = state_setting(folder / "env.toml", config.pop("state", None)).schema
         try:
             return cls.model_validate(
                 {
                     **config,
                     **limits,
+                    "state": state,
                     "tools_list": _read_json(folder / "tools.json"),
                     "mirror": _read_json(folder / "server.json") if (folder / "server.json").exists() else {},
                     "tasks": read_jsonl(folder / "tasks.jsonl", Task) if (folder / "tasks.jsonl").exists() else (),
@@ -159,6 +161,27 @@ class EnvironmentSpec(Frozen):
             )
         except ValidationError as error:
             raise InvalidInput(f"{folder / 'env.toml'}: {first_reason(error)}") from error
+
+
+class StateSetting(NamedTuple):
+    """What an env.toml says of states."""
+
+    schema: StateSchema | None = None
+    is_off: bool = False
+    """`state = false`: a person wants states of words, whatever the server tells."""
+
+
+def state_setting(file: Path, value: object) -> StateSetting:
+    """`state` of an env.toml. Raises InvalidInput naming the file and the place in it."""
+    if value is None or value is False:
+        return StateSetting(is_off=value is False)
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{file}: state: expected a table [state], or false, got {value!r}")
+    try:
+        return StateSetting(StateSchema.model_validate(value))
+    except ValidationError as error:
+        where = first_reason(error).removeprefix("collections.").removeprefix("values.")
+        raise InvalidInput(f"{file}: [state]: {where}") from error
 
 
 class RealEnvironment(Protocol):

@@ -37,7 +37,7 @@ class Operation(Frozen):
     """One change. `increase` adds a number (a negative one takes away), so that no model has to calculate."""
 
     op: Literal["set", "delete", "append", "increase"]
-    path: str = Field(pattern=r"^(/[^/]+)+$")
+    path: str = Field(pattern=r"^(/[^/]*)+$")
     value: JsonValue = None
 
 
@@ -68,7 +68,7 @@ class StateSchema(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _as_written(cls, value: object) -> object:
-        if not isinstance(value, dict) or "collections" in value or "values" in value:
+        if not isinstance(value, dict) or _is_dumped(value):
             return value
         tables = {name: part for name, part in value.items() if isinstance(part, dict)}
         return {"collections": tables, "values": {n: part for n, part in value.items() if n not in tables}}
@@ -307,6 +307,15 @@ def _differences(before: JsonObject, after: JsonObject, path: str) -> Iterator[O
 def _same(one: JsonValue, other: JsonValue) -> bool:
     """Equal as JSON: True is not 1, and 1.0 is not 1."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _is_dumped(value: JsonObject) -> bool:
+    """Our own form, not a person's in which a collection is called `values` or `collections`."""
+    parts = [value[name] for name in ("collections", "values") if name in value]
+    return bool(parts) and not any(
+        isinstance(part, dict) and part.keys() & {"fields", "complete"} and isinstance(part.get("key"), str)
+        for part in parts
+    )
 
 
 def _check_type(name: str, kind: str) -> None:

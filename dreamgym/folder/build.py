@@ -8,15 +8,16 @@ from pathlib import Path
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
-from dreamgym.folder.env_file import describe, name_in
+from dreamgym.folder.env_file import describe, name_in, write_state
 from dreamgym.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
+from dreamgym.folder.explicit import Episode, Stated, stated
 from dreamgym.folder.files import write_whole
 from dreamgym.folder.listings import Pages, ToolLists, tool_lists
 from dreamgym.folder.observed import observed_in
 from dreamgym.folder.runs import Run, Say, read_runs
 from dreamgym.folder.server import description_of, mirror_of
 from dreamgym.mirror import Mirror
-from dreamgym.types import Frozen, Task, Trajectory
+from dreamgym.types import Frozen, Task
 
 
 class FolderReport(Frozen):
@@ -34,8 +35,14 @@ class FolderReport(Frozen):
     """What was left out and why, one sentence each."""
 
 
-def build_folder(folder: Path) -> FolderReport:
+def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
+
+    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it.
+
+    Args:
+        folder: of the environment.
+        derives_facts: make `[state]` out of what the answers show, where the server tells nothing.
 
     Raises:
         InvalidInput: there is no env.toml, a file cannot be read or written, tasks.jsonl has a faulty line, or neither
@@ -47,13 +54,19 @@ def build_folder(folder: Path) -> FolderReport:
     runs = read_runs(folder, say)
     tools = _tools(folder, runs, say)
     file = folder / "tasks.jsonl"
-    known = read_jsonl(file, Task) if file.exists() else []
-    tasks = Tasks(name, (task for task in known if RECORDED not in task.metadata), runs, say)
+    listed = read_jsonl(file, Task) if file.exists() else []
+    tasks = Tasks(name, (task for task in listed if RECORDED not in task.metadata), runs, say)
     calls = {run.id: calls_of(run, say) for run in runs}
-    found = [trajectory_of(run, calls[run.id], tools, tasks, name, say) for run in runs]
-    trajectories = [trajectory for trajectory in found if trajectory is not None]
+    episodes = [
+        Episode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
+        for run in runs
+        if (trajectory := trajectory_of(run, calls[run.id], tools, tasks, name, say)) is not None
+    ]
+    known = stated(folder, episodes, tools.definitions, say, derives_facts=derives_facts)
+    tasks.start_in(known.starts)
+    trajectories = known.trajectories
     try:
-        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, trajectories)
+        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, known)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
     return FolderReport(
@@ -97,13 +110,18 @@ def _pages_in(folder: Path) -> Pages:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], trajectories: list[Trajectory]) -> None:
+def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], known: Stated) -> None:
+    if known.write is not None:
+        write_state(folder, known.write)  # before observed.json, which says that this is what we wrote
     write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
     write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else list(pages)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
-    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)
+    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in known.trajectories)
     write_whole(folder / "trajectories.jsonl", "".join(lines))
-    write_whole(folder / "observed.json", _readable(observed_in(trajectories)))
+    observed = observed_in(known.trajectories)
+    if known.derived is not None:
+        observed["state"] = known.derived.model_dump(mode="json")
+    write_whole(folder / "observed.json", _readable(observed))
     describe(folder, description_of(mirror))
 
 

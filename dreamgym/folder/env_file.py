@@ -7,10 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dreamgym.environment import EnvironmentSpec
+from dreamgym.environment import EnvironmentSpec, StateSetting, state_setting
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.folder.files import write_whole
 from dreamgym.redaction import RedactionRules
+from dreamgym.state import StateSchema
 from dreamgym.types import JsonObject
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ _REDACT = {
     "patterns": "Your own regular expressions, by the name of their placeholder: patterns = {badge = '\\bB-\\d{6}\\b'}",
     "allow": "Regular expressions of what is left alone although a rule finds it; the whole find must match.",
 }
+
+
+_STATE = (
+    "What the server's world looks like, as its answers show it. This follows the recordings until you change it.",
+    "A collection has a table: the field that holds the id, and the type of each other field: string, integer, number,",
+    "boolean, array, object or any, with a question mark where it may be null. complete: an unknown id does not exist.",
+    "To do without, put `state = false` above the first table in the place of all these.",
+)
 
 
 def start_folder(folder: Path, name: str, real: JsonObject) -> None:
@@ -75,6 +84,31 @@ def name_in(folder: Path) -> str:
     return name
 
 
+def state_in(folder: Path) -> StateSetting:
+    """What a folder's env.toml says of states. Raises InvalidInput."""
+    file = folder / "env.toml"
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    return state_setting(file, config.get("state"))
+
+
+def write_state(folder: Path, schema: StateSchema) -> None:
+    """Put the tables of a schema in the place of those that are there; nothing else changes."""
+    _check_tomlkit()
+    import tomlkit
+
+    file = folder / "env.toml"
+    document = tomlkit.parse(file.read_text(encoding="utf-8"))
+    if "state" in document:
+        document["state"] = _state(schema)
+    else:
+        document.add(tomlkit.nl())
+        document.add("state", _state(schema))
+    write_whole(file, document.as_string())
+
+
 def describe(folder: Path, description: str) -> None:
     """Fill in the description where it is empty; nothing else changes, comments and order stay."""
     _check_tomlkit()
@@ -105,6 +139,25 @@ def _new(name: str, real: JsonObject) -> TOMLDocument:
     document.add("limits", _table("An episode is cut off after so many calls.", limits))
     document.add("redact", _redact())
     return document
+
+
+def _state(schema: StateSchema) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    for line in _STATE:
+        table.add(tomlkit.comment(line))
+    for name, kind in schema.values.items():
+        table.add(name, kind)
+    for name, collection in schema.collections.items():
+        entities, fields = tomlkit.table(), tomlkit.table()
+        entities.add("key", collection.key)
+        entities.add("complete", collection.complete)
+        for field, kind in collection.fields.items():
+            fields.add(field, kind)
+        entities.add("fields", fields)
+        table.add(name, entities)
+    return table
 
 
 def _table(comment: str, values: JsonObject) -> Table:

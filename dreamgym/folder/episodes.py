@@ -6,7 +6,7 @@ Only what the server said is an observation: a call that it never answered, beca
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 
 from dreamgym.content import result_of
@@ -62,6 +62,13 @@ class Tasks:
     def all(self) -> tuple[Task, ...]:
         """Those written by hand, and then the recorded ones in the order in which they were played."""
         return tuple(self._tasks.values())
+
+    def start_in(self, starts: Mapping[str, Collection[str]]) -> None:
+        """Give recorded tasks the explicit state that all their episodes start in, where it is one."""
+        for task_id, states in starts.items():
+            task = self._tasks.get(task_id)
+            if task is not None and RECORDED in task.metadata and len(states) == 1:
+                self._tasks[task_id] = task.model_copy(update={"initial_state": next(iter(states))})
 
     def of(self, run: Run) -> Task:
         """What the agent was asked to do in a run."""

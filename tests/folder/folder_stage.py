@@ -43,6 +43,13 @@ class Tape:
         result = {"content": [{"type": "text", "text": says}], "isError": is_error}
         return self.exchange("tools/call", {"name": name, "arguments": arguments}, result=result)
 
+    def told(self, name: str, says: str, before: JsonObject | None, after: JsonObject | None, **arguments: Any) -> Tape:
+        """A call whose answer tells states."""
+        told = {"dreamgym/before": before, "dreamgym/state": after}
+        meta = {key: state for key, state in told.items() if state is not None}
+        result = {"content": [{"type": "text", "text": says}], "_meta": meta}
+        return self.exchange("tools/call", {"name": name, "arguments": arguments}, result=result)
+
     def note(self, **said: Any) -> Tape:
         return self.write({"kind": "note", "at": self.at, **said})
 

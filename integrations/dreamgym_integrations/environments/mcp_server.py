@@ -1,7 +1,8 @@
 """Any MCP server as a real environment: every instance has a server process, or an HTTP session, of its own.
 
 `reset` starts the server anew, and that is all it does: what a server keeps outside its process (files, a database) it
-keeps from one episode to the next, unless the command itself makes a fresh copy first.
+keeps from one episode to the next, unless the command itself makes a fresh copy first. A server that tells its state in
+the `_meta` of its answers has it in the `info` of each step, as our dreams have, and never where an agent sees it.
 The tools, the tasks and the mirror are those of the environment folder; this adapter knows how to reach the server.
 
     [real]
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError, model_validator
 
-from dreamgym.content import result_of
+from dreamgym.content import AFTER, result_of, told
 from dreamgym.environment import Behaviour, EnvironmentSpec, first_reason
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
+from dreamgym.state import as_text, parsed
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class McpEnvironment:
         return self._tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the server anew. It says nothing by itself: the observation is the task's initial state.
+        """Start the server anew. It says nothing by itself: the observation is a task's initial state in words.
 
         Raises:
             InvalidInput: a variable that the server needs is not set.
@@ -109,7 +111,10 @@ class McpEnvironment:
             await session.close()
             raise
         self._session, self._failure = session, ""
-        return StepResult(observation=task.initial_state or "")
+        start = task.initial_state or ""
+        if parsed(start) is None:
+            return StepResult(observation=start)
+        return StepResult(observation="", info={"state": start})
 
     async def step(self, action: ToolCall) -> StepResult:
         """Call a tool. After a call without an answer nobody knows what the server did, so the episode cannot go on."""
@@ -118,10 +123,14 @@ class McpEnvironment:
         if self._failure:
             raise EnvironmentUnavailable(f"{self._failure}; reset starts the server anew")
         try:
-            return result_of(await self._session.call(action))
+            answer = await self._session.call(action)
         except EnvironmentUnavailable as error:
             self._failure = str(error)
             raise
+        result, state = result_of(answer), told(answer, AFTER)
+        if state is None:
+            return result
+        return result.model_copy(update={"info": {**result.info, "state": as_text(state)}})
 
     async def close(self) -> None:
         """Stop the server."""

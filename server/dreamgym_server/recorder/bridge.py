@@ -1,10 +1,11 @@
 """HTTP in front of a stdio server: every run has a server process of its own, and agents of a run share it.
 
-Messages go through as they are but for what the transports themselves demand: request ids and progress tokens are
-numbered anew (agents of a run may use the same ones) and put back in the answer, and a session id is given out with
-`initialize`. A server takes one handshake only; where another agent of the run shakes hands in the same way, as
-clients do that open a session per call, it gets the first one's answer. What the server says unasked goes to the
-newest request under way, else to the agent's open stream, else it waits for one of them.
+Messages go through as they are but for the state that a server tells (see hidden.py) and what the transports
+themselves demand: request ids and progress tokens are numbered anew (agents of a run may use the same ones) and put
+back in the answer, and a session id is given out with `initialize`. A server takes one handshake only; where another
+agent of the run shakes hands in the same way, as clients do that open a session per call, it gets the first one's
+answer. What the server says unasked goes to the newest request under way, else to the agent's open stream, else it
+waits for one of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.child import Child
+from dreamgym_server.recorder.hidden import shown, without_state
 from dreamgym_server.recorder.reverse_proxy import read_body, refuse, until_left
 from dreamgym_server.recorder.tape import Tape
 
@@ -176,9 +178,9 @@ class Wire:
             asked = self._asked.pop(number)
             if asked.handshake is not None and "result" in message:
                 self._handshake = self._handshake or (asked.handshake, {"result": message["result"]})
-            asked.answer(message)
+            asked.answer(without_state(message))
             return asked.run
-        target, text = self._target(message, line.rstrip())
+        target, text = self._target(message, shown(line.rstrip()))
         if target is None:
             self._waiting.append(text)
         else:

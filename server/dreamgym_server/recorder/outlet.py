@@ -1,7 +1,8 @@
 """stdio in front of an HTTP server: the SDK's HTTP transport carries the messages, unread but for their headers.
 
 No client session stands between: what the agent writes is posted, and what the server answers is written, with
-unknown fields and the order of keys kept. The transport looks after the server's session and its streams.
+unknown fields and the order of keys kept; only the state that a server tells is taken out (see hidden.py). The
+transport looks after the server's session and its streams.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from dreamgym_server.recorder.hidden import shown
 from dreamgym_server.recorder.pipe import write_all
 from dreamgym_server.recorder.tap import VERSION_META_KEY, Ended, Form, Heard
 from dreamgym_server.recorder.tape import Tape
@@ -152,7 +154,7 @@ class _Outlet:
 
     def _write(self, message: Any) -> bool:
         line = _line(message)
-        has_reader = write_all(self._stdout, line)
+        has_reader = write_all(self._stdout, shown(line))
         self._hear(line, from_agent=False)
         return has_reader
 

@@ -1,5 +1,7 @@
 """stdio in front of a stdio server: two pipes, byte for byte, as if the recorder were not there.
 
+Only an answer that tells the state of the server's world is changed: the agent gets it without.
+
 Threads that block, not an event loop: the shortest way through, and any kind of file may be on either side.
 """
 
@@ -15,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from dreamgym_server.recorder.hidden import Lines
 from dreamgym_server.recorder.tap import Ended, Form, Heard
 from dreamgym_server.recorder.tape import Said, Tape
 
@@ -66,13 +69,15 @@ def pump(
     threading.Thread(target=to_server, daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    lines = Lines()
     while payload := os.read(process.stdout.fileno(), CHUNK):
         answer = heard(payload, from_agent=False)
-        has_reader = write_all(stdout, payload)
+        has_reader = write_all(stdout, lines.pass_on(payload))
         tape.put(answer)
         if not has_reader:
             agent_left.set()
             _end(process, process.stdin)
+    write_all(stdout, lines.end())
     code = process.wait()
     errors.join(GRACE_S)
     reason = "the agent left" if agent_left.is_set() else f"the server ended with exit code {code}"

@@ -1,8 +1,9 @@
 """HTTP in front of an HTTP server: a reverse proxy that streams both ways and keeps a copy.
 
-Bodies go through byte for byte, and all headers but those that belong to one connection; the agent's authorization
-goes to the server as the agent sent it, unless it is this recorder's own token. No time limit is ours: the agent's
-own one governs, and when it gives up the server is told so, as it would be without us.
+Bodies go through byte for byte, and all headers but those that belong to one connection; only the state that a server
+tells is taken out (see hidden.py). The agent's authorization goes to the server as the agent sent it, unless it is this
+recorder's own token. No time limit is ours: the agent's own one governs, and when it gives up the server is told so, as
+it would be without us.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 
 import aiohttp
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
+from dreamgym_server.recorder.hidden import Events, shown
 from dreamgym_server.recorder.known import is_secret_name, secrets_in
 from dreamgym_server.recorder.runs import RUN_HEADER
 from dreamgym_server.recorder.tap import Ended, Form, Heard
 from dreamgym_server.recorder.tape import Known, Tape
 
 MAX_REDIRECTS = 3
+EVENT_STREAM = "text/event-stream"
 
 _OF_THE_CONNECTION = {
     b"connection",
@@ -118,18 +121,11 @@ class ReverseProxy:
         try:
             async with await self._request(scope["method"], url, headers, body) as response:
                 self._learn(response.raw_headers)
-                visit.opened(response)
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": response.status,
-                        "headers": _answered_headers(response),
-                    }
-                )
-                async for chunk in response.content.iter_any():
-                    visit.hear(chunk)
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await send({"type": "http.response.body"})
+                visit.begin(response)
+                if response.content_type == EVENT_STREAM:
+                    await _stream(visit, response, send)
+                else:
+                    await _whole(visit, response, send)
                 visit.finish()  # the agent has everything: what comes now costs it no time
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = f"the server {self._url.host} cannot be reached or broke off: {type(error).__name__}"
@@ -187,10 +183,9 @@ class _Visit:
         if self._asks:
             self._put(body, Form.JSON, from_agent=True)
 
-    def opened(self, response: aiohttp.ClientResponse) -> None:
-        self.is_open = True
+    def begin(self, response: aiohttp.ClientResponse) -> None:
         self._status = response.status
-        self._form = Form.EVENTS if response.content_type == "text/event-stream" else Form.JSON
+        self._form = Form.EVENTS if response.content_type == EVENT_STREAM else Form.JSON
         session = response.headers.get("mcp-session-id")
         if session is not None:
             self._session = _session(session.encode(), self._anonymous)
@@ -223,6 +218,36 @@ class _Visit:
                 self._status,
             )
         )
+
+
+async def _stream(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:
+    """Event by event."""
+    visit.is_open = True
+    await send(_start(response, _answered_headers(response)))
+    events = Events()
+    async for chunk in response.content.iter_any():
+        visit.hear(chunk)
+        if complete := events.pass_on(chunk):
+            await send({"type": "http.response.body", "body": complete, "more_body": True})
+    await send({"type": "http.response.body", "body": events.end()})
+
+
+async def _whole(visit: _Visit, response: aiohttp.ClientResponse, send: Send) -> None:
+    """In one piece: its length is known only when it is complete."""
+    said = await response.read()
+    visit.hear(said)
+    body = shown(said)
+    headers = _answered_headers(response)
+    if body != said:
+        headers = [(name, value) for name, value in headers if name != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+    visit.is_open = True
+    await send(_start(response, headers))
+    await send({"type": "http.response.body", "body": body})
+
+
+def _start(response: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]) -> Message:
+    return {"type": "http.response.start", "status": response.status, "headers": headers}
 
 
 def _session(header: bytes | None, anonymous: str) -> str:

@@ -1,0 +1,128 @@
+"""A server that tells its state is recorded with it, and no agent sees it, whichever transports meet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from dreamgym_server.recorder.hidden import Events, Lines, shown
+from dreamgym_server.running import running
+from hypothesis import given
+from hypothesis import strategies as st
+from recorder_stage import BIN, HERE, RawHttp, RawStdio, call, events, raw_stdio, recording
+from telling_server import Shop, telling_app
+
+from dreamgym.recording import Exchange
+
+TELLING = [sys.executable, str(HERE / "telling_server.py")]
+CALLS = [call("look", 1, sku="S-1"), call("buy", 2, sku="S-1"), call("buy", 3, sku="S-2"), call("nope", 4)]
+PAIRS = ["stdio-stdio", "http-stdio", "stdio-json", "stdio-events", "http-json", "http-events"]
+
+
+@asynccontextmanager
+async def agent(pair: str, out: Path) -> AsyncIterator[RawStdio | RawHttp]:
+    """An agent that the recorder stands in front of."""
+    front, upstream = pair.split("-")
+    async with AsyncExitStack() as stack:
+        server: Sequence[str] | str = TELLING
+        if upstream != "stdio":
+            server = f"{await stack.enter_async_context(running(telling_app(upstream)))}/mcp"
+        if front == "http":
+            recorder = await stack.enter_async_context(recording(server, out / "recordings"))
+            yield recorder.client("r")
+            return
+        command = [str(BIN / "dreamgym"), "record", "shop", "--out", str(out), "--stdio", "--run", "r"]
+        command += ["--upstream", server] if isinstance(server, str) else ["--", *server]
+        async with raw_stdio(command) as process:
+            yield process
+            await process.leave()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("pair", PAIRS)
+async def test_the_state_is_on_disk_and_not_in_what_the_agent_gets(pair: str, tmp_path: Path) -> None:
+    async with agent(pair, tmp_path) as client:
+        await client.shake_hands()
+        seen = [await client.ask(message) for message in CALLS]
+    real = Shop()
+    expected = [real.answer(message) for message in CALLS]
+    kept = [event for event in events(tmp_path / "recordings", "r") if isinstance(event, Exchange)]
+    recorded = [event for event in kept if event.method == "tools/call"]
+    assert [event.result for event in recorded] == [answer.get("result") for answer in expected if answer]
+    assert "dreamgym" not in json.dumps(seen)
+    for answer in expected[:3]:
+        assert answer is not None
+        del answer["result"]["_meta"]["dreamgym/before"], answer["result"]["_meta"]["dreamgym/state"]
+    assert seen == expected
+
+
+def test_an_answer_without_other_meta_loses_it_whole() -> None:
+    told = b'{"id": 1, "result": {"content": [], "_meta": {"dreamgym/state": {"a": 1}}}}\r\n'
+    assert shown(told) == b'{"id": 1, "result": {"content": []}}\r\n'
+
+
+def test_each_answer_of_a_batch_is_shown_without_state() -> None:
+    answer = {"id": 1, "result": {"_meta": {"dreamgym/before": {}}}}
+    assert json.loads(shown(json.dumps([answer, 3, answer]).encode())) == [
+        {"id": 1, "result": {}},
+        3,
+        {"id": 1, "result": {}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"id" : 1, "result": {"_meta": {"dreamgym/episode": 2.50}}}',
+        b'{"id" : 1, "result": {"content": ["dreamgym/state"]}}',
+        b'{"method" : "dreamgym/state", "params": {"_meta": {"dreamgym/state": 1}}}',
+        b"dreamgym/state is no message",
+    ],
+)
+def test_what_tells_no_state_keeps_every_byte(text: bytes) -> None:
+    assert shown(text) == text
+
+
+TOLD = b'{"result":{"_meta":{"dreamgym/state":{"a":"b"}}}}'
+CLEAN = b'{"result": {}}'
+PIECES = st.lists(st.sampled_from([TOLD, b"dreamgym", b'{"id":  1}', b"", b"x\r", b": ping", b"\xff"]), max_size=6)
+
+
+def chunked(text: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[a:b] for a, b in pairwise(places)]
+
+
+@given(PIECES, st.lists(st.integers(0, 999), max_size=8), st.booleans())
+def test_lines_cut_anywhere_are_the_servers_own_but_for_told_states(
+    pieces: list[bytes], cuts: list[int], whole: bool
+) -> None:
+    text = b"\n".join(pieces) + (b"\n" if whole else b"")
+    lines = Lines()
+    passed = b"".join([lines.pass_on(chunk) for chunk in chunked(text, cuts)]) + lines.end()
+    assert passed == b"\n".join(CLEAN if piece == TOLD else piece for piece in pieces) + (b"\n" if whole else b"")
+
+
+@given(PIECES, st.lists(st.integers(0, 999), max_size=8), st.sampled_from([b"\n", b"\r\n", b"\r"]))
+def test_events_cut_anywhere_are_the_servers_own_but_for_told_states(
+    pieces: list[bytes], cuts: list[int], ending: bytes
+) -> None:
+    def stream(told: bytes) -> bytes:
+        lines = [told if piece == TOLD else piece.strip() for piece in pieces]
+        return b"".join(b"id: 1" + ending + b"data: " + line + ending + ending for line in lines)
+
+    passing = Events()
+    passed = b"".join([passing.pass_on(chunk) for chunk in chunked(stream(TOLD), cuts)]) + passing.end()
+    assert passed == stream(CLEAN)
+
+
+def test_an_event_over_several_lines_is_understood_and_a_comment_does_not_wait() -> None:
+    passing = Events()
+    first = passing.pass_on(b': ping\r\ndata: {"result":{"_meta":\r\nda')
+    rest = passing.pass_on(b'ta: {"dreamgym/state":{}}}}\r\nid: 2\r\n\r\n')
+    assert (first, rest) == (b": ping\r\n", b'data: {"result": {}}\r\nid: 2\r\n\r\n')
