@@ -15,13 +15,14 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.tools import fault_under, output_schema
 from dreamgym.types import JsonObject, StepResult, Transition
 
-_STYLES: tuple[tuple[int | str | None, tuple[str, str]], ...] = (
+JSON_STYLES: tuple[tuple[int | str | None, tuple[str, str]], ...] = (
     (2, (",", ": ")),
     (None, (",", ":")),
     (None, (", ", ": ")),
     (4, (",", ": ")),
     ("\t", (",", ": ")),
 )
+"""Indent and separators of the ways in which servers write JSON."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _wordings(result: StepResult) -> Iterator[Wording]:
     """Every wording that one answer shows, the plainest first."""
     assert result.structured is not None
     for field in (None, *result.structured):
-        for style in (None, *_STYLES) if field is not None else _STYLES:
+        for style in (None, *JSON_STYLES) if field is not None else JSON_STYLES:
             for is_ascii in (False, True):
                 way = Wording(field, style, is_ascii)
                 if way.fits(result):
