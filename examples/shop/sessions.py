@@ -16,8 +16,8 @@ from worlds import DAYS, World, number
 
 from dreamgym.types import JsonObject, ToolCall
 
-SENSELESS = 0.2
-"""Share of calls whose arguments were not chosen to fit; some of them fit all the same."""
+SENSELESS = 0.3
+"""Share of calls whose arguments were not chosen to fit; some of them fit all the same: about a fifth is refused."""
 LOOKS = 0.6
 """Share of changes after which somebody looks."""
 WEIGHTS = {
