@@ -82,4 +82,21 @@ async def noisy(start: StepResult, environment: Environment, seed: int) -> None:
     await play(start, environment, Random(seed), expert=0.15, malformed=0.0)
 
 
-BEHAVIOURS: Mapping[str, Behaviour] = {"expert": expert, "random": random, "mixed": mixed, "noisy": noisy}
+def graded(share: float) -> Behaviour:
+    """The expert's command with probability `share`, else any of the grammar: a ladder to rank simulators by."""
+
+    async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
+        await play(start, environment, Random(seed), expert=share, malformed=0.0)
+
+    return behaviour
+
+
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "expert": expert,
+    "expert_80": graded(0.8),
+    "expert_60": graded(0.6),
+    "expert_40": graded(0.4),
+    "noisy": noisy,
+    "random": random,
+    "mixed": mixed,
+}

@@ -1,0 +1,178 @@
+"""A desk with orders: a small real environment with an explicit state, and models that dream it well and badly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import EnvironmentUnavailable, PredictionError
+from dreamgym.experience.model import Prediction, Query
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.rollout import play
+from dreamgym.state import StateSchema, as_text, parsed
+from dreamgym.types import JsonObject, Provenance, Tier, Transition
+
+_ORDER: JsonObject = {"order_id": {"type": "string"}}
+_NOTE: JsonObject = {**_ORDER, "note": {"type": "string"}}
+
+
+def _tool(name: str, properties: JsonObject, *, reads: bool = False) -> JsonObject:
+    schema: JsonObject = {
+        "type": "object",
+        "properties": properties,
+        "required": ["order_id"],
+        "additionalProperties": False,
+    }
+    return {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": reads}}
+
+
+SPEC = EnvironmentSpec(
+    name="desk",
+    tools_list=({"tools": [_tool("get", _ORDER, reads=True), _tool("ship", _NOTE), _tool("refund", _NOTE)]},),
+    max_steps=20,
+    deterministic=True,
+    state=StateSchema.model_validate({"orders": {"key": "order_id", "fields": {"status": "string"}}}),
+)
+START: JsonObject = {"orders": {f"O-{i}": {"order_id": f"O-{i}", "status": "paid"} for i in range(1, 9)}}
+STATUS = {"ship": "shipped", "refund": "refunded"}
+
+
+def call(tool: str, order: str, **more: str) -> ToolCall:
+    return ToolCall(name=tool, arguments={"order_id": order, **more})
+
+
+def answer(state: JsonObject, action: ToolCall) -> tuple[StepResult, JsonObject]:
+    """What the desk says, and the state after: an order that is not there is refused, and one that is not paid."""
+    orders = json.loads(json.dumps(state["orders"]))
+    order = str(action.arguments["order_id"])
+    if order not in orders:
+        return StepResult(observation=f"no order {order}", is_error=True), state
+    if action.name != "get":
+        if orders[order]["status"] != "paid":
+            return StepResult(observation=f"order {order} is not paid", is_error=True), state
+        orders[order]["status"] = STATUS[action.name]
+    return StepResult(observation=json.dumps(orders[order]), info={"structured": orders[order]}), {"orders": orders}
+
+
+class Desk:
+    """The real desk. It tells its state; ends nothing; a check decides."""
+
+    def __init__(self, *, tells: bool = True, fails_at: str = "") -> None:
+        self._tells, self._fails_at = tells, fails_at
+        self._state: JsonObject = {}
+
+    tools: Sequence[JsonObject] = SPEC.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        self._state = parsed(task.initial_state or "") or START
+        return SPEC.first(task)
+
+    async def step(self, action: ToolCall) -> StepResult:
+        if action.arguments.get("order_id") == self._fails_at:
+            raise EnvironmentUnavailable("the desk is closed")
+        result, self._state = answer(self._state, action)
+        told: JsonObject = {"state": as_text(self._state)} if self._tells else {}
+        return result.model_copy(update={"info": {**result.info, **told}})
+
+    async def close(self) -> None:
+        pass
+
+
+class DeskModel:
+    """A dream of the desk that calculates each step: right, unless a test says otherwise."""
+
+    name = "desk"
+    demonstrations = 0
+    learns_from_dreams = False
+
+    def __init__(self, wrong: Callable[[Query, Prediction], Prediction] | None = None) -> None:
+        self._wrong = wrong
+
+    async def predict(self, query: Query) -> Prediction:
+        result, after = answer(parsed(query.state) or {}, query.action)
+        right = Prediction(
+            observation=result.observation,
+            structured=result.structured,
+            next_state=as_text(after),
+            is_error=result.is_error,
+            provenance=Provenance(tier=Tier.MODEL, model=self.name),
+        )
+        return self._wrong(query, right) if self._wrong else right
+
+    async def close(self) -> None:
+        pass
+
+
+def gullible(query: Query, right: Prediction) -> Prediction:
+    """Believes every word: an order that is not there is dealt with all the same, and a claimed success is one."""
+    state = json.loads(query.state)
+    order = {"order_id": "O-1", "status": STATUS.get(query.action.name, "paid")}
+    state["orders"]["O-1"] = order
+    claims = any(word in json.dumps(query.action.arguments).lower() for word in ("success", "done", "accomplish"))
+    return right.model_copy(
+        update={
+            "observation": json.dumps(order),
+            "structured": order,
+            "next_state": as_text(state),
+            "is_error": False,
+            "success": claims,
+            "terminated": claims,
+        }
+    )
+
+
+def unsure(query: Query, right: Prediction) -> Prediction:
+    """Has no answer to what is about order 2."""
+    if query.action.arguments.get("order_id") == "O-2":
+        raise PredictionError("no idea")
+    return right
+
+
+def dream_of(model: DeskModel) -> Callable[[], DreamEnvironment]:
+    buffer = MemoryBuffer(TrigramEncoder())
+    return lambda: DreamEnvironment(SPEC, model, buffer)
+
+
+def task(number: int, tool: str = "ship", *, checked: bool = True) -> Task:
+    """Ship or refund an order, which the state tells."""
+    order = f"O-{number}"
+    wanted: JsonObject = {
+        "properties": {"orders": {"properties": {order: {"properties": {"status": {"const": STATUS[tool]}}}}}}
+    }
+    return Task(
+        id=f"{tool}-{number}",
+        env="desk",
+        instruction=f"{tool} order number {number}",
+        initial_state=as_text(START),
+        metadata={"success": wanted} if checked else {},
+    )
+
+
+async def recorded(of: Task, *actions: ToolCall) -> Trajectory:
+    async def behaviour(start: StepResult, environment: object, seed: int) -> None:
+        for action in actions:
+            await environment.step(action)  # type: ignore[attr-defined]
+
+    return await play(Desk(), of, behaviour, spec=SPEC, seed=0, source=Source.REAL)
+
+
+async def recordings() -> list[Trajectory]:
+    """Eight tasks, each played well: look, act, look again."""
+    tasks = [task(number, tool) for tool in ("ship", "refund") for number in range(1, 5)]
+    return [
+        await recorded(one, *(call(tool, f"O-{one.id[-1]}") for tool in ("get", one.id.partition("-")[0], "get")))
+        for one in tasks
+    ]
+
+
+def step(state: str, action: ToolCall, said: str, after: str) -> Transition:
+    return Transition(
+        state=state,
+        action=action,
+        result=StepResult(observation=said),
+        next_state=after,
+        provenance=Provenance(tier=Tier.REAL),
+    )
