@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from dreamgym.cli import check, collect, db, demo, eval_, fidelity, import_, label, models, play, record, seed, train
+from dreamgym.cli import (
+    check,
+    collect,
+    db,
+    demo,
+    eval_,
+    fidelity,
+    fit,
+    import_,
+    label,
+    models,
+    play,
+    record,
+    seed,
+    train,
+)
 from dreamgym.cli.boundary import run
 
 app = typer.Typer(
@@ -20,6 +35,7 @@ app.command("label")(label.label)
 app.command("seed")(seed.seed)
 app.command("check")(check.check)
 app.command("fidelity")(fidelity.fidelity)
+app.command("fit")(fit.fit)
 app.command("import")(import_.import_)
 app.command("play")(play.play)
 app.command("train")(train.train)

@@ -2,7 +2,7 @@
 
     nearest                             no LLM: the nearest recorded transition, the action's arguments substituted
     local, local:1.5b, file.gguf        a small model in this process
-    a checkpoint folder                 a transformers model in this process
+    a checkpoint folder                 a transformers model in this process; one of `dreamgym fit` is asked as trained
     http://host:port/v1[#model]         any OpenAI-compatible server
     openai/x, hosted_vllm/x, ollama/x, lm_studio/x, openrouter/x, or a bare name such as gpt-4.1
     provider/model                      any other provider, through litellm
@@ -20,6 +20,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.experience.fitted import FittedModel, Fitting, check_environment
 from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.experience.nearest import NearestModel
@@ -43,16 +44,27 @@ FORMS = (
 )
 
 
-def load_model(model: str | None) -> ExperienceModel:
+def load_model(model: str | None, *, env: str | None = None) -> ExperienceModel:
     """The experience model that the string means; without one, `local` where it is installed, else `nearest`.
 
+    Args:
+        model: as in `--model`.
+        env: the environment that it will be asked about, where that is known.
+
     Raises:
-        InvalidInput: the string means nothing here, or its package or file is missing.
+        InvalidInput: the string means nothing here, its package or file is missing, or it was fitted to another
+            environment.
     """
     if model == NearestModel.name:
         return NearestModel()
     if model is not None:
-        return LanguageModel(_load(model))
+        llm = _load(model)
+        fitting = _fitting(llm)
+        if fitting is None:
+            return LanguageModel(llm)
+        if env is not None:
+            check_environment(fitting, model, env)
+        return FittedModel(llm, fitting)
     try:
         llm = _load("local")
     except InvalidInput as error:
@@ -73,17 +85,25 @@ def load_model(model: str | None) -> ExperienceModel:
 def load_llm(model: str | None) -> LLM | None:
     """The language model behind the same string: None for `nearest`, and where the default is `nearest`.
 
+    None too for one that `dreamgym fit` made: it has learned to answer nothing but a step.
+
     Raises:
         InvalidInput: the string means nothing here, or its package or file is missing.
     """
     if model == NearestModel.name:
         return None
     if model is not None:
-        return _load(model)
+        llm = _load(model)
+        return None if _fitting(llm) else llm
     try:
         return _load("local")
     except InvalidInput:
         return None
+
+
+def _fitting(llm: LLM) -> Fitting | None:
+    fitting = getattr(llm, "fitting", None)
+    return fitting if isinstance(fitting, Fitting) else None
 
 
 def _load(model: str) -> LLM:

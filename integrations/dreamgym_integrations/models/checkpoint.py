@@ -8,6 +8,7 @@ constrained: callers validate, as they do for every model.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.experience.fitted import read_fitting
+from dreamgym.experience.prompt import PromptForm
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 
@@ -24,8 +27,7 @@ BATCH = 32
 def load(name: str) -> CheckpointModel:
     """The checkpoint in a folder. Raises InvalidInput where it is none, MissingPackage without transformers."""
     folder = Path(name)
-    if not (folder / "config.json").is_file():
-        raise InvalidInput(f"{name!r} is no checkpoint folder: it has no config.json")
+    check_tokenizer(folder)
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -53,6 +55,9 @@ class CheckpointModel:
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
+        self.fitting = read_fitting(folder)
+        """What `dreamgym fit` wrote down, where it made this checkpoint."""
+        self.form: PromptForm = "data" if self.fitting is None else self.fitting.form
         self._folder = folder
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._waiting: list[_Question] = []
@@ -169,3 +174,30 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
     text = "\n\n".join(message.content for message in messages)
     return list(tokenizer(f"{text}\n\n")["input_ids"])
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Refuse a folder that is no checkpoint, or whose tokenizer knows tokens that its weights do not.
+
+    Raises:
+        InvalidInput: it cannot be used.
+    """
+    if not (folder / "config.json").is_file():
+        raise InvalidInput(f"{str(folder)!r} is no checkpoint folder: it has no config.json")
+    tokens = folder / "tokenizer.json"
+    if not tokens.is_file():
+        return
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tokenizer = json.loads(tokens.read_text(encoding="utf-8"))
+        known = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+        vocabulary = tokenizer["model"]["vocab"]
+        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        largest = max([*ids, *(token["id"] for token in tokenizer["added_tokens"])])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{str(folder)!r}: config.json or tokenizer.json is damaged: {error}") from error
+    if known is not None and largest >= known:
+        raise InvalidInput(
+            f"{str(folder)!r}: the tokenizer knows {largest + 1} tokens and the weights {known}: "
+            "they do not belong together"
+        )

@@ -1,0 +1,241 @@
+"""What a fit is made from: its settings, and the rows that they make of the recordings.
+
+What is unfinished lives in `OUT.partial`, rows included: a resumed fit learns from the same ones, whatever has been
+recorded since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from dreamgym.agreement import split
+from dreamgym.embedding import Encoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.experience.model import Part
+from dreamgym.fidelity.predicting import contradicted
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import Frozen, Trajectory
+from dreamgym_integrations.models.checkpoint import check_tokenizer
+from dreamgym_integrations.trainers.experience_rows import Example, examples, row
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
+try:
+    from accelerate import PartialState
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+except ImportError as error:
+    raise MissingPackage("fitting a model", "train") from error
+
+logging.disable_progress_bar()
+
+TINY = "tiny"
+HELD_OUT_ROWS = 400
+"""At most so many are measured each time, spread over all."""
+SPEAK_EVERY_S = 10.0
+
+Say = Callable[[str], None]
+
+
+class FitSettings(Frozen):
+    """All that decides what a fitted model becomes, beside the recordings."""
+
+    base: str
+    """`tiny`, or a checkpoint folder."""
+    demonstrations: int = Field(default=3, ge=0)
+    without: tuple[Part, ...] = ()
+    lora: bool = False
+    steps: int = Field(default=600, ge=1)
+    """Updates at most: it ends earlier where the held-out loss no longer falls."""
+    batch: int = Field(default=16, ge=1)
+    """Rows of an update, over all processes."""
+    micro_batch: int = Field(default=8, ge=1)
+    """Rows that a process computes at once."""
+    learning_rate: float = Field(default=3e-3, gt=0)
+    max_tokens: int = Field(default=2048, ge=16)
+    """Longer rows are left out."""
+    held_out: float = Field(default=0.1, ge=0, le=1)
+    patience: int = Field(default=4, ge=1)
+    """Measurements of the held-out loss without a better one."""
+    seed: int = 0
+
+
+class Prepared(Frozen):
+    """What was made of the recordings before training."""
+
+    settings: FitSettings
+    env: str
+    base: str
+    """Folder of the model to start from."""
+    known: tuple[str, ...]
+    held_out: tuple[str, ...]
+    rows: int
+    held_out_rows: int
+    too_long: int
+    contradicted: int
+    """Known calls that another recording contradicts: the same was done, something else happened. They are learned."""
+    tokens: int
+    longest: int
+    seconds: float
+    """Spent on retrieval and tokenisation."""
+
+
+def working_folder(out: Path) -> Path:
+    """Where a fit is until it is whole."""
+    return out.with_name(f"{out.name}.partial")
+
+
+def prepare(
+    spec: EnvironmentSpec,
+    recorded: Sequence[Trajectory],
+    out: Path,
+    settings: FitSettings,
+    encoder: Encoder,
+    *,
+    resume: bool = False,
+    say: Say = lambda text: None,
+) -> Prepared:
+    """Make the rows, and the untrained model where it is made here; a resumed fit takes those it had.
+
+    Raises:
+        InvalidInput: the folder is taken or none to resume, there is nothing to learn or to hold out, or the base
+            cannot be used.
+    """
+    work = working_folder(out)
+    with PartialState().main_process_first():
+        if not PartialState().is_main_process:
+            return Prepared.model_validate_json((work / "prepared.json").read_text(encoding="utf-8"))
+        if out.exists():
+            raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
+        if resume and (work / "prepared.json").is_file():
+            return _resumed(work, settings)
+        if work.exists() and not resume:
+            raise InvalidInput(f"{work} holds an unfinished fit: continue it with --resume, or delete it")
+        known, held_out = split(recorded, settings.held_out, settings.seed)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        return _prepared(spec, known, held_out, work, settings, encoder, say)
+
+
+class Progress:
+    """Says every few seconds how far something is, and how long it will take."""
+
+    def __init__(self, say: Say, what: str) -> None:
+        self._say = say
+        self._what = what
+        self._started: tuple[float, int] | None = None
+        self._spoken = time.monotonic()
+
+    def tell(self, done: int, total: int, more: str = "") -> None:
+        """Say it, if it is time to."""
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now, done
+        if now - self._spoken < SPEAK_EVERY_S:
+            return
+        self._spoken = now
+        since, first = self._started
+        left = (now - since) / max(1, done - first) * (total - done)
+        self._say(f"    {done} of {total} {self._what}{more}, {left / 60:.0f} min left")
+
+
+def _resumed(work: Path, settings: FitSettings) -> Prepared:
+    prepared = Prepared.model_validate_json((work / "prepared.json").read_text(encoding="utf-8"))
+    before, now = prepared.settings.model_dump(mode="json"), settings.model_dump(mode="json")
+    if changed := [f"{name} was {before[name]}" for name in before if before[name] != now[name]]:
+        raise InvalidInput(f"{work} was begun with other settings: {', '.join(changed)}; resume with those")
+    return prepared
+
+
+def _prepared(
+    spec: EnvironmentSpec,
+    known: Sequence[Trajectory],
+    held_out: Sequence[Trajectory],
+    work: Path,
+    settings: FitSettings,
+    encoder: Encoder,
+    say: Say,
+) -> Prepared:
+    started = time.monotonic()
+    if settings.base != TINY:
+        _check_base(Path(settings.base))
+    learned, tested = asyncio.run(_examples(spec, known, held_out, settings, encoder, say))
+    base = Path(settings.base)
+    if settings.base == TINY:
+        from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
+
+        base = work / "base"
+        create_tiny_model(learned, base, max_tokens=settings.max_tokens, seed=settings.seed)
+    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+    rows = [row(tokenizer, example) for example in (*learned, *tested)]
+    fits = [len(one.input_ids) <= settings.max_tokens for one in rows]
+    train = [one for one, is_short in zip(rows[: len(learned)], fits, strict=False) if is_short]
+    test = [one for one, is_short in zip(rows[len(learned) :], fits[len(learned) :], strict=True) if is_short]
+    too_long = len(rows) - sum(fits)
+    if not train or not test:
+        longest = max((len(one.input_ids) for one in rows), default=0)
+        raise InvalidInput(
+            f"{len(train)} rows to learn and {len(test)} held-out rows of {spec.name!r} have at most "
+            f"{settings.max_tokens} tokens, and both need one: {too_long} are longer, the longest has {longest}; "
+            "raise --max-tokens, or record more episodes"
+        )
+    Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
+    step = -(-len(test) // HELD_OUT_ROWS)
+    Dataset.from_list([one.model_dump() for one in test[::step]]).save_to_disk(str(work / "rows" / "held_out"))
+    prepared = Prepared(
+        settings=settings,
+        env=spec.name,
+        base=str(base.resolve()),
+        known=tuple(one.id for one in known),
+        held_out=tuple(one.id for one in held_out),
+        rows=len(train),
+        held_out_rows=len(test),
+        too_long=too_long,
+        contradicted=len(contradicted(spec, known)),
+        tokens=sum(len(one.input_ids) for one in train),
+        longest=max(len(one.input_ids) for one in (*train, *test)),
+        seconds=time.monotonic() - started,
+    )
+    (work / "prepared.json").write_text(prepared.model_dump_json(indent=2), encoding="utf-8")
+    return prepared
+
+
+async def _examples(
+    spec: EnvironmentSpec,
+    known: Sequence[Trajectory],
+    held_out: Sequence[Trajectory],
+    settings: FitSettings,
+    encoder: Encoder,
+    say: Say,
+) -> tuple[list[Example], list[Example]]:
+    buffer = MemoryBuffer(encoder)
+    await buffer.add(known)
+    progress = Progress(say, "calls prepared")
+
+    async def made(trajectories: Sequence[Trajectory]) -> list[Example]:
+        found = examples(
+            spec,
+            buffer,
+            trajectories,
+            demonstrations=settings.demonstrations,
+            without=frozenset(settings.without),
+            seed=settings.seed,
+            on_progress=progress.tell,
+        )
+        return [example async for example in found]
+
+    return await made(known), await made(held_out)
+
+
+def _check_base(base: Path) -> None:
+    if not (base / "config.json").is_file():
+        raise InvalidInput(f"--base {str(base)!r}: expected `tiny`, `local` or a transformers checkpoint folder")
+    check_tokenizer(base)

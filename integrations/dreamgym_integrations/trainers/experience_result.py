@@ -1,0 +1,234 @@
+"""From a trained checkpoint to a folder that `--model` takes: what it was fitted to, how true it is, and its card."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from dreamgym.agreement import Compared
+from dreamgym.embedding import Encoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.experience.confidence import calibrate
+from dreamgym.experience.fitted import FILE, FittedModel, Fitting, tokenizer_digest
+from dreamgym.experience.model import ExperienceModel, Part
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.fidelity.predicting import Done, Step, compare, drawn, steps_of
+from dreamgym.fidelity.report import Row, rate
+from dreamgym.fidelity.steps import state_is_exact, step_fidelity
+from dreamgym.types import Trajectory
+from dreamgym_integrations.models.checkpoint import CheckpointModel
+from dreamgym_integrations.trainers.experience_data import Prepared, Progress, Say, working_folder
+
+VERSIONS = ("dreamgym", "torch", "transformers", "trl")
+TOGETHER = 16
+"""Questions that are asked at once; the checkpoint answers them in one batch."""
+
+CARD = """# {name}
+
+An experience model of the environment `{env}`: given a task, the steps so far, the state, similar recorded transitions
+and an action, it says what the environment would answer. Made by `dreamgym fit` from `{base}`
+({parameters:,} parameters). It knows nothing else, judges no final answer, and plans nothing.
+
+    dreamgym-serve --env {env} --model {name}
+
+## Data
+
+| | |
+|---|---|
+| trajectories learned, held out | {known}, {held_out} |
+| rows learned, held out | {rows}, {held_out_rows} |
+| left out, longer than {max_tokens} tokens | {too_long} |
+| calls that another recording contradicts (learned all the same) | {contradicted} |
+| tokens, longest row | {tokens:,}, {longest} |
+| seconds for retrieval and tokenising | {seconds:.0f} |
+
+## Training
+
+Supervised fine-tuning on the recorded answer: reasoning, next state, outcome. {settings}
+
+| update | loss | held-out loss |
+|---|---|---|
+{losses}
+
+The weights are those of the best held-out loss.
+
+## How true it is
+
+{steps} held-out steps, each predicted from what was recorded before it. In brackets 95 % intervals.
+`without recorded`: the model answers also where a recording of the very step is there.
+
+{fidelity}
+
+The same with more steps and measures: `dreamgym fidelity {env} --model {name}`. What a policy earns in a simulation is
+no measure of what it earns in reality.
+"""
+
+
+def finish(
+    spec: EnvironmentSpec,
+    recorded: Sequence[Trajectory],
+    out: Path,
+    prepared: Prepared,
+    losses: Sequence[dict[str, float]],
+    encoder: Encoder,
+    *,
+    steps: int,
+    say: Say = lambda text: None,
+) -> None:
+    """Write what the trained folder lacks, then make it `out`.
+
+    Args:
+        spec: the environment.
+        recorded: all trajectories that the fit began with.
+        out: where the model goes.
+        prepared: what it was made from.
+        losses: the trainer's log.
+        encoder: for retrieval, as in training.
+        steps: how many held-out steps are predicted for the card.
+        say: told what happens.
+    """
+    work = working_folder(out)
+    trained = work / "trained"
+    fitting = _fitting(trained, prepared, losses)
+    (trained / FILE).write_text(fitting.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    by_id = {one.id: one for one in recorded}
+    known = [by_id[name] for name in prepared.known]
+    held_out = drawn(steps_of(by_id[name] for name in prepared.held_out), steps, prepared.settings.seed)
+    measured = asyncio.run(_measured(spec, trained, known, held_out, encoder, prepared, say))
+    rows = [(one.features, one.exact and state_is_exact(one)) for one in measured["fitted"] if one.features]
+    if rows:
+        calibrate(rows, model=out.name, env=spec.name).save(trained / "calibration.json")
+    card = _card(spec, out, trained, prepared, losses, measured)
+    (trained / "README.md").write_text(card, encoding="utf-8")
+    trained.rename(out)
+    shutil.rmtree(work)
+
+
+def _fitting(trained: Path, prepared: Prepared, losses: Sequence[dict[str, float]]) -> Fitting:
+    settings = prepared.settings
+    return Fitting(
+        env=prepared.env,
+        demonstrations=settings.demonstrations,
+        without=settings.without,
+        base=settings.base,
+        tokenizer=tokenizer_digest(trained),
+        seed=settings.seed,
+        rows=prepared.rows,
+        steps=int(max((line["step"] for line in losses), default=0)),
+        held_out=prepared.held_out,
+        versions={name: version(name) for name in VERSIONS},
+    )
+
+
+async def _measured(
+    spec: EnvironmentSpec,
+    trained: Path,
+    known: Sequence[Trajectory],
+    steps: Sequence[Step],
+    encoder: Encoder,
+    prepared: Prepared,
+    say: Say,
+) -> dict[str, list[Compared]]:
+    llm = CheckpointModel(trained)
+    assert llm.fitting is not None
+    fitted = FittedModel(llm, llm.fitting)
+    settings: list[tuple[str, ExperienceModel, set[Part]]] = [
+        ("nearest", NearestModel(), set()),
+        ("fitted", fitted, set()),
+        ("fitted without recorded", fitted, {Part.RECORDED}),
+    ]
+    measured: dict[str, list[Compared]] = {}
+    for name, model, without in settings:
+        measured[name] = await compare(
+            spec,
+            model,
+            known,
+            steps,
+            encoder,
+            without=without,
+            seed=prepared.settings.seed,
+            parallel=TOGETHER,
+            on_step=_counted(Progress(say, f"held-out steps predicted, {name}"), len(steps)),
+        )
+    await fitted.close()
+    return measured
+
+
+def _counted(progress: Progress, total: int) -> Done:
+    numbers = iter(range(1, total + 1))
+
+    def tell(call: Compared) -> None:
+        progress.tell(next(numbers), total)
+
+    return tell
+
+
+def _card(
+    spec: EnvironmentSpec,
+    out: Path,
+    trained: Path,
+    prepared: Prepared,
+    losses: Sequence[dict[str, float]],
+    measured: dict[str, list[Compared]],
+) -> str:
+    from safetensors import safe_open
+
+    parameters = 0
+    for file in trained.glob("*.safetensors"):
+        with safe_open(file, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  it is no dictionary
+                count = 1
+                for size in tensors.get_slice(name).get_shape():
+                    count *= size
+                parameters += count
+    settings = prepared.settings.model_dump(mode="json", exclude={"base"})
+    counts = prepared.model_dump(exclude={"settings", "base", "env", "known", "held_out"})
+    return CARD.format(
+        name=out.name,
+        env=spec.name,
+        base=prepared.settings.base,
+        parameters=parameters,
+        known=len(prepared.known),
+        held_out=len(prepared.held_out),
+        max_tokens=prepared.settings.max_tokens,
+        settings=", ".join(f"{name} {value}" for name, value in settings.items()),
+        losses="\n".join(_loss_rows(losses)),
+        steps=len(measured["fitted"]),
+        fidelity="\n".join(_markdown(_fidelity_rows(spec, measured))),
+        **counts,
+    )
+
+
+def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
+    rows: list[str] = []
+    last = float("nan")
+    for line in losses:
+        last = line.get("loss", last)
+        if "eval_loss" in line:
+            rows.append(f"| {int(line['step'])} | {last:.4f} | {line['eval_loss']:.4f} |")
+    return rows
+
+
+def _fidelity_rows(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> list[Row]:
+    head = ("", "answered", "state exact", "of what is not recorded", "observation exact", "errors agree", "similarity")
+    rows: list[Row] = [head]
+    for name, calls in measured.items():
+        found = step_fidelity(calls, explicit=spec.state is not None)
+        shown = (
+            found.answered,
+            found.state["all"].exact,
+            found.unseen.exact,
+            found.observation,
+            found.errors,
+            found.similarity,
+        )
+        rows.append((name, *map(rate, shown)))
+    return rows
+
+
+def _markdown(rows: Sequence[Row]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]

@@ -1,0 +1,136 @@
+"""Recorded transitions as training rows: asked as in a dream, answered as recorded.
+
+The question is the one that DreamEnvironment puts to its model, with the episode itself out of its view, so a row's
+prompt has the very tokens that the fitted model is asked with. Where no model would be asked, there is no row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import PredictionError
+from dreamgym.experience.answer import answer_text
+from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.experience.prompt import step_messages
+from dreamgym.llm import Message
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.tools import Tools
+from dreamgym.types import Frozen, Trajectory
+from dreamgym_integrations.models.checkpoint import prompt_ids
+
+IGNORED = -100
+"""The label of a token that is not learned."""
+
+
+class Example(Frozen):
+    """One recorded transition as a question and its answer."""
+
+    trajectory: str
+    messages: tuple[Message, ...]
+    answer: str
+
+
+class Row(Frozen):
+    """An example in tokens."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+class _Asked(PredictionError):
+    """Ends a step at the question: the answer is recorded."""
+
+
+class _Questions:
+    """An experience model that keeps the question and answers none."""
+
+    name = "recorded"
+    learns_from_dreams = False
+
+    def __init__(self, demonstrations: int) -> None:
+        self.demonstrations = demonstrations
+        self.asked: Query | None = None
+
+    async def predict(self, query: Query) -> Prediction:
+        self.asked = query
+        raise _Asked("the answer is recorded")
+
+    async def close(self) -> None:
+        pass
+
+
+async def examples(
+    spec: EnvironmentSpec,
+    buffer: ReplayBuffer,
+    trajectories: Sequence[Trajectory],
+    *,
+    demonstrations: int,
+    without: frozenset[Part],
+    seed: int,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> AsyncIterator[Example]:
+    """Every call of the trajectories that a model would be asked about.
+
+    Args:
+        spec: the environment.
+        buffer: what is retrieved from; of a trajectory that is in it, nothing is.
+        trajectories: what is learned, or held out.
+        demonstrations: how many transitions are shown.
+        without: parts that are left out of the question and the answer.
+        seed: fixes the draws of retrieval, differently for each trajectory.
+        on_progress: hears of the calls that are done, and of all.
+    """
+    tools = Tools(spec)
+    total, done = sum(len(one.transitions) for one in trajectories), 0
+    for trajectory in trajectories:
+        for step, transition in enumerate(trajectory.transitions):
+            done += 1
+            on_progress(done, total)
+            if "asks" in transition.result.info or tools.refusal(transition.action, transition.action.canonical()):
+                continue
+            query = await _query(spec, buffer, trajectory, step, demonstrations, without, _seed(seed, trajectory.id))
+            yield Example(
+                trajectory=trajectory.id,
+                messages=tuple(step_messages(query, form="fitted")),
+                answer=answer_text(query, transition),
+            )
+
+
+def row(tokenizer: Any, example: Example) -> Row:
+    """The tokens of an example; only the answer and its end are learned."""
+    prompt = prompt_ids(tokenizer, example.messages)
+    said = [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    return Row(input_ids=[*prompt, *said], labels=[*([IGNORED] * len(prompt)), *said])
+
+
+async def _query(
+    spec: EnvironmentSpec,
+    buffer: ReplayBuffer,
+    trajectory: Trajectory,
+    step: int,
+    demonstrations: int,
+    without: frozenset[Part],
+    seed: int,
+) -> Query:
+    model = _Questions(demonstrations)
+    dream = DreamEnvironment(
+        spec,
+        model,
+        buffer,
+        episode_id=trajectory.id,
+        without=without | {Part.RECORDED, Part.CACHE, Part.CHECKS},
+    )
+    dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[:step])
+    with suppress(_Asked):
+        await dream.step(trajectory.transitions[step].action)
+    assert model.asked is not None
+    return model.asked.model_copy(update={"without": without})
+
+
+def _seed(seed: int, trajectory: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{trajectory}".encode(), digest_size=4).digest(), "big")
