@@ -235,13 +235,17 @@ def agreement(calls: Sequence[Compared]) -> Agreement:
 
 def similarity(recorded: StepResult, got: StepResult) -> float:
     """F1 over the words of two answers; where both are JSON, each word together with the keys that lead to it."""
-    values = _value(recorded), _value(got)
-    if values[0] is None or values[1] is None:
-        ours, theirs = Counter(_WORD.findall(recorded.observation)), Counter(_WORD.findall(got.observation))
-    else:
-        ours, theirs = Counter(_leaves(values[0])), Counter(_leaves(values[1]))
+    ours, theirs = facts(recorded, got)
     total = ours.total() + theirs.total()
     return 2 * (ours & theirs).total() / total if total else 1.0
+
+
+def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Counter[object]]:
+    """The words of two answers; where both are JSON, each word together with the keys that lead to it."""
+    values = _value(recorded), _value(got)
+    if values[0] is None or values[1] is None:
+        return Counter(_WORD.findall(recorded.observation)), Counter(_WORD.findall(got.observation))
+    return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
 
 
 def _compared(spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory, step: int, got: StepResult) -> Compared:

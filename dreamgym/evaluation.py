@@ -73,28 +73,46 @@ def paired_difference(
     return Rate(mean=mean, low=means[int(0.025 * resamples)], high=means[int(0.975 * resamples) - 1], n=n)
 
 
-def clustered(values: Sequence[float], clusters: Sequence[str], *, resamples: int = 4000, seed: int = 0) -> Rate:
-    """Mean of some values with a 95 % percentile bootstrap over whole clusters, such as the steps of one trajectory.
+def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
+    """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
-    Where all values are the same a bootstrap has nothing to vary: the interval is then Wilson's over the clusters, if
-    the values are no differences.
+    The interval is a percentile bootstrap over clusters, and never narrower than Wilson's over all values, which it
+    would be where all values are equal.
     """
+    plain = wilson(sum(values), len(values))
+    if not values:
+        return plain
+    low, high = _bootstrap(values, clusters, seed)
+    return plain.model_copy(update={"low": min(low, plain.low), "high": max(high, plain.high)})
+
+
+def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
+    """Mean of paired differences in [-1, 1] with a percentile bootstrap over clusters.
+
+    Where no two differ it would have no width: it is then as wide as what that many clusters cannot exclude.
+    """
+    if not differences:
+        return Rate(mean=0.0, low=-1.0, high=1.0, n=0)
+    mean = math.fsum(differences) / len(differences)
+    low, high = _bootstrap(differences, clusters, seed)
+    if low == high:
+        unseen = wilson(0, len(set(clusters))).high
+        low, high = max(-1.0, low - unseen), min(1.0, high + unseen)
+    return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(differences))
+
+
+def _bootstrap(
+    values: Sequence[float], clusters: Sequence[str], seed: int, resamples: int = 2000
+) -> tuple[float, float]:
     import numpy as np
 
-    if not values:
-        return Rate(mean=0.0, low=0.0, high=1.0, n=0)
-    names = sorted(set(clusters))
-    place = {name: i for i, name in enumerate(names)}
-    owner = np.array([place[name] for name in clusters])
-    sums = np.bincount(owner, weights=np.array(values, dtype=float), minlength=len(names))
-    counts = np.bincount(owner, minlength=len(names))
-    mean = float(sums.sum() / counts.sum())
-    if min(values) == max(values) or len(names) == 1:
-        alone = wilson(mean * len(names), len(names)) if 0 <= mean <= 1 else Rate(mean=mean, low=-1.0, high=1.0, n=1)
-        return alone.model_copy(update={"mean": mean, "n": len(values)})
+    names = {name: i for i, name in enumerate(sorted(set(clusters)))}
+    owners = np.array([names[name] for name in clusters])
+    sums = np.bincount(owners, weights=np.array(values, dtype=float), minlength=len(names))
+    counts = np.bincount(owners, minlength=len(names))
     drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
     low, high = np.percentile(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1), [2.5, 97.5])
-    return Rate(mean=mean, low=float(min(low, mean)), high=float(max(high, mean)), n=len(values))
+    return float(low), float(high)
 
 
 async def evaluate(

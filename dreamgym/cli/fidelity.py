@@ -1,4 +1,4 @@
-"""`dreamgym fidelity`: how true a simulation is, step by step."""
+"""`dreamgym fidelity`: how true a simulation is, step by step and in closed loop."""
 
 from __future__ import annotations
 
@@ -10,43 +10,34 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.agreement import Compared, split
 from dreamgym.cli.check import SPEAK_EVERY_S, recorded_of
-from dreamgym.cli.wiring import EnvName, ModelName, Seed, say
-from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.cli.wiring import EnvName, ModelName, Seed, Without, say
+from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.model import Part
-from dreamgym.fidelity.predicting import Kept, Step, compare, contradicted, drawn, first_known, steps_of
-from dreamgym.fidelity.report import Report, step_table
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.fidelity.comparing import paired
+from dreamgym.fidelity.cost import Prices
+from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
+from dreamgym.fidelity.page import page
+from dreamgym.fidelity.report import Report, as_text
 from dreamgym.fidelity.setting import Setting, setting
-from dreamgym.fidelity.steps import step_fidelity
-from dreamgym.types import Frozen, Trajectory
-
-
-class Material(Frozen):
-    """What all settings are measured on."""
-
-    spec: EnvironmentSpec
-    known: tuple[Trajectory, ...]
-    steps: tuple[Step, ...]
-    contradicted: int
-    seed: int
-    encoder: str | None
-    parallel: int
-    out: Path | None
+from dreamgym.llm import LLM
 
 
 def fidelity(
     env: EnvName,
     model: ModelName = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Two settings instead of --model: 'MODEL' or 'MODEL without history,state'."),
+    ] = None,
     k: Annotated[
         int | None, typer.Option("-k", min=0, help="Show the model so many recorded transitions; 0: none at all.")
     ] = None,
-    without: Annotated[
-        list[Part] | None, typer.Option(help="Leave a part of the method out; may be given several times.")
-    ] = None,
+    without: Without = None,
     trajectories: Annotated[
-        Path | None, typer.Option(help="JSONL of recorded trajectories; default: those of the folder.")
+        Path | None,
+        typer.Option(help="JSONL of recorded trajectories, as `dreamgym collect --out` writes; default: the folder's."),
     ] = None,
     held_out: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is predicted and not known.")
@@ -57,128 +48,174 @@ def fidelity(
     known: Annotated[
         int | None, typer.Option(min=0, help="Know only so many recorded transitions, drawn by the seed.")
     ] = None,
+    closed_loop: Annotated[
+        int,
+        typer.Option(min=0, help="Play so many held-out tasks in dream and reality, and attack the dream's reward."),
+    ] = 0,
+    judge: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
+    ] = None,
+    gamma: Annotated[
+        float | None, typer.Option(min=0.0, max=0.9999, help="Of the bound. Default: 1 - 1 / max_steps.")
+    ] = None,
+    kl: Annotated[float, typer.Option(min=0.0, help="Divergence of a policy step, for the bound.")] = 0.0,
+    price_in: Annotated[float | None, typer.Option(min=0.0, help="Money per million prompt tokens.")] = None,
+    price_out: Annotated[float | None, typer.Option(min=0.0, help="Money per million completion tokens.")] = None,
+    real_seconds: Annotated[
+        float | None, typer.Option(min=1e-9, help="Of a step of the real environment; --closed-loop measures it.")
+    ] = None,
+    real_price: Annotated[float | None, typer.Option(min=0.0, help="Money per step of the real environment.")] = None,
+    real_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Sessions that the real environment can run at once.")
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of the retrieval keys: minilm or trigram.")] = None,
     parallel: Annotated[int, typer.Option(min=1, help="How many steps are asked for at a time.")] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Keep report and predictions here; what is predicted is not asked again.")
+        Path | None,
+        typer.Option(
+            help="Write report.html, report.json and calibration.json here; nothing kept here is asked again."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     seed: Seed = 0,
 ) -> None:
     """Measure a simulation against recordings that it does not know. No database is read or written.
 
-    Example: dreamgym fidelity crm/ --model local --out runs/crm
+    Ctrl-C prints what there is; with --out the same command goes on from there.
+
+    Example: dreamgym fidelity crm/ --model local --closed-loop 20 --out runs/crm
     """
+    if compare and model is not None:
+        raise InvalidInput("--model and --compare: name the models in --compare alone")
     spec = load_spec(env)
-    material = _material(
-        spec, recorded_of(spec, env, trajectories), held_out, limit, known, seed, encoder, parallel, out
+    chosen = [setting(text, without=without or (), k=k) for text in compare or (model or "",)]
+    models = _models(spec, chosen)
+    given = material(
+        spec,
+        recorded_of(spec, env, trajectories),
+        held_out=held_out,
+        unlearned=_unlearned(chosen),
+        known=known,
+        limit=limit,
+        seed=seed,
     )
-    report = _measured(material, setting(model or "", without=without or (), k=k))
-    typer.echo(report.model_dump_json(indent=2) if json else "\n".join(step_table(report)))
+    wanted = Wanted(
+        gamma=1 - 1 / spec.max_steps if gamma is None else gamma,
+        divergence=kl,
+        prices=Prices(
+            prompt=price_in,
+            completion=price_out,
+            real_seconds=real_seconds,
+            real_price=real_price,
+            real_parallel=real_parallel,
+        ),
+        parallel=parallel,
+        judge=_judge(judge),
+        closed_loop=closed_loop,
+        make_real=real_of(spec).create if closed_loop and spec.adapter else None,
+    )
+    report = _measured(given, wanted, list(zip(chosen, models, strict=True)), encoder, out)
+    typer.echo(report.model_dump_json(indent=2) if json else as_text(report))
     if not report.complete:
         raise typer.Exit(130)
 
 
-def _material(
-    spec: EnvironmentSpec,
-    recorded: Sequence[Trajectory],
-    held_out: float,
-    limit: int | None,
-    known: int | None,
-    seed: int,
-    encoder: str | None,
-    parallel: int,
-    out: Path | None,
-) -> Material:
-    """Split the recordings, and draw what is known and what is predicted."""
-    known_T, held_out_T = split(recorded, held_out, seed)
-    odd = contradicted(spec, recorded)
-    steps = steps_of(held_out_T)
-    usable = [step for step in steps if (step.trajectory.id, step.number) not in odd]
-    if not usable:
-        raise InvalidInput(
-            f"no held-out step of {spec.name!r} can be compared: all {len(steps)} are recorded with several outcomes"
-        )
-    return Material(
-        spec=spec,
-        known=known_T if known is None else first_known(known_T, known, seed),
-        steps=tuple(drawn(usable, limit, seed)),
-        contradicted=len(steps) - len(usable),
-        seed=seed,
-        encoder=encoder,
-        parallel=parallel,
-        out=out,
-    )
-
-
-def _measured(material: Material, chosen: Setting) -> Report:
-    """Predict what is not predicted yet and measure all; an interruption leaves what there is."""
-    from dreamgym.embedding import load_encoder
+def _models(spec: EnvironmentSpec, chosen: Sequence[Setting]) -> list[ExperienceModel]:
     from dreamgym.experience.select import load_model
 
-    spec, steps = material.spec, material.steps
-    model, encoder = load_model(chosen.model or None), load_encoder(material.encoder)
-    chosen = chosen.model_copy(update={"model": chosen.model or model.name})
-    basis = (spec.model_dump_json(), str(chosen), model.name, str(material.seed), encoder.fingerprint)
-    kept = Kept(material.out, str(chosen), (*basis, *_digests(material.known))) if material.out else None
-    wanted = {(step.trajectory.id, step.number) for step in steps}
-    calls = [call for call in (kept.read() if kept else []) if (call.trajectory, call.step) in wanted]
-    done = {(call.trajectory, call.step) for call in calls}
-    todo = [step for step in steps if (step.trajectory.id, step.number) not in done]
-    if done:
-        say(f"{len(done)} of {len(steps)} steps were predicted before")
-    progress = _Progress(calls, kept, len(steps))
+    return [load_model(one.model or None, env=spec.name) for one in chosen]
+
+
+def _unlearned(chosen: Sequence[Setting]) -> frozenset[str] | None:
+    """The trajectories that no fitted model has learned; None where none is fitted."""
+    from dreamgym.experience.fitted import read_fitting
+
+    fitted = [read_fitting(Path(one.model)) for one in chosen if Path(one.model).is_dir()]
+    apart = [frozenset(one.held_out) for one in fitted if one is not None]
+    if not apart:
+        return None
+    held_out = frozenset.intersection(*apart)
+    say(f"held out are the {len(held_out)} trajectories that were held out from the fit; --held-out is not used")
+    return held_out
+
+
+def _judge(name: str | None) -> LLM | None:
+    from dreamgym.experience.select import load_llm
+
+    if name is None:
+        return None
+    llm = load_llm(name)
+    if llm is None:
+        raise InvalidInput(f"--judge {name} cannot judge: expected a language model")
+    return llm
+
+
+def _measured(
+    given: Material,
+    wanted: Wanted,
+    pairs: Sequence[tuple[Setting, ExperienceModel]],
+    encoder: str | None,
+    out: Path | None,
+) -> Report:
+    """Measure the settings one after another; after an interruption none is begun."""
+    from dreamgym.embedding import load_encoder
+
+    loaded, speak = load_encoder(encoder), _Spoken()
+    running = [
+        Measuring(
+            given, one.model_copy(update={"model": one.model or model.name}), model, loaded, wanted, out=out, say=speak
+        )
+        for one, model in pairs
+    ]
 
     async def run() -> None:
         try:
-            await compare(
-                spec,
-                model,
-                material.known,
-                todo,
-                encoder,
-                k=chosen.k,
-                without=chosen.without,
-                seed=material.seed,
-                parallel=material.parallel,
-                on_step=progress,
-            )
+            for one in running:
+                await one.run()
         finally:
-            await model.close()
+            for _, model in pairs:
+                await model.close()
+            if wanted.judge is not None:
+                await wanted.judge.close()
 
-    interrupted = False
     try:
         asyncio.run(run())
     except KeyboardInterrupt:
-        interrupted = True
-    return Report(
-        env=spec.name,
-        setting=chosen,
-        model=model.name,
-        seed=material.seed,
-        known_transitions=sum(len(one.transitions) for one in material.known),
-        held_out=tuple(dict.fromkeys(step.trajectory.id for step in steps)),
-        contradicted=material.contradicted,
-        complete=not interrupted,
-        steps=step_fidelity(sorted(calls, key=lambda c: (c.trajectory, c.step)), explicit=spec.state is not None),
+        say("interrupted")
+    report = Report(
+        env=given.spec.name,
+        seed=given.seed,
+        known_transitions=sum(len(one.transitions) for one in given.known),
+        held_out=tuple(one.id for one in given.held_out),
+        contradicted=given.contradicted,
+        measured=tuple(one.measured() for one in running),
+        differences=paired(running[0].calls, running[1].calls, explicit=given.spec.state is not None, seed=given.seed)
+        if len(running) > 1
+        else (),
     )
+    if out is not None:
+        _write(report, running, out)
+    return report
 
 
-class _Progress:
-    """Keeps what is predicted, and says now and then how far it is."""
-
-    def __init__(self, calls: list[Compared], kept: Kept | None, total: int) -> None:
-        self._calls, self._kept, self._total = calls, kept, total
-        self._spoken = time.monotonic()
-
-    def __call__(self, call: Compared) -> None:
-        self._calls.append(call)
-        if self._kept is not None:
-            self._kept.add(call)
-        if time.monotonic() - self._spoken > SPEAK_EVERY_S:
-            self._spoken = time.monotonic()
-            say(f"{len(self._calls)} of {self._total} steps")
+def _write(report: Report, running: Sequence[Measuring], out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in (("report.json", report.model_dump_json(indent=2)), ("report.html", page(report))):
+        part = out / f"{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(out / name)
+    if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
+        say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
+    say(f"{out / 'report.html'}")
 
 
-def _digests(known: Sequence[Trajectory]) -> list[str]:
-    return [f"{one.id} {step.digest().hex()}" for one in known for step in one.transitions]
+class _Spoken:
+    """Says how far it is, but not more often than a person can read."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self._last > SPEAK_EVERY_S:
+            self._last = time.monotonic()
+            say(text)

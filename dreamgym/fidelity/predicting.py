@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from pydantic import ValidationError
 
 from dreamgym.agreement import Compared, Shown, predicted
 from dreamgym.embedding import Encoder
-from dreamgym.environment import EnvironmentSpec, first_reason
+from dreamgym.environment import EnvironmentSpec, Row, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.replay.buffer import ReplayBuffer
@@ -161,21 +161,23 @@ def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> f
     )
 
 
-class Kept:
-    """The predictions of one setting in a file, one `Compared` per line.
+class Kept(Generic[Row]):
+    """Rows that took a model to make, in a file of JSON lines: none is made twice.
 
     Args:
+        row: what a line is.
         folder: where the file is; it is made with its folders.
-        basis: everything that the predictions depend on; other words, another file.
+        basis: everything that the rows depend on; other words, another file.
     """
 
-    def __init__(self, folder: Path, name: str, basis: Sequence[str]) -> None:
+    def __init__(self, row: type[Row], folder: Path, name: str, basis: Sequence[str]) -> None:
+        self._row = row
         digest = hashlib.sha256("\x00".join(basis).encode()).hexdigest()[:12]
         safe = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name)
-        self.path = folder / f"steps-{safe[:60]}-{digest}.jsonl"
+        self.path = folder / f"{safe[:60]}-{digest}.jsonl"
 
-    def read(self) -> list[Compared]:
-        """What was predicted before. A last line that was cut off is dropped.
+    def read(self) -> list[Row]:
+        """What was made before. A last line that was cut off is dropped.
 
         Raises:
             InvalidInput: another line is broken.
@@ -186,20 +188,18 @@ class Kept:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self.path.write_text(whole, encoding="utf-8")
-        calls = []
+        rows = []
         for number, line in enumerate(whole.split("\n")[:-1], start=1):
             try:
-                calls.append(Compared.model_validate_json(line))
+                rows.append(self._row.model_validate_json(line))
             except ValidationError as error:
                 raise InvalidInput(
-                    f"{self.path}, line {number}: {first_reason(error)}; delete the file to predict its steps again"
+                    f"{self.path}, line {number}: {first_reason(error)}; delete the file to have its lines made again"
                 ) from error
-        return calls
+        return rows
 
-    def add(self, call: Compared) -> None:
-        """Keep one prediction; without an answer there is none."""
-        if call.got is None:
-            return
+    def add(self, row: Row) -> None:
+        """Keep one more."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(call.model_dump_json() + "\n")
+            file.write(row.model_dump_json() + "\n")
