@@ -1,0 +1,282 @@
+"""How a simulation of the shop does where state changes: by changed fields, over long sessions, by recordings known.
+
+    python examples/shop/cliff.py --setting nearest --setting "nearest without state"
+    python examples/shop/cliff.py --setting local --setting "local without state" --limit 100 --without-curve
+    python examples/shop/cliff.py --fit "--base tiny"
+
+It measures nothing itself: steps and sessions are measured by `dreamgym.fidelity`, models fitted by `dreamgym fit`, on
+what is known alone. What is done is kept in `runs/shop`, and a second start goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import record
+from plans import ENV
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, read_jsonl, real_of
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.evaluation import Rate, wilson
+from dreamgym.experience.select import load_model
+from dreamgym.fidelity.consistency import Consistency, consistency
+from dreamgym.fidelity.cost import Prices
+from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
+from dreamgym.fidelity.players import Player, tasks_of
+from dreamgym.fidelity.setting import WITHOUT, Setting, setting
+from dreamgym.fidelity.steps import BUCKETS, StepFidelity
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import StepResult, ToolCall, Trajectory
+
+DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
+HELD_OUT = 0.2
+RECORDED_SEED = 2
+SPEAK_EVERY_S = 30
+ALONE = "retrieval,recorded"
+"""What a fitted model does without, when it is to know by its weights alone."""
+
+
+class Plan(NamedTuple):
+    """What is measured, and where it is kept."""
+
+    folder: Path
+    out: Path
+    seeds: tuple[int, ...]
+    limit: int | None
+    sessions: int
+    encoder: str
+
+
+class Cell(NamedTuple):
+    """One setting, one seed, so many transitions known (None: all that are not held out)."""
+
+    setting: Setting
+    seed: int
+    known: int | None = None
+
+    def file(self, plan: Plan, kind: str) -> Path:
+        """Where its result is kept."""
+        name = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in str(self.setting))
+        known = "all" if self.known is None else self.known
+        size = plan.sessions if kind == "sessions" else plan.limit or "all"
+        return plan.out / f"{kind}-{name}-known-{known}-of-{size}-{plan.encoder}-seed-{self.seed}.json"
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+class Spoken:
+    """Says how far it is, every half a minute."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say it, or do not."""
+        if time.monotonic() - self._last > SPEAK_EVERY_S:
+            self._last = time.monotonic()
+            say(text)
+
+
+def steps(plan: Plan, cell: Cell) -> StepFidelity:
+    """The step level of one cell."""
+    file = cell.file(plan, "steps")
+    if not file.exists():
+        say(f"steps: {cell.setting}, {'all' if cell.known is None else cell.known} known, seed {cell.seed}")
+        keep(file, asyncio.run(_steps(plan, cell)).model_dump_json(indent=2))
+    return StepFidelity.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+async def _steps(plan: Plan, cell: Cell) -> StepFidelity:
+    model, encoder = load_model(cell.setting.model, env=ENV), load_encoder(plan.encoder)
+    wanted = Wanted(gamma=0.95, divergence=0.0, prices=Prices())
+    try:
+        running = Measuring(
+            drawn(plan, cell), cell.setting, model, encoder, wanted, out=plan.out / "predicted", say=Spoken()
+        )
+        await running.run()
+        return running.measured().steps
+    finally:
+        await model.close()
+
+
+def sessions(plan: Plan, cell: Cell) -> Consistency:
+    """Held-out sessions played freely in the dream and again in the real shop."""
+    file = cell.file(plan, "sessions")
+    if not file.exists():
+        say(f"sessions: {cell.setting}, seed {cell.seed}")
+        keep(file, asyncio.run(_sessions(plan, cell)).model_dump_json(indent=2))
+    return Consistency.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+async def _sessions(plan: Plan, cell: Cell) -> Consistency:
+    given = drawn(plan, cell)
+    played = given.held_out[: plan.sessions]
+    calls = {one.task.id: going_on([step.action for step in one.transitions]) for one in played}
+    buffer = MemoryBuffer(load_encoder(plan.encoder))
+    await buffer.add(given.known)
+    model, without = load_model(cell.setting.model, env=ENV), frozenset(cell.setting.without)
+    speak = Spoken()
+    try:
+        return await consistency(
+            given.spec,
+            Player("sessions", lambda task: calls.get(task.id)),
+            tasks_of(played),
+            lambda: DreamEnvironment(given.spec, model, buffer, without=without),
+            real_of(given.spec).create,
+            recordings=given.known,
+            seed=cell.seed,
+            on_progress=lambda done, total: speak(f"{done} of {total} sessions"),
+        )
+    finally:
+        await model.close()
+
+
+def going_on(actions: Sequence[ToolCall]) -> Behaviour:
+    """Makes all these calls: one that gets no answer has not happened, and the next one is made."""
+
+    async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
+        for action in actions:
+            with suppress(EnvironmentUnavailable):
+                await environment.step(action)
+
+    return behaviour
+
+
+def drawn(plan: Plan, cell: Cell) -> Material:
+    """What is known and what is held out, the same for every setting of a seed."""
+    recorded = read_jsonl(plan.folder / "trajectories.jsonl", Trajectory)
+    spec = EnvironmentSpec.load(plan.folder)
+    return material(spec, recorded, held_out=HELD_OUT, known=cell.known, limit=plan.limit, seed=cell.seed)
+
+
+def fitted(plan: Plan, known: int, options: str, *, alone: bool) -> str:
+    """The folder of a model fitted on the recordings that are known with the first seed; `alone`: never shown any."""
+    folder = plan.out / f"fitted-{'alone-' if alone else ''}{known}"
+    if not (folder / "config.json").exists():
+        say(f"fit: {known} transitions known{', none shown' if alone else ''}")
+        material = plan.out / f"known-{known}.jsonl"
+        chosen = drawn(plan, Cell(setting(""), plan.seeds[0], known)).known
+        keep(material, "".join(f"{one.model_dump_json()}\n" for one in chosen))
+        command = [DREAMGYM, "fit", str(plan.folder), "--out", str(folder), "--trajectories", str(material)]
+        command += [*(["--without", "retrieval"] if alone else []), *shlex.split(options)]
+        command += ["--resume"] if folder.exists() else []
+        if subprocess.run(command, check=False).returncode:
+            sys.exit("dreamgym fit ended with an error; see above")
+    return str(folder)
+
+
+def keep(file: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = file.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(file)
+
+
+def pooled(rates: Iterable[Rate]) -> Rate:
+    """One proportion over all seeds."""
+    given = list(rates)
+    return wilson(sum(rate.mean * rate.n for rate in given), sum(rate.n for rate in given))
+
+
+def shown(rate: Rate) -> str:
+    return f"{100 * rate.mean:.0f} % [{100 * rate.low:.0f}, {100 * rate.high:.0f}] ({rate.n})" if rate.n else "-"
+
+
+def by_changes(plan: Plan, settings: Sequence[Setting]) -> Iterator[str]:
+    """The state-change cliff."""
+    yield from head("state right after the call, by fields changed", *BUCKETS, "all", "observation exact")
+    for one in settings:
+        found = [steps(plan, Cell(one, seed)) for seed in plan.seeds]
+        states = [pooled(each.state[name].exact for each in found) for name in (*BUCKETS, "all")]
+        yield row(str(one), *states, pooled(each.observation for each in found))
+
+
+def over_sessions(plan: Plan, settings: Sequence[Setting]) -> Iterator[str]:
+    """Reads after writes, 20 calls long."""
+    yield from head(
+        "reads in free-running sessions", "as in reality", "consistent with the dream", "sessions cut short"
+    )
+    for one in settings:
+        found = [sessions(plan, Cell(one, seed)) for seed in plan.seeds]
+        made = record.SESSION_CALLS * sum(each.sessions for each in found)
+        answered = wilson(sum(each.steps for each in found), made)
+        yield row(str(one), pooled(each.agree for each in found), pooled(each.consistent for each in found), answered)
+
+
+def by_known(plan: Plan, counts: Sequence[int], retrieval: str, options: str | None) -> Iterator[str]:
+    """Fidelity against the number of recorded transitions."""
+    once = plan._replace(seeds=plan.seeds[:1])
+    makers: dict[str, Callable[[int], str]] = {f"retrieval only ({retrieval})": lambda known: retrieval}
+    if options is not None:
+        makers["fitted only"] = lambda known: f"{fitted(plan, known, options, alone=True)}{WITHOUT}{ALONE}"
+        makers["fitted, and retrieval"] = lambda known: fitted(plan, known, options, alone=False)
+    yield from head("state right, by transitions known", *map(str, counts))
+    for name, make in makers.items():
+        cells: dict[str, list[Rate | None]] = {"state": [], "observation": []}
+        for known in counts:
+            if known == 0 and name.startswith("fitted"):  # nothing to fit on
+                found = None
+            else:
+                used = once if name.startswith("fitted") else plan  # one fit, for the first seed's split
+                found = [steps(used, Cell(setting(make(known)), seed, known)) for seed in used.seeds]
+            cells["state"].append(pooled(each.state["all"].exact for each in found) if found else None)
+            cells["observation"].append(pooled(each.observation for each in found) if found else None)
+        for measure, rates in cells.items():
+            yield row(f"{name}: {measure}", *rates)
+
+
+def head(*cells: str) -> tuple[str, str]:
+    return f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"
+
+
+def row(name: str, *rates: Rate | None) -> str:
+    return f"| {name} | {' | '.join('-' if rate is None else shown(rate) for rate in rates)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--setting", action="append", help='as "MODEL" or "MODEL without state,checks"; repeatable')
+    parser.add_argument("--out", type=Path, default=Path("runs") / "shop", help="default: runs/shop")
+    parser.add_argument(
+        "--recorded", type=int, default=260, help="sessions of 20 calls that are recorded; default: 260"
+    )
+    parser.add_argument("--seeds", default="0,1,2", help="each splits the recordings anew; default: 0,1,2")
+    parser.add_argument("--limit", type=int, help="held-out steps per cell; default: all")
+    parser.add_argument("--sessions", type=int, default=20, help="free-running sessions per seed; default: 20")
+    parser.add_argument("--encoder", default="trigram", help="default: trigram, which reads a state to its end")
+    parser.add_argument("--known", default="0,250,1000,2000,4000", help="transitions known, for the curve")
+    parser.add_argument("--retrieval", default="nearest", help="the model of the curve without fitting")
+    parser.add_argument("--fit", metavar="OPTIONS", help='fit models for the curve, such as "--base tiny"')
+    parser.add_argument("--without-curve", action="store_true", help="leave the curve out")
+    given = parser.parse_args()
+    folder, seeds = given.out / "recordings", tuple(map(int, given.seeds.split(",")))
+    if not (folder / "trajectories.jsonl").exists():
+        runs = list(record.session_runs(given.recorded, RECORDED_SEED, 1))
+        record.prepare(folder, runs)
+        record.play_directly(folder, runs)
+    plan = Plan(folder, given.out, seeds, given.limit, given.sessions, given.encoder)
+    settings = [setting(text) for text in given.setting or ("nearest", f"nearest{WITHOUT}state")]
+    parts = [by_changes(plan, settings), over_sessions(plan, settings)]
+    if not given.without_curve:
+        parts.append(by_known(plan, tuple(map(int, given.known.split(","))), given.retrieval, given.fit))
+    report = "\n\n".join("\n".join(part) for part in parts)
+    note = f"Each cell: share, 95 % interval, (n), over seeds {given.seeds}; {HELD_OUT:.0%} of the sessions held out."
+    keep(given.out / "report.md", f"{report}\n\n{note}\n")
+    print(f"{report}\n\n{note}")
+
+
+if __name__ == "__main__":
+    main()
