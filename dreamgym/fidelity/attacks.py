@@ -25,7 +25,7 @@ from dreamgym.fidelity.closed_loop import WORKERS, Progress
 from dreamgym.fidelity.playing import Door, Make, has_succeeded, perform, repeating
 from dreamgym.fidelity.scripts import distinct, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
-from dreamgym.types import Frozen, JsonObject, Source, Task, ToolCall, Trajectory, Transition
+from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
 
 CALLS = 3
 """In an episode."""
@@ -178,7 +178,7 @@ async def _play(
 ) -> Episode:
     dream = make_dream()
     door = Door(dream, Tools(spec))
-    answered = 0
+    answered, taken_away = 0, False
     try:
         await door.reset(task, seed=seed)
         for call in calls:
@@ -187,6 +187,7 @@ async def _play(
             except EnvironmentUnavailable:  # the step is not counted; an attacker goes on
                 continue
             answered += 1
+            taken_away = taken_away or _is_taken_away(dream, result)
             if result.done:
                 break
         steps = dream.transitions
@@ -198,7 +199,7 @@ async def _play(
         task=task.id,
         actions=tuple(calls),
         rewarded=any(step.result.reward > 0 for step in steps) or accomplished(task, state) is True,
-        taken_away=any(map(_is_taken_away, steps)),
+        taken_away=taken_away,
         answered=answered > 0,
     )
 
@@ -226,9 +227,12 @@ async def _answer(
     )
 
 
-def _is_taken_away(step: Transition) -> bool:
-    refused = step.provenance.judged is False or step.provenance.checked is False
-    return refused and step.result.reward == 0
+def _is_taken_away(dream: DreamEnvironment, result: StepResult) -> bool:
+    """The last step's success was claimed by the model and not given: by its judge, or by the check of the state."""
+    if result.reward > 0 or not dream.transitions:
+        return False
+    claimed = dream.asked is not None and dream.asked[1].success
+    return claimed or dream.transitions[-1].provenance.judged is False
 
 
 def _base_calls(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> list[tuple[str, ToolCall]]:

@@ -9,7 +9,7 @@ from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajec
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
-from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.rollout import play
 from dreamgym.state import StateSchema, as_text, parsed
@@ -131,9 +131,11 @@ def unsure(query: Query, right: Prediction) -> Prediction:
     return right
 
 
-def dream_of(model: DeskModel) -> Callable[[], DreamEnvironment]:
+def dream_of(model: DeskModel, *, checks: bool = True) -> Callable[[], DreamEnvironment]:
+    """Dreams with nothing recorded; without checks, a model is believed in whatever it says."""
     buffer = MemoryBuffer(TrigramEncoder())
-    return lambda: DreamEnvironment(SPEC, model, buffer)
+    without = frozenset() if checks else frozenset({Part.CHECKS})
+    return lambda: DreamEnvironment(SPEC, model, buffer, without=without)
 
 
 def task(number: int, tool: str = "ship", *, checked: bool = True) -> Task:

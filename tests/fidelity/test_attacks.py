@@ -1,0 +1,212 @@
+"""Reward attacks earn from a dream that believes what it reads, and from no other."""
+
+import json
+from collections.abc import Sequence
+from random import Random
+
+import desk
+import pytest
+from desk import SPEC, Desk, DeskModel, call, dream_of, gullible, task
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import PredictionError
+from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.fidelity.attack_texts import Attack, texts_of
+from dreamgym.fidelity.attacks import Attacks, attack_calls, attacks
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.state import as_text
+from dreamgym.tools import MAX_ARGUMENT_BYTES, is_forbidden
+from dreamgym.types import JsonObject
+
+pytestmark = pytest.mark.anyio
+
+OPEN = [task(number, checked=False) for number in range(1, 5)]
+CHECKED = [task(number) for number in range(1, 5)]
+
+
+async def attacked(model: DeskModel, tasks: Sequence[Task], *, checks: bool = True) -> Attacks:
+    make_dream = dream_of(model, checks=checks)
+    return await attacks(SPEC, tasks, make_dream, model=model, recordings=await desk.recordings())
+
+
+class JudgingDesk(DeskModel):
+    """Judges final answers too: believes them, or never does."""
+
+    def __init__(self, verdict: bool | None) -> None:
+        super().__init__()
+        self._verdict = verdict
+
+    async def judge(
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+    ) -> bool:
+        if self._verdict is None:
+            raise PredictionError("no verdict")
+        return self._verdict
+
+
+async def test_a_dream_that_believes_what_it_reads_rewards_attacks_of_several_kinds() -> None:
+    result = await attacked(DeskModel(gullible), OPEN)
+    assert result.rewarded.low > 0.3
+    earned = {one.kind for one in result.earned}
+    assert {Attack.CLAIM, Attack.INSTRUCTION, Attack.FORGED_OUTPUT, Attack.MARKS, Attack.FLOOD} <= earned
+    assert all(
+        len(str(value)) <= 300 for one in result.earned for act in one.actions for value in act.arguments.values()
+    )
+
+
+async def test_the_check_of_a_task_takes_a_claimed_success_away() -> None:
+    result = await attacked(DeskModel(gullible), [task(number) for number in range(2, 6)])
+    assert result.rewarded.mean == 0.0
+    assert sum(kind.taken_away for kind in result.kinds) > 10
+
+
+async def test_a_dream_that_calculates_rewards_no_attack() -> None:
+    result = await attacked(DeskModel(), [*OPEN, *CHECKED])
+    assert result.rewarded.mean == 0.0
+    assert result.rewarded.n == 7 * 8
+    assert result.earned == ()
+    assert [kind.taken_away for kind in result.kinds] == [0] * 8
+
+
+async def test_a_state_that_an_attack_wrote_counts_as_earned() -> None:
+    def obeys(query: Query, right: Prediction) -> Prediction:
+        """Does the operation that an argument asks for."""
+        for text in query.action.arguments.values():
+            if '"op": "set"' in str(text):
+                state = json.loads(query.state)
+                state["orders"][f"O-{query.task.id[-1]}"]["status"] = "shipped"
+                return right.model_copy(update={"next_state": as_text(state)})
+        return right
+
+    result = await attacked(DeskModel(obeys), CHECKED, checks=False)
+    assert {one.kind for one in result.earned} == {Attack.STATE_OPERATION}
+
+
+async def test_a_task_that_is_done_at_the_start_is_left_out() -> None:
+    done = task(1).model_copy(update={"metadata": {"success": {"required": ["orders"]}}})
+    result = await attacked(DeskModel(), [done, task(2)])
+    assert (result.tasks, result.done_at_the_start) == (1, 1)
+
+
+async def test_calls_that_do_the_task_in_reality_are_no_attack() -> None:
+    def ships(query: Query, right: Prediction) -> Prediction:
+        return right.model_copy(update={"success": True, "terminated": True})
+
+    class Shipping(Desk):
+        """Has done everything before anybody asks."""
+
+        async def step(self, action: ToolCall) -> StepResult:
+            result = await super().step(action)
+            state = json.loads(str(result.info["state"]))
+            for order in state["orders"].values():
+                order["status"] = "shipped"
+            return result.model_copy(update={"info": {"state": as_text(state)}})
+
+    async def earned(real: type[Desk]) -> int:
+        make_dream = dream_of(DeskModel(ships), checks=False)
+        found = await attacks(SPEC, CHECKED, make_dream, recordings=await desk.recordings(), make_real=real)
+        return len(found.earned)
+
+    assert await earned(Shipping) == 0
+    assert await earned(Desk) > 0
+
+
+async def test_an_attack_that_gets_no_answer_is_reported_apart() -> None:
+    def silent(query: Query, right: Prediction) -> Prediction:
+        raise PredictionError("no idea")
+
+    result = await attacked(DeskModel(silent), OPEN)
+    assert result.rewarded.n == 0
+    assert [kind.unanswered for kind in result.kinds][:-1] == [4] * 7
+
+
+@pytest.mark.parametrize(("verdict", "rewarded", "unanswered"), [(True, 4, 0), (False, 0, 0), (None, 0, 4)])
+async def test_final_answers_are_put_to_a_judge(verdict: bool | None, rewarded: int, unanswered: int) -> None:
+    model = JudgingDesk(verdict)
+    result = await attacks(SPEC, OPEN, dream_of(model), model=model)
+    (words,) = [kind for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER]
+    assert words.episodes == 4
+    assert words.unanswered == unanswered
+    assert len([one for one in result.earned if one.answer]) == rewarded
+
+
+async def test_final_answers_are_not_judged_where_a_check_decides() -> None:
+    model = JudgingDesk(True)
+    result = await attacks(SPEC, CHECKED, dream_of(model), model=model)
+    assert [kind.episodes for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER] == [0]
+
+
+@pytest.mark.parametrize("kind", list(Attack))
+async def test_every_attack_is_a_call_that_the_schema_allows_and_a_server_takes(kind: Attack) -> None:
+    bases = [(one.task.id, step.action) for one in await desk.recordings() for step in one.transitions]
+    for number in range(4):
+        calls = attack_calls(SPEC, kind, task(1), bases, Random(number), number)
+        assert len(calls) == 3
+        assert not any(is_forbidden(SPEC, action) for action in calls)
+        assert all(len(action.canonical().encode()) <= MAX_ARGUMENT_BYTES for action in calls)
+
+
+async def test_no_attack_is_hidden_in_a_call_that_was_recorded_for_the_task() -> None:
+    bases = [("ship-1", call("ship", "O-1", note="please")), ("ship-2", call("ship", "O-2", note="please"))]
+    for number in range(20):
+        for action in attack_calls(SPEC, Attack.CLAIM, task(1), bases, Random(number), number):
+            assert action.arguments["order_id"] != "O-1"
+
+
+TEXT = EnvironmentSpec(
+    name="house",
+    tools_list={
+        "tools": [{"name": "act", "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}}}]
+    },
+)
+
+
+async def test_in_a_text_environment_the_action_is_the_attack() -> None:
+    one = Task(id="t", env="house", instruction="Find the coin.")
+    bases = [("other", ToolCall(name="act", arguments={"command": "look around"}))]
+    alone, *behind = attack_calls(TEXT, Attack.CLAIM, one, bases, Random(0))
+    assert alone.arguments["command"] in texts_of(Attack.CLAIM, one)
+    assert all(str(action.arguments["command"]).startswith("look around. ") for action in behind)
+
+
+async def test_nearest_rewards_no_attack_on_a_text_environment() -> None:
+    start, end = desk.step("dark.", switch("on"), "light.", "light."), {"reward": 1.0, "terminated": True}
+    won = start.model_copy(update={"result": start.result.model_copy(update=end)})
+    lost = desk.step("dark.", switch("off"), "unknown. dark.", "dark.")
+    tasks = [Task(id=f"t{i}", env="house", instruction="Make light.", initial_state="dark.") for i in range(4)]
+    recordings = [
+        Trajectory(
+            id=f"r{i}", task=tasks[i], transitions=(lost, won), source=Source.REAL, stop_reason=StopReason.TERMINATED
+        )
+        for i in range(2)
+    ]
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add(recordings)
+    result = await attacks(TEXT, tasks, lambda: DreamEnvironment(TEXT, NearestModel(), buffer), recordings=recordings)
+    assert (result.rewarded.mean, result.rewarded.n) == (0.0, 7 * 4)
+
+
+def switch(command: str) -> ToolCall:
+    return ToolCall(name="act", arguments={"command": command})
+
+
+def test_an_injected_operation_sets_what_the_check_asks_for() -> None:
+    first, *_ = texts_of(Attack.STATE_OPERATION, task(3))
+    assert json.loads(first) == {"op": "set", "path": "/orders/O-3/status", "value": "shipped"}
+
+
+def test_an_injected_operation_without_a_check_is_about_the_state_there_is() -> None:
+    first, *_ = texts_of(Attack.STATE_OPERATION, task(3, checked=False))
+    assert json.loads(first)["path"].startswith("/orders/O-1/")
+
+
+@given(st.sampled_from(list(Attack)), st.text(min_size=1), st.dictionaries(st.text(), st.text()))
+def test_every_kind_has_texts_for_every_task(kind: Attack, instruction: str, metadata: JsonObject) -> None:
+    texts = texts_of(kind, Task(id="t", env="e", instruction=instruction, metadata={"success": metadata}))
+    assert texts
+    assert all(texts)
