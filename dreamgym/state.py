@@ -8,6 +8,7 @@ so that equal states are equal texts. Paths are JSON pointers (RFC 6901): `/orde
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -145,7 +146,8 @@ def changed_fields(before: JsonObject, after: JsonObject) -> frozenset[str]:
     """Paths of all single fields that came, went or have another value; a list counts as one field."""
     ours, theirs = dict(fields(before)), dict(fields(after))
     paths = ours.keys() | theirs.keys()
-    return frozenset(path for path in paths if path not in ours or path not in theirs or ours[path] != theirs[path])
+    both = ours.keys() & theirs.keys()
+    return frozenset(path for path in paths if path not in both or not _same(ours[path], theirs[path]))
 
 
 def fields(value: JsonValue, path: str = "") -> Iterator[tuple[str, JsonValue]]:
@@ -163,13 +165,20 @@ def entities(value: JsonValue, schema: StateSchema) -> Iterator[tuple[str, str, 
         for item in value:
             yield from entities(item, schema)
     elif isinstance(value, dict):
-        kinds = [(name, kind) for name, kind in schema.collections.items() if isinstance(value.get(kind.key), str)]
+        kinds = [(name, kind) for name, kind in schema.collections.items() if identity_of(value.get(kind.key))]
         if kinds:
             name, kind = max(kinds, key=lambda named: len(value.keys() & named[1].fields.keys()))
             shown = {field: part for field, part in value.items() if field in kind.fields or field == kind.key}
-            yield name, str(value[kind.key]), shown
+            yield name, str(identity_of(value[kind.key])), shown
         for part in value.values():
             yield from entities(part, schema)
+
+
+def identity_of(value: JsonValue) -> str | None:
+    """The id that a key field holds: a text, or a whole number as one; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value) or None
 
 
 def mentioned(value: JsonValue) -> frozenset[str]:
@@ -262,7 +271,7 @@ def _child(parent: JsonValue, step: str) -> JsonValue:
 
 def _has(parent: JsonValue, step: str) -> bool:
     if isinstance(parent, list):
-        return step.isdecimal() and int(step) < len(parent)
+        return step.isascii() and step.isdecimal() and str(int(step)) == step and int(step) < len(parent)
     return isinstance(parent, dict) and step in parent
 
 
@@ -282,7 +291,13 @@ def _sum(old: JsonValue, change: JsonValue) -> int | float:
         raise ImpossibleChange(f"expected numbers, got {_short(old)} and {_short(change)}")
     if isinstance(old, int) and isinstance(change, int):
         return old + change
-    return float(Decimal(str(old)) + Decimal(str(change)))
+    try:
+        total = float(Decimal(str(old)) + Decimal(str(change)))
+    except ArithmeticError:
+        total = math.nan
+    if not math.isfinite(total):
+        raise ImpossibleChange(f"the sum of {_short(old)} and {_short(change)} is no number that JSON has")
+    return total
 
 
 def _differences(before: JsonObject, after: JsonObject, path: str) -> Iterator[Operation]:
@@ -334,7 +349,7 @@ def _is_of(kind: str, value: JsonValue) -> bool:
 def _entity_fault(collection: Collection, identity: str, entity: JsonValue) -> str | None:
     if not isinstance(entity, dict):
         return f": expected an object, got {_short(entity)}"
-    if entity.get(collection.key) != identity:
+    if identity_of(entity.get(collection.key)) != identity:
         return f": {collection.key!r} must be {identity!r}, got {_short(entity.get(collection.key))}"
     for field, value in entity.items():
         if field == collection.key:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,15 @@ from dreamgym.cli.wiring import Dsn, EnvName, opened_store, say
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.folder import FolderReport, build_folder
+from dreamgym.folder.contradictions import contradictions, summary
 from dreamgym.folder.env_file import name_in
 from dreamgym.folder.episodes import unlisted
+from dreamgym.folder.runs import Say
+from dreamgym.folder.state import fitting
 from dreamgym.recording import Note
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.keys import check_storable
+from dreamgym.state import parsed
 from dreamgym.types import Source, Task, Trajectory
 
 
@@ -33,6 +38,13 @@ def seed(
         str | None,
         typer.Option(metavar="MODEL", help="Let this model word a task for recorded episodes that have none."),
     ] = None,
+    derive_state: Annotated[
+        bool,
+        typer.Option(
+            "--derive-state",
+            help="Where the server tells no states, put a schema of what its answers show into env.toml, to look at.",
+        ),
+    ] = False,
     dsn: Dsn = None,
 ) -> None:
     """Load recorded trajectories. A folder that was recorded into is brought up to date first; twice changes nothing.
@@ -40,7 +52,10 @@ def seed(
     Example: dreamgym seed crm crm/
     """
     folders = [path for path in paths if path.is_dir()]
-    recorded = {folder: _built(folder) for folder in folders if any((folder / "recordings").glob("*.jsonl"))}
+    with_recordings = [folder for folder in folders if any((folder / "recordings").glob("*.jsonl"))]
+    if derive_state and not with_recordings:
+        raise InvalidInput("--derive-state needs an environment folder with recordings: name one after ENV")
+    recorded = {folder: _built(folder, derives_facts=derive_state) for folder in with_recordings}
     spec = _spec(env, folders)
     if model is not None:
         for folder in recorded:
@@ -50,11 +65,14 @@ def seed(
     read = {path: _checked(spec, path / "trajectories.jsonl" if path.is_dir() else path) for path in paths}
     tasks = [task for folder in folders for task in _tasks(folder, spec.name)]
     asyncio.run(_store(read, tasks, dsn))
+    if spec.deterministic:
+        for sentence in summary(contradictions(spec, chain.from_iterable(read.values()))):
+            say(sentence)
 
 
-def _built(folder: Path) -> FolderReport:
+def _built(folder: Path, *, derives_facts: bool) -> FolderReport:
     try:
-        return build_folder(folder)
+        return build_folder(folder, derives_facts=derives_facts)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be read: {error.strerror}") from error
 
@@ -118,8 +136,17 @@ def _checked(spec: EnvironmentSpec, file: Path) -> list[Trajectory]:
         if missing:
             say(f"{file}: {trajectory.id!r} is left out: {spec.name!r} has no tool {', '.join(map(repr, missing))}")
         elif _is_storable(trajectory, f"{file}: left out: trajectory {trajectory.id!r}"):
-            usable.append(trajectory)
+            usable += _on_schema(spec, trajectory, lambda message: say(f"{file}: {message}"))
     return usable
+
+
+def _on_schema(spec: EnvironmentSpec, trajectory: Trajectory, tell: Say) -> list[Trajectory]:
+    """The trajectory without calls whose explicit state is off the schema; one of words stays as it is."""
+    is_explicit = any(parsed(step.next_state) is not None for step in trajectory.transitions)
+    if spec.state is None or not is_explicit:
+        return [trajectory]
+    fit = fitting(trajectory, spec.state, trajectory.id, tell)
+    return [] if fit is None else [fit]
 
 
 def _tasks(folder: Path, env: str) -> list[Task]:

@@ -86,12 +86,12 @@ def name_in(folder: Path) -> str:
 
 def state_in(folder: Path) -> StateSetting:
     """What a folder's env.toml says of states. Raises InvalidInput."""
-    file = folder / "env.toml"
-    try:
-        config = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInput(f"{file}: {error}") from error
-    return state_setting(file, config.get("state"))
+    return state_setting(folder / "env.toml", _config(folder).get("state"))
+
+
+def is_deterministic(folder: Path) -> bool:
+    """What a folder's env.toml declares. Raises InvalidInput."""
+    return _config(folder).get("deterministic") is True
 
 
 def write_state(folder: Path, schema: StateSchema) -> None:
@@ -186,6 +186,14 @@ def _redact() -> Table:
         elif value is not None:
             table.add(name, value)
     return table
+
+
+def _config(folder: Path) -> JsonObject:
+    file = folder / "env.toml"
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
 
 
 def _check_tomlkit() -> None:

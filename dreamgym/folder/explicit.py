@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dreamgym.folder.env_file import state_in
-from dreamgym.folder.facts import derive_facts, with_facts
+from dreamgym.folder.entities import derive_facts
+from dreamgym.folder.env_file import is_deterministic, state_in
+from dreamgym.folder.facts import with_facts
 from dreamgym.folder.runs import Say
 from dreamgym.folder.state import derive, derived_last, fitting, follows
 from dreamgym.folder.told import tells, with_told_states
@@ -63,6 +64,7 @@ def stated(
         InvalidInput: `state` in env.toml is faulty.
     """
     setting, last = state_in(folder), derived_last(folder)
+    deterministic = is_deterministic(folder)
     words = [episode.trajectory for episode in episodes]
     if setting.is_off:
         if derives_facts:
@@ -74,15 +76,17 @@ def stated(
         derived = derive(trajectories)
     else:
         trajectories = words
-        derived = derive_facts(words, tools, say) if derives_facts else last
+        derived = derive_facts(words, tools) if derives_facts else last
     may_write = follows(setting, last, derived) and (is_told or derives_facts)
     schema = derived if may_write else setting.schema
     if derives_facts and not may_write:
         say("[state] in env.toml was changed by hand and stays as it is")
     if schema is None:
+        if derives_facts:
+            say("no state is derived: no two entities with ids of their own are shown by two answers each")
         return Stated(words, None, derived)
     if not is_told:
-        trajectories = with_facts(words, schema, tools)
+        trajectories = with_facts(words, schema, tools, deterministic=deterministic)
     runs = {episode.trajectory.id: episode.run for episode in episodes}
     fit = [fitting(trajectory, schema, runs[trajectory.id], say) for trajectory in trajectories]
     return Stated([one for one in fit if one is not None], schema if may_write else None, derived)

@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 
 from dreamgym.environment import StateSetting, first_reason
 from dreamgym.errors import InvalidInput
-from dreamgym.state import Collection, StateSchema, parsed
+from dreamgym.state import Collection, StateSchema, identity_of, parsed
 from dreamgym.types import JsonObject, Trajectory
 
 Say = Callable[[str], object]
@@ -117,7 +117,9 @@ def _collection(parts: Sequence[JsonValue]) -> Collection | None:
     entities = [(identity, entry) for identity, entry in entries if isinstance(entry, dict)]
     if not entries or len(objects) < len(parts) or len(entities) < len(entries):
         return None
-    keys = [field for field in entities[0][1] if all(entity.get(field) == name for name, entity in entities)]
+    keys = [
+        field for field in entities[0][1] if all(identity_of(entity.get(field)) == name for name, entity in entities)
+    ]
     if not keys:
         return None
     key = next((field for field in keys if field == "id" or field.endswith("_id")), keys[0])

@@ -1,0 +1,52 @@
+"""Which tools only read: they say so, or no change that was seen needs them for an explanation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from dreamgym.folder.shown import facts_in
+from dreamgym.state import StateSchema, mentioned
+from dreamgym.types import JsonObject, Trajectory
+
+
+def reads_in(
+    trajectories: Sequence[Trajectory], schema: StateSchema, tools: Mapping[str, JsonObject]
+) -> frozenset[str]:
+    """The recorded tools that change nothing.
+
+    `readOnlyHint` counts. Of the other tools those are writes that explain the changes: again and again the one whose
+    calls lie between two different values of a fact most often, by its number of calls; of equal ones all.
+    """
+    hints = {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
+    calls = Counter(step.action.name for one in trajectories for step in one.transitions)
+    writes = {name for name in calls if hints.get(name) is False}
+    blameless = {name for name, is_read in hints.items() if is_read}
+    changes = [between for one in trajectories for between in _changes(one, schema, blameless)]
+    while unexplained := [between for between in changes if between and not between & writes]:
+        blamed = Counter(name for between in unexplained for name in between)
+        most = max(count / calls[name] for name, count in blamed.items())
+        writes |= {name for name, count in blamed.items() if count / calls[name] == most}
+    return frozenset(calls) - writes
+
+
+def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[str]]:
+    """The tools that were called from after one value of a fact to the next one, which differs, and may be to blame.
+
+    Where some of these calls name the entity, the others are not.
+    """
+    named = [mentioned([step.action.arguments, step.result.observation]) for step in trajectory.transitions]
+    tools = [step.action.name for step in trajectory.transitions]
+    for (_, identity, _), shown in facts_in(trajectory, schema).items():
+        for one, other in pairwise(shown):
+            if one.value != other.value:
+                steps = [step for step in range(one.step + 1, other.step + 1) if tools[step] not in blameless]
+                naming = [step for step in steps if identity in named[step] and step < other.step]
+                yield {tools[step] for step in naming or steps}
+
+
+def _hint(tool: JsonObject) -> bool | None:
+    annotations = tool.get("annotations")
+    hint = annotations.get("readOnlyHint") if isinstance(annotations, dict) else None
+    return hint if isinstance(hint, bool) else None

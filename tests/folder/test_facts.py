@@ -1,0 +1,264 @@
+"""Where no server tells its state, facts are put together from what answers show, and nothing else is concluded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from folder_stage import Tape, crm, trajectories
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.folder import build_folder
+from dreamgym.folder.entities import derive_facts
+from dreamgym.folder.facts import with_facts
+from dreamgym.folder.reads import reads_in
+from dreamgym.state import Collection, StateSchema, parsed
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+WRITE: JsonObject = {"annotations": {"readOnlyHint": False}}
+READ: JsonObject = {"annotations": {"readOnlyHint": True}}
+TOOLS: dict[str, JsonObject] = {"get_order": READ, "list_orders": READ, "find": READ, "pay": WRITE, "note": WRITE}
+SCHEMA = StateSchema(
+    collections={
+        "orders": Collection(
+            key="order_id", fields={"status": "string", "customer_id": "string", "total": "number"}, complete=False
+        ),
+        "customers": Collection(key="customer_id", fields={"balance": "number"}, complete=False),
+    }
+)
+
+Step = tuple[str, JsonObject, Any]
+
+
+def played(*steps: Step, id: str = "t", task: str = "any") -> Trajectory:
+    """A trajectory of (tool, arguments, answer); a text that begins with `!` is an error."""
+    transitions = []
+    state = ""
+    for tool, arguments, answer in steps:
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        result = StepResult(observation=text, is_error=text.startswith("!"))
+        action = ToolCall(name=tool, arguments=arguments)
+        real = Provenance(tier=Tier.REAL)
+        transitions.append(Transition(state=state, action=action, result=result, next_state=text, provenance=real))
+        state = text
+    return Trajectory(
+        id=id,
+        task=Task(id=task, env="shop", instruction="Do."),
+        transitions=tuple(transitions),
+        source=Source.REAL,
+        stop_reason=StopReason.CLOSED,
+    )
+
+
+def order(number: int, status: str = "open", **more: Any) -> JsonObject:
+    return {"order_id": f"O-{number}", "status": status, **more}
+
+
+def known(trajectory: Trajectory, *paths: str) -> list[list[Any]]:
+    """The values at some paths, state by state; None where nothing is known."""
+    texts = [trajectory.transitions[0].state, *(step.next_state for step in trajectory.transitions)]
+    return [[_at(parsed(text), path) for path in paths] for text in texts]
+
+
+def _at(state: Any, path: str) -> Any:
+    for part in path.split("/"):
+        state = state.get(part, {})
+    return state if state != {} else None
+
+
+def stated(*steps: Step) -> Trajectory:
+    return with_facts([played(*steps)], SCHEMA, TOOLS)[0]
+
+
+def test_what_a_read_shows_was_true_from_the_start_and_stays() -> None:
+    found = stated(("find", {}, "none"), ("get_order", {"id": "O-1"}, order(1)), ("find", {}, "none"))
+    assert known(found, "orders/O-1/status") == [["open"]] * 4
+    assert found.task.initial_state == found.transitions[0].state
+    assert all(step.result.state == step.next_state for step in found.transitions)
+
+
+def test_what_a_write_shows_replaces_what_was_known() -> None:
+    found = stated(("get_order", {"id": "O-1"}, order(1)), ("pay", {"id": "O-1"}, order(1, "paid", total=3)))
+    assert known(found, "orders/O-1/status", "orders/O-1/total") == [["open", None], ["open", None], ["paid", 3]]
+
+
+def test_a_change_that_a_later_read_shows_is_the_write_s_that_named_the_entity() -> None:
+    found = stated(
+        ("get_order", {"id": "O-1"}, order(1)),
+        ("pay", {"id": "O-1"}, "ok"),
+        ("note", {"about": "O-2"}, "ok"),
+        ("list_orders", {}, [order(1, "paid"), order(2)]),
+    )
+    assert known(found, "orders/O-1/status") == [["open"], ["open"], ["paid"], ["paid"], ["paid"]]
+    assert known(found, "orders/O-2/status") == [[None], [None], [None], ["open"], ["open"]]
+
+
+def test_what_is_linked_to_a_named_entity_may_have_changed_too() -> None:
+    shown: JsonObject = {"customer_id": "C-1", "balance": 5}
+    found = stated(
+        ("get_order", {"id": "O-1"}, order(1, customer_id="C-1")), ("pay", {"id": "O-1"}, "ok"), ("find", {}, shown)
+    )
+    assert known(found, "customers/C-1/balance") == [[None], [None], [5], [5]]
+
+
+def test_a_write_that_names_nothing_known_may_have_changed_everything() -> None:
+    found = stated(("note", {"text": "sale"}, "ok"), ("get_order", {"id": "O-1"}, order(1)))
+    assert known(found, "orders/O-1/status") == [[None], ["open"], ["open"]]
+
+
+def test_a_refused_call_has_changed_nothing_and_shows_nothing() -> None:
+    found = stated(("pay", {"id": "O-1"}, "!" + json.dumps(order(1, "broken"))), ("get_order", {}, order(1)))
+    assert known(found, "orders/O-1/status") == [["open"]] * 3
+
+
+def test_a_change_that_no_call_named_is_the_last_write_s_else_shown_where_it_is_seen() -> None:
+    found = stated(("get_order", {}, order(1)), ("pay", {"id": "O-2"}, order(2)), ("get_order", {}, order(1, "late")))
+    assert known(found, "orders/O-1/status") == [["open"], ["open"], ["late"], ["late"]]
+    found = stated(("get_order", {}, order(1)), ("get_order", {}, order(1, "late")))
+    assert known(found, "orders/O-1/status") == [["open"], ["open"], ["late"]]
+
+
+def test_in_a_deterministic_environment_the_runs_of_a_task_complete_each_other_but_for_contradictions() -> None:
+    runs = [
+        played(("get_order", {}, order(1)), ("get_order", {}, order(3)), id="a"),
+        played(("get_order", {}, order(2)), ("get_order", {}, order(3, "paid")), id="b"),
+        played(("get_order", {}, order(4)), id="c", task="other"),
+    ]
+    first, second, third = with_facts(runs, SCHEMA, TOOLS, deterministic=True)
+    paths = [f"orders/O-{number}/status" for number in (1, 2, 3, 4)]
+    assert known(first, *paths)[0] == ["open", "open", "open", None]
+    assert known(second, *paths)[0] == ["open", "open", "paid", None]
+    assert known(third, *paths)[0] == [None, None, None, "open"]
+
+
+def test_tools_are_reads_where_they_say_so_or_no_change_needs_them() -> None:
+    runs = [
+        played(
+            ("look", {"id": "O-1"}, order(1)), ("pay", {"id": "O-1"}, "ok"), ("look", {"id": "O-1"}, order(1, "paid"))
+        ),
+        played(("look", {"id": "O-1"}, order(1)), ("look", {"id": "O-1"}, order(1)), ("count", {}, "3")),
+        played(("look", {"id": "O-2"}, order(2)), ("hinted", {"id": "O-2"}, "ok"), ("look", {"id": "O-2"}, order(2))),
+    ]
+    tools: dict[str, JsonObject] = {"hinted": WRITE, "look": {}}
+    assert reads_in(runs, SCHEMA, tools) == {"look", "count"}
+    assert reads_in(runs, SCHEMA, {"pay": READ}) == {"count", "hinted", "pay"}
+
+
+def shop_runs() -> list[Trajectory]:
+    """Orders with lines, a memory of names, and answers to questions."""
+    lines: Any = [{"sku": "S-1", "price": 3}, {"sku": "S-2", "price": 4}]
+    return [
+        played(
+            ("list_orders", {}, [order(1, customer_id="C-1"), order(2, customer_id="C-1")]),
+            ("get_order", {"id": "O-1"}, order(1, customer_id="C-1", lines=lines, seen_at=run)),
+            ("get_order", {"id": "O-2"}, order(2, "paid", customer_id="C-1", lines=lines, seen_at=None)),
+            ("find", {"sku": "S-1"}, {"sku": "S-1", "price": 3}),
+            ("find", {"sku": "S-2"}, {"sku": "S-2", "price": 4}),
+            ("is_free", {"order_id": "O-1", "day": 1}, {"order_id": "O-1", "day": 1, "free": True}),
+            ("is_free", {"order_id": "O-1", "day": 2}, {"order_id": "O-1", "day": 2, "free": False}),
+            ("is_free", {"order_id": "O-2", "day": 2}, {"order_id": "O-2", "day": 2, "free": False}),
+            id=f"run-{run}",
+        )
+        for run in range(2)
+    ]
+
+
+def test_collections_are_what_answers_show_by_an_id_again_and_again() -> None:
+    hinted: dict[str, JsonObject] = {"is_free": READ, "get_order": READ, "list_orders": READ, "find": READ}
+    assert derive_facts(shop_runs(), hinted) == StateSchema(
+        collections={
+            "orders": Collection(
+                key="order_id",
+                fields={"status": "string", "customer_id": "string", "seen_at": "integer?"},
+                complete=False,
+            ),
+            "lines": Collection(key="sku", fields={"price": "integer"}, complete=False),
+        }
+    )
+
+
+def test_nothing_is_derived_from_words_or_from_what_is_shown_once() -> None:
+    assert derive_facts([played(("get_order", {}, order(1)), ("get_order", {}, order(2)))], TOOLS) is None
+    assert derive_facts([played(("look", {}, "an order"), ("look", {}, "[1, 2"))], TOOLS) is None
+    assert derive_facts([], TOOLS) is None
+
+
+def test_objects_called_by_id_alone_are_named_after_where_they_stand() -> None:
+    teams: Any = {"teams": {"7": {"id": 7, "name": "A"}, "8": {"id": 8, "name": "B"}}}
+    schema = derive_facts([played(("get_all", {}, teams), ("get_all", {}, teams))], TOOLS)
+    assert schema == StateSchema(collections={"teams": Collection(key="id", fields={"name": "string"}, complete=False)})
+    (found,) = with_facts([played(("get_all", {}, teams))], schema, TOOLS)
+    assert known(found, "teams/7/name", "teams/8/id") == [["A", 8]] * 2
+
+
+def test_seeding_facts_is_asked_for_once_and_then_goes_by_env_toml(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    for run in ("a", "b"):
+        tape = Tape(folder, run).hello()
+        for name in ("Ada", "Bob"):
+            tape.call("get", json.dumps({"person_id": f"P-{name}", "name": name}), id=f"P-{name}")
+    build_folder(folder)
+    assert EnvironmentSpec.load(folder).state is None
+    build_folder(folder, derives_facts=True)
+    schema = EnvironmentSpec.load(folder).state
+    assert schema is not None
+    assert schema.collections == {"persons": Collection(key="person_id", fields={"name": "string"}, complete=False)}
+    states = [parsed(step.state) for step in trajectories(folder)["crm-a"].transitions]
+    people = {f"P-{name}": {"person_id": f"P-{name}", "name": name} for name in ("Ada", "Bob")}
+    assert states == [{"persons": people}] * 2
+
+    env = folder / "env.toml"
+    env.write_text(env.read_text().replace('name = "string"', 'name = "string?"'))
+    edited = env.read_text()
+    build_folder(folder)
+    report = build_folder(folder, derives_facts=True)
+    assert env.read_text() == edited
+    assert report.messages == ("[state] in env.toml was changed by hand and stays as it is",)
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["get_order", "list_orders", "pay", "note"]),
+        st.integers(1, 3),
+        st.sampled_from(["open", "paid", "late", 5, None]),
+        st.sampled_from(["json", "words", "error"]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CALLS)
+def test_whatever_was_shown_is_in_the_state_after_it_and_every_state_is_on_the_schema(
+    calls: list[tuple[str, int, Any, str]],
+) -> None:
+    steps = []
+    for tool, number, status, kind in calls:
+        shown = {"order_id": f"O-{number}", "status": status}
+        answer: Any = {"json": shown, "words": "ok", "error": "!no"}[kind]
+        steps.append((tool, {"id": f"O-{number}"}, answer))
+    (found,) = with_facts([played(*steps)], SCHEMA, TOOLS)
+    for place, (step, (_, number, status, kind)) in enumerate(zip(found.transitions, calls, strict=True)):
+        after = parsed(step.next_state)
+        assert after is not None
+        assert SCHEMA.fault_of(after) is None
+        assert step.state == (found.transitions[place - 1].next_state if place else found.task.initial_state)
+        if kind == "json" and isinstance(status, str):
+            assert _at(after, f"orders/O-{number}/status") == status
+        if kind == "error":
+            assert step.state == step.next_state
