@@ -21,8 +21,9 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.evaluation import Rate, wilson
-from dreamgym.experience.confidence import features
+from dreamgym.experience import confidence
 from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools, output_schema
 from dreamgym.types import Frozen, Provenance, StepResult, Tier, ToolCall, Trajectory, Transition
@@ -51,12 +52,17 @@ class Compared(Frozen):
     """The recorded state in which the call was made."""
     after: str = ""
     """The recorded state that it led to."""
+    accomplished: bool | None = None
+    """What the task's own check says of the recorded state that it led to; None where the task has none."""
     predicted: Transition | None = None
     """The step as the dream remembers it; None without an answer, and where the real system answered."""
     features: tuple[float, ...] = ()
     """What is known of how sure the model was (dreamgym.experience.confidence); empty where it was not asked."""
     seconds: float = 0.0
     """Until the answer, or until there was none."""
+
+    claimed: bool | None = None
+    """What the task's own check says of the predicted state; None where it has none, or there is no such state."""
 
     @property
     def errors_agree(self) -> bool:
@@ -164,7 +170,7 @@ async def predicted(
             next_state=recorded.state,
             provenance=Provenance(tier=Tier.CHECK, seed=seed),
         )
-        return _compared(spec, tools, trajectory, step, result).model_copy(update={"predicted": refused})
+        return compared(spec, tools, trajectory, step, result, predicted=refused)
     dream = DreamEnvironment(spec, model, buffer, without=without)
     dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[: step - 1])
     started = time.perf_counter()
@@ -173,13 +179,16 @@ async def predicted(
     except (EnvironmentUnavailable, EpisodeFinished) as error:
         unanswered = _unanswered(trajectory, step, str(error))
         return unanswered.model_copy(update={"seconds": time.perf_counter() - started})
-    seconds = time.perf_counter() - started
-    known = {
-        "predicted": dream.transitions[-1],
-        "features": features(*dream.asked) if dream.asked else (),
-        "seconds": seconds,
-    }
-    return _compared(spec, tools, trajectory, step, result).model_copy(update=known)
+    return compared(
+        spec,
+        tools,
+        trajectory,
+        step,
+        result,
+        predicted=dream.transitions[-1],
+        features=confidence.features(*dream.asked) if dream.asked else (),
+        seconds=time.perf_counter() - started,
+    )
 
 
 async def against_real(
@@ -203,7 +212,7 @@ async def against_real(
                 await environment.reset(trajectory.task)
                 for transition in trajectory.transitions:
                     got = await environment.step(transition.action)
-                    yield _compared(spec, tools, trajectory, step, _redacted(got, redact) if redact else got)
+                    yield compared(spec, tools, trajectory, step, _redacted(got, redact) if redact else got)
                     step += 1
             except (EnvironmentUnavailable, EpisodeFinished) as error:
                 failure = str(error)
@@ -233,6 +242,37 @@ def agreement(calls: Sequence[Compared]) -> Agreement:
     )
 
 
+def compared(
+    spec: EnvironmentSpec,
+    tools: Tools,
+    trajectory: Trajectory,
+    step: int,
+    got: StepResult,
+    *,
+    predicted: Transition | None = None,
+    features: tuple[float, ...] = (),
+    seconds: float = 0.0,
+) -> Compared:
+    """A recorded call (counted from 1) beside an answer to it."""
+    transition = trajectory.transitions[step - 1]
+    return Compared(
+        trajectory=trajectory.id,
+        step=step,
+        action=transition.action,
+        recorded=transition.result,
+        before=transition.state,
+        after=transition.next_state,
+        accomplished=accomplished(trajectory.task, transition.next_state),
+        got=got,
+        invalid=tools.violation(transition.action.name, got),
+        has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
+        predicted=predicted,
+        features=features,
+        seconds=seconds,
+        claimed=None if predicted is None else accomplished(trajectory.task, predicted.next_state),
+    )
+
+
 def similarity(recorded: StepResult, got: StepResult) -> float:
     """F1 over the words of two answers; where both are JSON, each word together with the keys that lead to it."""
     ours, theirs = facts(recorded, got)
@@ -246,21 +286,6 @@ def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Count
     if values[0] is None or values[1] is None:
         return Counter(_WORD.findall(recorded.observation)), Counter(_WORD.findall(got.observation))
     return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
-
-
-def _compared(spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory, step: int, got: StepResult) -> Compared:
-    transition = trajectory.transitions[step - 1]
-    return Compared(
-        trajectory=trajectory.id,
-        step=step,
-        action=transition.action,
-        recorded=transition.result,
-        before=transition.state,
-        after=transition.next_state,
-        got=got,
-        invalid=tools.violation(transition.action.name, got),
-        has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
-    )
 
 
 def _redacted(got: StepResult, redact: Redact) -> StepResult:
@@ -277,6 +302,7 @@ def _unanswered(trajectory: Trajectory, step: int, failure: str) -> Compared:
         recorded=transition.result,
         before=transition.state,
         after=transition.next_state,
+        accomplished=accomplished(trajectory.task, transition.next_state),
         failure=failure,
     )
 

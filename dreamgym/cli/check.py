@@ -30,6 +30,7 @@ from dreamgym.types import Frozen, Source, StepResult, Trajectory
 
 SPEAK_EVERY_S = 5.0
 LINE = 110
+LEFT_TO_FIDELITY = {"calls": {"__all__": {"before", "after", "accomplished", "predicted", "features", "claimed"}}}
 COLUMNS = ("answered", "schema", "errors", "exact", "similarity")
 
 
@@ -102,7 +103,7 @@ def check(
         tools=by_tool(calls),
         calls=tuple(calls),
     )
-    typer.echo(report.model_dump_json(indent=2) if json else render(report))
+    typer.echo(report.model_dump_json(indent=2, exclude=LEFT_TO_FIDELITY) if json else render(report))
     if interrupted:
         raise typer.Exit(130)
 
@@ -143,7 +144,7 @@ def _dream(
     from dreamgym.experience.select import load_model
     from dreamgym.replay.memory import MemoryBuffer
 
-    model = load_model(name)
+    model = load_model(name, env=spec.name)
     shown = Shown(model, model.demonstrations if k is None else k)
     buffer = MemoryBuffer(load_encoder())
 

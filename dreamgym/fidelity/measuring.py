@@ -21,12 +21,13 @@ from dreamgym.fidelity.consistency import Consistency, consistency
 from dreamgym.fidelity.cost import Prices, Stopwatch, cost
 from dreamgym.fidelity.criteria import JudgedStep, criteria, judge_steps, judged_sample
 from dreamgym.fidelity.players import players_of, sessions, tasks_of
-from dreamgym.fidelity.predicting import Kept, Step, compare, contradicted, drawn, first_known, steps_of
+from dreamgym.fidelity.predicting import Kept, KeptStep, Step, compare, contradicted, drawn, first_known, steps_of
 from dreamgym.fidelity.report import Measured, worst
 from dreamgym.fidelity.setting import Setting
 from dreamgym.fidelity.steps import step_fidelity
 from dreamgym.llm import LLM
 from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.tools import Tools
 from dreamgym.types import Trajectory
 
 Say = Callable[[str], None]
@@ -194,17 +195,20 @@ class Measuring:
 
     async def _predict(self) -> None:
         given, chosen = self._given, self._setting
-        kept = self._kept(Compared, "steps", *self._basis())
-        wanted = {(step.trajectory.id, step.number) for step in given.steps}
-        self._calls += [call for call in (kept.read() if kept else ()) if (call.trajectory, call.step) in wanted]
+        kept = self._kept(KeptStep, "steps", *self._basis())
+        wanted = {(step.trajectory.id, step.number): step.trajectory for step in given.steps}
+        tools = Tools(given.spec)
+        for one in kept.read() if kept else ():
+            if (one.trajectory, one.step) in wanted:
+                self._calls.append(one.restored(given.spec, tools, wanted[one.trajectory, one.step]))
         done = {(call.trajectory, call.step) for call in self._calls}
         if done:
             self._say(f"{chosen}: {len(done)} of {len(wanted)} steps were predicted before")
 
         def keep(call: Compared) -> None:
             self._calls.append(call)
-            if kept is not None and call.got is not None:
-                kept.add(call)
+            if kept is not None and (row := KeptStep.of(call)) is not None:
+                kept.add(row)
             self._say(f"{chosen}: {len(self._calls)} of {len(wanted)} steps")
 
         await compare(

@@ -67,7 +67,7 @@ def _states(axes: Any, measured: Sequence[Measured]) -> None:
     is_explicit = measured[0].steps.state["all"].fields is not None
     axes.set(ylim=(0, 1), ylabel="state exact", xlabel="fields that the call changed" if is_explicit else "the state")
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-    axes.legend(frameon=False, loc="upper right", fontsize=8)
+    axes.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
 
 
 def _tiers(axes: Any, measured: Sequence[Measured]) -> None:
@@ -119,9 +119,17 @@ def _players(axes: Any, measured: Sequence[Measured]) -> None:
             lw=0.8,
             label=str(one.setting),
         )
+        names: dict[tuple[float, float], list[str]] = {}
         for each in players:
+            names.setdefault((each.real.mean, each.dream.mean), []).append(each.player)
+        for (x, y), some in names.items():
             axes.annotate(
-                each.player, (each.real.mean, each.dream.mean), xytext=(4, 4), textcoords="offset points", fontsize=7
+                "\n".join(some),
+                (x, y),
+                xytext=(-4 if x > 0.7 else 4, 4),
+                textcoords="offset points",
+                ha="right" if x > 0.7 else "left",
+                fontsize=7,
             )
     axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="success in reality", ylabel="success in the dream")
     axes.legend(frameon=False, fontsize=8)

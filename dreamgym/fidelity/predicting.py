@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple
 
 from pydantic import ValidationError
 
-from dreamgym.agreement import Compared, Shown, predicted
+from dreamgym.agreement import Compared, Shown, compared, predicted
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec, Row, first_reason
 from dreamgym.errors import InvalidInput
@@ -26,7 +26,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import parsed
 from dreamgym.tools import Tools
-from dreamgym.types import Trajectory
+from dreamgym.types import Frozen, Trajectory, Transition
 
 
 class Step(NamedTuple):
@@ -34,6 +34,42 @@ class Step(NamedTuple):
 
     trajectory: Trajectory
     number: int
+
+
+class KeptStep(Frozen):
+    """A prediction as it is kept: what was recorded is with the recordings."""
+
+    trajectory: str
+    step: int
+    predicted: Transition
+    """With an empty state: the recorded one."""
+    features: tuple[float, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, call: Compared) -> KeptStep | None:
+        """None without an answer."""
+        if call.predicted is None:
+            return None
+        bare = call.predicted.model_copy(update={"state": ""})
+        return cls(
+            trajectory=call.trajectory, step=call.step, predicted=bare, features=call.features, seconds=call.seconds
+        )
+
+    def restored(self, spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory) -> Compared:
+        """Beside what was recorded."""
+        state = trajectory.transitions[self.step - 1].state
+        whole = self.predicted.model_copy(update={"state": state})
+        return compared(
+            spec,
+            tools,
+            trajectory,
+            self.step,
+            whole.result,
+            predicted=whole,
+            features=self.features,
+            seconds=self.seconds,
+        )
 
 
 Done = Callable[[Compared], None]

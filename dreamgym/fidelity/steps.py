@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from dreamgym.agreement import Compared
 from dreamgym.evaluation import Rate, clustered, wilson
 from dreamgym.state import fields, parsed
-from dreamgym.types import Frozen, JsonObject
+from dreamgym.types import Frozen, JsonObject, StepResult
 
 BUCKETS = ("0", "1", "2", "3-4", "5+")
 """By how many fields of an explicit state the recorded call changed."""
@@ -93,6 +93,8 @@ class StepFidelity(Frozen):
     refusals: Refusals
     tiers: dict[str, Rate]
     """Share of the steps that each tier answered."""
+    accomplished: Detection
+    """What the task's own check says of the state, where it has one: the reward of an episode that ends here."""
     claims: Claims
     tools: dict[str, ToolSteps]
     prompt_tokens: int
@@ -120,10 +122,11 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         observation=share(calls, lambda call: call.exact),
         similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
         errors=share(calls, lambda call: call.errors_agree),
-        reward=_detection(calls, lambda reward, _: reward > 0),
-        termination=_detection(calls, lambda _, terminated: terminated),
+        reward=_detection(calls, lambda result: result.reward > 0),
+        termination=_detection(calls, lambda result: result.terminated),
         refusals=_refusals(calls),
         tiers={tier: wilson(n, len(calls)) for tier, n in sorted(tiers.items())},
+        accomplished=_detected([(call.accomplished is True, call.claimed is True) for call in calls]),
         claims=Claims(
             asked=len(claimed), disagreed=wilson(sum(one.judged != one.checked for one in claimed), len(claimed))
         ),
@@ -210,13 +213,16 @@ def _is_repeated(call: Compared) -> bool:
     return call.predicted is not None and call.predicted.provenance.exact
 
 
-def _detection(calls: Iterable[Compared], holds: Callable[[float, bool], bool]) -> Detection:
-    hits = predicted = had = 0
-    for call in calls:
-        true = holds(call.recorded.reward, call.recorded.terminated)
-        claimed = call.got is not None and holds(call.got.reward, call.got.terminated)
-        hits, predicted, had = hits + (true and claimed), predicted + claimed, had + true
-    return Detection(precision=wilson(hits, predicted), recall=wilson(hits, had))
+def _detection(calls: Iterable[Compared], holds: Callable[[StepResult], bool]) -> Detection:
+    return _detected([(holds(call.recorded), call.got is not None and holds(call.got)) for call in calls])
+
+
+def _detected(pairs: Sequence[tuple[bool, bool]]) -> Detection:
+    """Of what was so, and what was said to be so."""
+    hits = sum(true and said for true, said in pairs)
+    return Detection(
+        precision=wilson(hits, sum(said for _, said in pairs)), recall=wilson(hits, sum(true for true, _ in pairs))
+    )
 
 
 def _refusals(calls: Sequence[Compared]) -> Refusals:
