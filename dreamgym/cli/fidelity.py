@@ -19,8 +19,9 @@ from dreamgym.fidelity.comparing import paired
 from dreamgym.fidelity.cost import Prices
 from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
 from dreamgym.fidelity.page import page
-from dreamgym.fidelity.report import Report, as_text
+from dreamgym.fidelity.report import Report
 from dreamgym.fidelity.setting import Setting, setting
+from dreamgym.fidelity.tables import as_text
 from dreamgym.llm import LLM
 
 

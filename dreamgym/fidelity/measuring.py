@@ -19,7 +19,8 @@ from dreamgym.fidelity.calibrating import calibrated, fitted
 from dreamgym.fidelity.closed_loop import ClosedLoop, closed_loop
 from dreamgym.fidelity.consistency import Consistency, consistency
 from dreamgym.fidelity.cost import Prices, Stopwatch, cost
-from dreamgym.fidelity.criteria import JudgedStep, criteria, judge_steps, judged_sample
+from dreamgym.fidelity.criteria import JUDGED, JudgedStep, criteria, judge_steps, judged_sample
+from dreamgym.fidelity.finals import Verdict, finals, verdicts_on, with_outcome
 from dreamgym.fidelity.players import players_of, sessions, tasks_of
 from dreamgym.fidelity.predicting import Kept, KeptStep, Step, compare, contradicted, drawn, first_known, steps_of
 from dreamgym.fidelity.report import Measured, worst
@@ -137,6 +138,7 @@ class Measuring:
         self._out, self._say = out, say
         self._calls: list[Compared] = []
         self._judged: list[JudgedStep] = []
+        self._verdicts: list[Verdict] = []
         self._real = Stopwatch()
         self._loop: ClosedLoop | None = None
         self._long: Consistency | None = None
@@ -146,6 +148,7 @@ class Measuring:
     async def run(self) -> None:
         """Measure everything that is wanted."""
         await self._predict()
+        await self._decide()
         if self._wanted.judge is not None:
             await self._judge(self._wanted.judge)
         if self._wanted.closed_loop:
@@ -171,6 +174,7 @@ class Measuring:
             complete=self._complete,
             steps=step_fidelity(calls, explicit=explicit),
             calibration=calibrated(calls, model=self._model.name, env=spec.name, seed=seed),
+            finals=finals(self._verdicts),
             criteria=criteria(
                 calls,
                 self._judged,
@@ -223,6 +227,22 @@ class Measuring:
             parallel=self._wanted.parallel,
             on_step=keep,
         )
+
+    async def _decide(self) -> None:
+        given = self._given
+        episodes = with_outcome(given.held_out)[:JUDGED]
+        kept = self._kept(Verdict, "verdicts", *self._basis())
+        left = {one.id: one for one in episodes}
+        for verdict in kept.read() if kept else ():
+            if left.pop(verdict.trajectory, None) is not None:
+                self._verdicts.append(verdict)
+        running = verdicts_on(given.spec, self._model, left.values(), without=self._setting.without, seed=given.seed)
+        async with aclosing(running) as verdicts:
+            async for verdict in verdicts:
+                self._verdicts.append(verdict)
+                if kept is not None and verdict.said is not None:
+                    kept.add(verdict)
+                self._say(f"{self._setting}: {len(self._verdicts)} of {len(episodes)} episodes decided")
 
     async def _judge(self, judge: LLM) -> None:
         sample = judged_sample(self.calls, seed=self._given.seed)

@@ -8,7 +8,8 @@ from string import Template
 
 from dreamgym.errors import MissingPackage
 from dreamgym.fidelity.plots import plots
-from dreamgym.fidelity.report import Measured, Report, Section, Shown, difference_section, headline, sections
+from dreamgym.fidelity.report import Measured, Report, Shown
+from dreamgym.fidelity.tables import Section, difference_section, headline, sections
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">

@@ -126,7 +126,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         termination=_detection(calls, lambda result: result.terminated),
         refusals=_refusals(calls),
         tiers={tier: wilson(n, len(calls)) for tier, n in sorted(tiers.items())},
-        accomplished=_detected([(call.accomplished is True, call.claimed is True) for call in calls]),
+        accomplished=detected([(call.accomplished is True, call.claimed is True) for call in calls]),
         claims=Claims(
             asked=len(claimed), disagreed=wilson(sum(one.judged != one.checked for one in claimed), len(claimed))
         ),
@@ -214,11 +214,11 @@ def _is_repeated(call: Compared) -> bool:
 
 
 def _detection(calls: Iterable[Compared], holds: Callable[[StepResult], bool]) -> Detection:
-    return _detected([(holds(call.recorded), call.got is not None and holds(call.got)) for call in calls])
+    return detected([(holds(call.recorded), call.got is not None and holds(call.got)) for call in calls])
 
 
-def _detected(pairs: Sequence[tuple[bool, bool]]) -> Detection:
-    """Of what was so, and what was said to be so."""
+def detected(pairs: Sequence[tuple[bool, bool]]) -> Detection:
+    """Precision and recall, from what was so and what was said to be so."""
     hits = sum(true and said for true, said in pairs)
     return Detection(
         precision=wilson(hits, sum(said for _, said in pairs)), recall=wilson(hits, sum(true for true, _ in pairs))

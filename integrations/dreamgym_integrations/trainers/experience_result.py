@@ -16,8 +16,8 @@ from dreamgym.experience.fitted import FILE, FittedModel, Fitting, tokenizer_dig
 from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.fidelity.predicting import Done, Step, compare, drawn, steps_of
-from dreamgym.fidelity.report import Row, rate
 from dreamgym.fidelity.steps import state_is_exact, step_fidelity
+from dreamgym.fidelity.tables import Row, rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
 from dreamgym_integrations.trainers.experience_data import Prepared, Progress, Say, working_folder
