@@ -26,10 +26,13 @@ class Consistency(Frozen):
 
     sessions: int
     unanswered: int
-    """Sessions that the dream did not answer to their end; what it answered counts."""
+    """Sessions in which the dream had no answer to some call; the session goes on, and what it answered counts."""
+    unanswered_calls: int
+    """In all sessions; they are not made in reality either."""
     real_unanswered: int
     """Sessions that reality did not answer to their end; what came after is not compared."""
     steps: int
+    """Calls that the dream answered."""
     writes: int
     reads: int
     agree: Rate
@@ -73,7 +76,9 @@ async def consistency(
         task, behaviour = known[number], player.behaviour(known[number])
         assert behaviour is not None
         async with slots:
-            dream = await perform(long, make_dream, task, behaviour, seed=seed + number, source=Source.SYNTHETIC)
+            dream = await perform(
+                long, make_dream, task, behaviour, seed=seed + number, source=Source.SYNTHETIC, patient=True
+            )
             again = repeating([step.action for step in answered_steps(dream)])
             real = await perform(long, make_real, task, again, seed=seed + number, source=Source.REAL)
         done += 1
@@ -105,6 +110,7 @@ def _summary(
     return Consistency(
         sessions=len(played),
         unanswered=sum(not is_answered(dream) for dream, _ in played),
+        unanswered_calls=sum(len(dream.transitions) for dream, _ in played) - len(all_steps),
         real_unanswered=sum(not is_answered(real) for _, real in played),
         steps=len(all_steps),
         writes=sum(_is_write(step, reads) for step in all_steps),

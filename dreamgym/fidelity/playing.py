@@ -13,6 +13,7 @@ from dreamgym.rollout import play
 from dreamgym.tools import Tools
 from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
 
+UNANSWERED = StopReason.ERROR.value
 _NO_CALL = ToolCall(name="none")
 
 Make = Callable[[], Environment]
@@ -20,11 +21,19 @@ Make = Callable[[], Environment]
 
 
 class Door:
-    """An environment as an agent meets it: a call that its tool's schema forbids is refused and never gets in."""
+    """An environment as an agent meets it: a call that its tool's schema forbids is refused and never gets in.
 
-    def __init__(self, environment: Environment, tools: Tools) -> None:
+    Args:
+        environment: what is behind the door.
+        tools: of the environment.
+        patient: a call that gets no answer is one step without an answer, as for an agent that goes on; else it ends
+            the episode.
+    """
+
+    def __init__(self, environment: Environment, tools: Tools, *, patient: bool = False) -> None:
         self._environment = environment
         self._tools = tools
+        self._patient = patient
         self._told: JsonObject = {}
         """The state as the environment told it last, if it does."""
 
@@ -42,7 +51,12 @@ class Door:
         refusal = self._tools.refusal(action, action.canonical())
         if refusal is not None:
             return StepResult(observation=refusal, is_error=True, info=self._told)
-        return self._heard(await self._environment.step(action))
+        try:
+            return self._heard(await self._environment.step(action))
+        except EnvironmentUnavailable as error:
+            if not self._patient:
+                raise
+            return StepResult(observation=str(error), is_error=True, info={**self._told, "stop": UNANSWERED})
 
     async def close(self) -> None:
         """Close the environment."""
@@ -54,12 +68,21 @@ class Door:
 
 
 async def perform(
-    spec: EnvironmentSpec, make: Make, task: Task, behaviour: Behaviour, *, seed: int, source: Source
+    spec: EnvironmentSpec,
+    make: Make,
+    task: Task,
+    behaviour: Behaviour,
+    *,
+    seed: int,
+    source: Source,
+    patient: bool = False,
 ) -> Trajectory:
     """Play one task in a world of its own. An environment that fails, even at its start, leaves an error as data."""
     environment = make()
     try:
-        return await play(Door(environment, Tools(spec)), task, behaviour, spec=spec, seed=seed, source=source)
+        return await play(
+            Door(environment, Tools(spec), patient=patient), task, behaviour, spec=spec, seed=seed, source=source
+        )
     except EnvironmentUnavailable as error:  # the reset failed; what fails later is kept by `play`
         return Trajectory(
             id=str(uuid.uuid4()), task=task, source=source, stop_reason=StopReason.ERROR, error=str(error)
@@ -82,13 +105,13 @@ def repeating(actions: Sequence[ToolCall]) -> Behaviour:
 
 
 def is_answered(trajectory: Trajectory) -> bool:
-    """Every call got an answer: the environment did not fail, and the simulator did not give up as too unsure."""
-    return trajectory.error is None and not any(map(_gave_up, trajectory.transitions))
+    """Every call got an answer: the environment did not fail, and the simulator was never too unsure."""
+    return trajectory.error is None and not any(map(_has_no_answer, trajectory.transitions))
 
 
 def answered_steps(trajectory: Trajectory) -> tuple[Transition, ...]:
     """The steps that have an answer."""
-    return tuple(step for step in trajectory.transitions if not _gave_up(step))
+    return tuple(step for step in trajectory.transitions if not _has_no_answer(step))
 
 
 def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
@@ -124,5 +147,5 @@ def is_same(one: StepResult, other: StepResult) -> bool:
     return Compared(trajectory="", step=1, action=_NO_CALL, recorded=one, got=other).exact
 
 
-def _gave_up(step: Transition) -> bool:
-    return step.result.info.get("stop") == StopReason.OUT_OF_SUPPORT
+def _has_no_answer(step: Transition) -> bool:
+    return step.result.info.get("stop") in {StopReason.OUT_OF_SUPPORT, UNANSWERED}
