@@ -35,6 +35,8 @@ class DreamEnvironment:
         model: predicts each step.
         buffer: grounds each prediction in recorded transitions.
         episode_id: the running episode, which retrieval never returns.
+        as_of: a watermark of the buffer; what was stored after it is not there. Episodes of one group share it, so that
+            they differ by the policy alone.
         without: parts of the method that are left out, to show what they are worth.
         calibration: gives each prediction of the model its confidence.
         min_confidence: an episode ends, out of support, where a prediction has less.
@@ -50,6 +52,7 @@ class DreamEnvironment:
         buffer: ReplayBuffer,
         *,
         episode_id: str = "",
+        as_of: int | None = None,
         without: frozenset[Part] = frozenset(),
         calibration: Calibration | None = None,
         min_confidence: float = 0.0,
@@ -57,7 +60,7 @@ class DreamEnvironment:
         check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self._spec = spec
         self._model = model
-        self._grounding = Grounding(spec, model, buffer, episode_id=episode_id, without=without)
+        self._grounding = Grounding(spec, model, buffer, episode_id=episode_id, as_of=as_of, without=without)
         self._without = without
         self._calibration = calibration
         self._min_confidence = min_confidence

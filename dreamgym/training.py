@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -58,7 +59,8 @@ class Practice:
         spec: the environment's description.
         curriculum: chooses tasks.
         generator: varies tasks; None leaves the given ones.
-        make_environment: one environment per rollout; called with the policy version.
+        make_environment: one environment per rollout; called with the policy version and the name of the rollout's
+            group, whose episodes must differ by the policy alone.
         settings: how many, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe.
         buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
@@ -70,7 +72,7 @@ class Practice:
         spec: EnvironmentSpec,
         curriculum: Curriculum,
         generator: TaskGenerator | None,
-        make_environment: Callable[[int], Environment],
+        make_environment: Callable[[int, str], Environment],
         settings: Settings,
         record: Path,
         *,
@@ -85,6 +87,8 @@ class Practice:
         self._record = record
         self._buffer = buffer
         self._on_note = on_note
+        self._run = secrets.token_hex(8)
+        """Groups of another run are others."""
 
     async def iterate(self, policy: Policy, codec: Codec, iteration: int) -> list[Rollout]:
         """Play P groups of G and return the P*G rollouts, groups adjacent."""
@@ -92,7 +96,8 @@ class Practice:
         tasks_P = self.curriculum.sample(settings.groups, iteration)
         size = settings.group_size
         async with AsyncExitStack() as stack:
-            environments = [self._make_environment(iteration) for _ in range(size * len(tasks_P))]
+            groups = [f"{self._run}-{iteration}-{p}" for p in range(len(tasks_P))]
+            environments = [self._make_environment(iteration, group) for group in groups for _ in range(size)]
             for environment in environments:
                 stack.push_async_callback(environment.close)
             episodes = await rollout(

@@ -8,10 +8,23 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, Seed, environment_maker, opened_store, tasks_of
+from dreamgym.cli.wiring import (
+    Against,
+    Dsn,
+    EnvName,
+    ModelName,
+    Seed,
+    Without,
+    environment_maker,
+    left_out,
+    opened_store,
+    remembered,
+    tasks_of,
+)
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.evaluation import Evaluation
 from dreamgym.evaluation import evaluate as evaluate_policy
+from dreamgym.experience.model import Part
 
 
 def evaluate(
@@ -24,6 +37,7 @@ def evaluate(
     ] = 500,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     model: ModelName = None,
+    without: Without = None,
     dsn: Dsn = None,
     seed: Seed = 0,
 ) -> None:
@@ -32,7 +46,9 @@ def evaluate(
     Example: dreamgym eval coin --policy runs/demo/policy --against real --split test --episodes 500 --json
     """
     spec = load_spec(env)
-    result = asyncio.run(_evaluate(spec, policy, against, split, episodes, model, dsn, seed))
+    result = asyncio.run(
+        _evaluate(spec, policy, against, split, episodes, model, left_out(without, against), dsn, seed)
+    )
     if json:
         typer.echo(result.model_dump_json(exclude={"outcomes"}, indent=2))
         return
@@ -49,6 +65,7 @@ async def _evaluate(
     split: str,
     episodes: int,
     model: str | None,
+    without: frozenset[Part],
     dsn: str | None,
     seed: int,
 ) -> Evaluation:
@@ -61,5 +78,6 @@ async def _evaluate(
     if against is Against.REAL:
         return await evaluate_policy(policy, codec, spec, tasks, real_of(spec).create, seed=seed)
     async with opened_store(dsn) as store:
-        make = environment_maker(spec, against, load_model(model), store.buffer)
+        chosen = remembered(load_model(model, env=spec.name), store, without)
+        make = environment_maker(spec, against, chosen, store.buffer, without=without)
         return await evaluate_policy(policy, codec, spec, tasks, make, seed=seed)

@@ -8,20 +8,32 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from dreamgym.cli.boundary import run
-from dreamgym.cli.wiring import AllowedHosts, Dsn, Host, ModelName, TokenFile
+from dreamgym.cli.wiring import (
+    AllowedHosts,
+    CalibrationFile,
+    Dsn,
+    Host,
+    MinConfidence,
+    ModelName,
+    TokenFile,
+    Without,
+    remembered,
+)
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.model import Part
-from dreamgym.replay.buffer import ReplayBuffer
 
 if TYPE_CHECKING:
     from dreamgym_server.worlds import Worlds
+
+    from dreamgym.replay.postgres import Store
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -38,16 +50,16 @@ def serve(
     token_file: TokenFile = None,
     allowed_host: AllowedHosts = None,
     hide_reward: Annotated[bool, typer.Option("--hide-reward", help="Keep rewards out of the agents' _meta.")] = False,
-    withhold_history: Annotated[
-        bool, typer.Option("--withhold-history", help="Retrieve without the episode's history, to show what it costs.")
-    ] = False,
+    without: Without = None,
+    calibration: CalibrationFile = None,
+    min_confidence: MinConfidence = 0.0,
 ) -> None:
     """Serve environments over MCP.
 
     Example: dreamgym-serve --env coin --model nearest
     """
-    if real and (model or withhold_history):
-        raise InvalidInput("--model and --withhold-history are for dreams: leave them out with --real")
+    if real and (model or without or calibration or min_confidence):
+        raise InvalidInput("--model, --without, --calibration and --min-confidence are for dreams: not with --real")
     from dreamgym_server.auth import LOOPBACK, check_bind, read_token
     from dreamgym_server.build import build
     from dreamgym_server.running import collect_rarely, running
@@ -67,7 +79,8 @@ def serve(
             stack.push_async_callback(store.close)
             worlds: list[Worlds] = [RealWorlds(spec, create) for spec, create in zip(specs, makers, strict=real)]
             if not real:
-                worlds = await _dreams(specs, model, store.buffer, stack, withhold_history=withhold_history)
+                options = Options(frozenset(without or ()), calibration, min_confidence)
+                worlds = await _dreams(specs, model, store, stack, options)
             served = build(
                 worlds,
                 store.buffer,
@@ -91,26 +104,44 @@ def _stop_signal() -> asyncio.Event:
     return stopped
 
 
+class Options(NamedTuple):
+    """How to dream."""
+
+    without: frozenset[Part]
+    calibration: Path | None
+    min_confidence: float
+
+
 async def _dreams(
-    specs: list[EnvironmentSpec],
-    model: str | None,
-    buffer: ReplayBuffer,
-    stack: AsyncExitStack,
-    *,
-    withhold_history: bool,
+    specs: list[EnvironmentSpec], model: str | None, store: Store, stack: AsyncExitStack, options: Options
 ) -> list[Worlds]:
     from dreamgym_server.worlds import DreamWorlds
 
+    from dreamgym.experience.confidence import Calibration
+    from dreamgym.experience.fitted import check_environment
     from dreamgym.experience.select import load_model
 
-    experience = load_model(model)
+    calibration = Calibration.load(options.calibration) if options.calibration else None
+    loaded = load_model(model)
+    for spec in specs:
+        check_environment(loaded, spec.name)
+    experience = remembered(loaded, store, options.without)
     stack.push_async_callback(experience.close)
     typer.echo(f"experience model: {experience.name}", err=True)
     for spec in specs:
-        if (await buffer.counts(spec.name)).transitions == 0:
+        if (await store.buffer.counts(spec.name)).transitions == 0:
             typer.echo(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym seed mends that", err=True)
-    without = frozenset({Part.HISTORY}) if withhold_history else frozenset()
-    return [DreamWorlds(spec, experience, buffer, without=without) for spec in specs]
+    return [
+        DreamWorlds(
+            spec,
+            experience,
+            store.buffer,
+            without=options.without,
+            calibration=calibration,
+            min_confidence=options.min_confidence,
+        )
+        for spec in specs
+    ]
 
 
 def main() -> None:

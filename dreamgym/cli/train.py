@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, Seed, opened_store, say, server, tasks_of
+from dreamgym.cli.wiring import (
+    Against,
+    Dsn,
+    EnvName,
+    ModelName,
+    Seed,
+    Without,
+    left_out,
+    opened_store,
+    say,
+    server,
+    tasks_of,
+    without_flags,
+)
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import Environment, EnvironmentSpec, load_spec, real_of
@@ -57,6 +70,7 @@ def train(
     resume: Annotated[bool, typer.Option(help="Continue the run in --out, curriculum included.")] = False,
     probe: Annotated[int, typer.Option(min=0, help="Real dev episodes per probe; 0 for none.")] = 200,
     model: ModelName = None,
+    without: Without = None,
     dsn: Dsn = None,
     seed: Seed = 0,
 ) -> None:
@@ -78,7 +92,8 @@ def train(
         say("no probe: the curve below says nothing about the real environment")
     settings = Settings(steps=steps, seed=seed)
     base = out / "warm" if policy == "tiny" else Path(policy)
-    run_training(Run(spec, env, against, base, out, settings, probed, model, dsn, (), resume, _show))
+    flags = without_flags(left_out(without, against))
+    run_training(Run(spec, env, against, base, out, settings, probed, model, dsn, flags, resume, _show))
     say(f"policy saved to {out / 'policy'}")
 
 
@@ -94,8 +109,8 @@ def run_training(run: Run) -> None:
         server(run.env, run.against, model=run.model, dsn=store.dsn, extra=run.server_flags) as url,
     ):
 
-        def remote(version: int) -> Environment:
-            return RemoteEnvironment(url, run.spec.name, policy_version=version)
+        def remote(version: int, group: str) -> Environment:
+            return RemoteEnvironment(url, run.spec.name, policy_version=version, group=group)
 
         practice = portal.call(_practice, run, store.buffer, remote)
         train_grpo(
@@ -109,7 +124,7 @@ def run_training(run: Run) -> None:
         )
 
 
-async def _practice(run: Run, buffer: ReplayBuffer, make: Callable[[int], Environment]) -> Practice:
+async def _practice(run: Run, buffer: ReplayBuffer, make: Callable[[int, str], Environment]) -> Practice:
     recorded = await buffer.trajectories(run.spec.name)
     tasks = list({t.task.id: t.task for t in recorded}.values())
     if run.against is Against.REAL:

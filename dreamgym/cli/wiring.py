@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,9 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.model import ExperienceModel
+from dreamgym.experience.cache import remembering
+from dreamgym.experience.model import ExperienceModel, Part
+from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Task
 
@@ -42,6 +44,17 @@ Dsn = Annotated[
 ModelName = Annotated[
     str | None,
     typer.Option("--model", help="Experience model: nearest, local, a checkpoint folder, http://host/v1, …."),
+]
+Without = Annotated[
+    list[Part] | None,
+    typer.Option("--without", help="Leave out a part of the method, to show what it is worth; several times for more."),
+]
+CalibrationFile = Annotated[
+    Path | None, typer.Option("--calibration", help="What the model's answers are worth, as `dreamgym fidelity` wrote.")
+]
+MinConfidence = Annotated[
+    float,
+    typer.Option(min=0.0, max=1.0, help="End an episode where an answer is less likely right; needs a calibration."),
 ]
 PolicyUrl = Annotated[
     str | None,
@@ -76,14 +89,38 @@ async def opened_store(dsn: str | None) -> AsyncIterator[Store]:
 
 
 def environment_maker(
-    spec: EnvironmentSpec, against: Against, model: ExperienceModel | None, buffer: ReplayBuffer
+    spec: EnvironmentSpec,
+    against: Against,
+    model: ExperienceModel | None,
+    buffer: ReplayBuffer,
+    *,
+    without: frozenset[Part] = frozenset(),
 ) -> Callable[[], Environment]:
     """Make environments in this process: the real one, or a dream of it."""
     if against is Against.REAL:
         return real_of(spec).create
     if model is None:
         raise InvalidInput("a dream needs an experience model")
-    return lambda: DreamEnvironment(spec, model, buffer)
+    return lambda: DreamEnvironment(spec, model, buffer, without=without)
+
+
+def remembered(model: ExperienceModel, store: Store, without: frozenset[Part]) -> ExperienceModel:
+    """The model with a memory in the store, unless the tier is left out; `nearest` is faster than any memory."""
+    if isinstance(model, NearestModel) or Part.CACHE in without:
+        return model
+    return remembering(model, store.predictions)
+
+
+def left_out(without: Sequence[Part] | None, against: Against) -> frozenset[Part]:
+    """What `--without` names. Raises InvalidInput for the real environment, of which nothing can be left out."""
+    if without and against is Against.REAL:
+        raise InvalidInput("--without is for dreams: leave it out with --against real")
+    return frozenset(without or ())
+
+
+def without_flags(without: Iterable[Part]) -> tuple[str, ...]:
+    """The same for another process."""
+    return tuple(flag for part in sorted(without) for flag in ("--without", part.value))
 
 
 def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:

@@ -25,6 +25,7 @@ class Grounding:
         model: who is shown the first of what is found; one that wants nothing costs no search.
         buffer: where it is found.
         episode_id: the running episode, of which nothing is returned.
+        as_of: a watermark of the buffer; nothing that was stored after it is returned. None: everything is there.
         without: HISTORY is withheld where it is in here.
     """
 
@@ -35,6 +36,7 @@ class Grounding:
         buffer: ReplayBuffer,
         *,
         episode_id: str,
+        as_of: int | None,
         without: frozenset[Part],
     ) -> None:
         self._spec = spec
@@ -42,6 +44,7 @@ class Grounding:
         self._sources = GROUNDED | {Source.SYNTHETIC} if model.learns_from_dreams else GROUNDED
         self._buffer = buffer
         self._episode_id = episode_id
+        self._as_of = as_of
         self._knows_history = Part.HISTORY not in without
 
     async def find(
@@ -49,6 +52,8 @@ class Grounding:
     ) -> tuple[Demonstration, ...]:
         """Best first. Where the tools are several, the same call comes first, then the same tool.
 
+        Explicit states are long and alike, so there the called tool is searched for by itself as well: what it refuses
+        and what its answers show is learned from that.
         A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
         form.
         """
@@ -57,7 +62,11 @@ class Grounding:
         retrieval = self._retrieval(task, history, state, action, seed)
         if self._spec.text_argument is not None:
             return await self._buffer.nearest(retrieval)
-        found = await self._buffer.nearest(retrieval.model_copy(update={"k": self._shown * CANDIDATES}))
+        retrieval = retrieval.model_copy(update={"k": self._shown * CANDIDATES})
+        found = await self._buffer.nearest(retrieval)
+        if self._spec.state is not None and not any(shown.exact for shown in found):
+            same_tool = await self._buffer.nearest(retrieval.model_copy(update={"tool": action.name}))
+            found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
         if not is_forbidden(self._spec, action):
             found = tuple(shown for shown in found if not self._was_malformed(shown.transition))
         return _same_call_first(found, action)
@@ -79,6 +88,7 @@ class Grounding:
             exclude=self._episode_id,
             sources=self._sources,
             seed=seed if self._knows_history else _step_seed(seed, len(history)),
+            as_of=self._as_of,
         )
 
 

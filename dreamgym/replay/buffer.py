@@ -46,6 +46,10 @@ class Retrieval(Frozen):
     sources: frozenset[Source] = GROUNDED
     seed: int = 0
     """Breaks ties: the same seed prefers the same worlds throughout an episode."""
+    tool: str = ""
+    """Where none is identical, only calls of this tool; empty: of any."""
+    as_of: int | None = None
+    """A watermark: what was stored after it is not there. None: everything is."""
 
 
 class TaskValue(Frozen):
@@ -84,6 +88,12 @@ class ReplayBuffer(Protocol):
         Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
         states this episode has seen, then the episode's own task's world, then a draw that `seed` fixes per world
         (per transition where the history is withheld; agreement then counts nothing).
+        """
+
+    async def watermark(self, env: str, group: str = "") -> int:
+        """How far the buffer has got, to be asked about as of then.
+
+        For a named group, how far it had got when this was first asked: the same in every process.
         """
 
     async def trajectories(

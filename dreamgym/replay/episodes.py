@@ -33,6 +33,8 @@ class Episode(Frozen):
     undelivered: bool = False
     """The client of the last step had gone before the answer was sent: a resend gets that answer, not a new step."""
     policy_version: int | None = None
+    as_of: int | None = None
+    """The buffer's watermark that the episode's group shares: what was stored after it is not there for a dream."""
     expires_at: datetime
 
     @property

@@ -44,11 +44,14 @@ class _Stored:
     transition: Transition
     seen_in: dict[tuple[str, Source], set[str]] = field(default_factory=lambda: defaultdict(set))
     """World and source to the ids of the trajectories."""
+    first_at: dict[tuple[str, Source], int] = field(default_factory=dict)
+    """The same to the position of the first."""
 
     def sightings(self, retrieval: Retrieval) -> Iterator[tuple[str, Source]]:
-        """Where it may be taken from: allowed sources, and never the running episode."""
+        """Where it may be taken from: allowed sources, nothing too new, and never the running episode."""
         for (world, source), trajectories in self.seen_in.items():
-            if source in retrieval.sources and trajectories - {retrieval.exclude}:
+            is_there = retrieval.as_of is None or self.first_at[world, source] <= retrieval.as_of
+            if is_there and source in retrieval.sources and trajectories - {retrieval.exclude}:
                 yield world, source
 
 
@@ -60,8 +63,9 @@ class _Environment:
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     transitions: dict[UUID, _Stored] = field(default_factory=dict)
     keys: dict[Key, list[_Stored]] = field(default_factory=lambda: defaultdict(list))
-    states: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """State to the worlds it belongs to, each with the sources that say so, as bits."""
+    states: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    """State to the worlds it belongs to, each with the sources that say so, as bits, and the position of the first."""
+    watermarks: dict[str, int] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     vectors: NDArray[np.float32] | None = None
     """Of the first keys, in their order; the rest is embedded when first needed."""
@@ -69,24 +73,28 @@ class _Environment:
     def add(self, trajectory: Trajectory) -> None:
         self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
-        bit = source_mask({trajectory.source})
+        bit, position = source_mask({trajectory.source}), len(self.trajectories)
         for transition in trajectory.transitions:
             identity = transition_id(transition)
             if identity not in self.transitions:
                 stored = _Stored(identity, outcome_id(transition), transition)
                 self.transitions[identity] = stored
                 self.keys[key_of(transition)].append(stored)
-            self.transitions[identity].seen_in[trajectory.world_id, trajectory.source].add(trajectory.id)
+            sighting = trajectory.world_id, trajectory.source
+            self.transitions[identity].seen_in[sighting].add(trajectory.id)
+            self.transitions[identity].first_at.setdefault(sighting, position)
             for state in (transition.state, transition.next_state):
-                worlds = self.states[state]
-                worlds[trajectory.world_id] = worlds.get(trajectory.world_id, 0) | bit
+                sources, first_at = self.states[state].get(trajectory.world_id, (0, position))
+                self.states[state][trajectory.world_id] = sources | bit, first_at
 
     def agreement(self, retrieval: Retrieval) -> Counter[str]:
         """How many of the seen states each world contains."""
         allowed = source_mask(retrieval.sources)
         counts: Counter[str] = Counter()
         for state in seen_states(retrieval):
-            counts.update(world for world, sources in self.states.get(state, {}).items() if sources & allowed)
+            for world, (sources, first_at) in self.states.get(state, {}).items():
+                if sources & allowed and (retrieval.as_of is None or first_at <= retrieval.as_of):
+                    counts[world] += 1
         return counts
 
     def candidates(
@@ -149,6 +157,8 @@ class MemoryBuffer:
         found: list[tuple[Key, float]] = []
         keys = list(environment.keys)[: len(vectors)]
         for row in np.argsort(-cosines, kind="stable"):
+            if retrieval.tool and not keys[row][1].startswith(f"{retrieval.tool}{{"):
+                continue
             if any(True for stored in environment.keys[keys[row]] for _ in stored.sightings(retrieval)):
                 found.append((keys[row], similarity(key, keys[row], float(cosines[row]))))
             if len(found) == SIMILAR_KEYS:
@@ -166,6 +176,12 @@ class MemoryBuffer:
                 known = fresh if known is None else np.concatenate([known, fresh])
                 environment.vectors = known
             return known
+
+    async def watermark(self, env: str, group: str = "") -> int:
+        """How far the buffer has got; for a named group, how far it had got when this was first asked."""
+        environment = self._environments[env]
+        position = len(environment.trajectories)
+        return environment.watermarks.setdefault(group, position) if group else position
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None

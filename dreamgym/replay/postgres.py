@@ -25,17 +25,21 @@ from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_storable, digest_id, source_mask
 from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
+from dreamgym.replay.postgres_predictions import PostgresPredictions
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity
 from dreamgym.types import Source, Task, Trajectory, Transition
 
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
+
+EVERYTHING = 2**63 - 1
+"""A watermark that nothing is stored after."""
 
 IDENTICAL = "WITH asked AS (SELECT %(key)s::uuid AS key, NULL AS state, NULL AS action, 1.0::float8 AS cosine)"
 SIMILAR = """
 WITH asked AS MATERIALIZED (
   SELECT key, state, action, 1 - (embedding <=> %(vector)s) AS cosine
   FROM vectors_{encoder}_{env}
-  WHERE env_id = {env} AND sources & %(mask)s <> 0
+  WHERE env_id = {env} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
   ORDER BY embedding <=> %(vector)s
   LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
 )"""
@@ -47,6 +51,7 @@ class Store:
 
     buffer: PostgresBuffer
     episodes: PostgresEpisodeStore
+    predictions: PostgresPredictions
     dsn: str
     database: Database
     server: EmbeddedServer | None
@@ -79,7 +84,7 @@ async def open_store(dsn: str | None, encoder: Encoder) -> Store:
             await asyncio.to_thread(server.release)
         raise
     buffer = PostgresBuffer(database, encoder, encoder_id)
-    return Store(buffer, PostgresEpisodeStore(database), address or "", database, server)
+    return Store(buffer, PostgresEpisodeStore(database), PostgresPredictions(database), address or "", database, server)
 
 
 async def _register(database: Database, encoder: Encoder) -> int:
@@ -132,7 +137,8 @@ class PostgresBuffer:
         if not rows:
             vector = (await self._encoder.encode([asked]))[0]
             statement = _statement(SIMILAR, self._encoder_id, env, drawn_by_world)
-            similar = {"vector": HalfVector(vector), "keys": SIMILAR_KEYS}
+            tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name at once
+            similar = {"vector": HalfVector(vector), "keys": SIMILAR_KEYS, "tool": tool}
             rows = _nearest_keys(await self._database.fetch(statement, {**parameters, **similar}))
         scores = {row[0]: EXACT_SCORE if exact else similarity(asked, (row[1], row[2]), row[3]) for row in rows}
         candidates = [
@@ -141,6 +147,21 @@ class PostgresBuffer:
         ]
         bodies = {row[4]: row[6] for row in rows}
         return tuple(_demonstration(best, bodies[best.id]) for best in rank(candidates, retrieval))
+
+    async def watermark(self, env: str, group: str = "") -> int:
+        """How far the buffer has got; for a named group, how far it had got when this was first asked."""
+        parameters = {"env": await self._make_env(env), "group": group}
+        newest = "SELECT coalesce(max(position), 0) FROM trajectories WHERE env_id = %(env)s"
+        if not group:
+            return int((await self._database.fetch(newest, parameters))[0][0])
+        known = "SELECT position FROM watermarks WHERE env_id = %(env)s AND name = %(group)s"
+        rows = await self._database.fetch(known, parameters)
+        if not rows:
+            await self._database.fetch(
+                f"INSERT INTO watermarks SELECT %(env)s, %(group)s, ({newest}) ON CONFLICT DO NOTHING", parameters
+            )
+            rows = await self._database.fetch(known, parameters)
+        return int(rows[0][0])
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
@@ -282,6 +303,7 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
         "sources": [SOURCE_CODES[source] for source in retrieval.sources],
         "world": retrieval.world,
         "exclude": retrieval.exclude,
+        "as_of": EVERYTHING if retrieval.as_of is None else retrieval.as_of,
         "seed": str(retrieval.seed),
         "cut": 4 * retrieval.k + 16,  # transitions that differ only in reward or end count as one
     }

@@ -157,9 +157,18 @@ async def _store(
     worlds = await _worlds(connection, env_id, batch)
     stored = await _copy_transitions(connection, env_id, batch)
     await _copy_trajectories(connection, env_id, batch, worlds, stored)
-    await _copy_vectors(connection, encoder_id, env_id, batch, vectors)
-    await _insert_sightings(connection, env_id, batch, worlds)
-    await _insert_states(connection, env_id, batch, worlds)
+    position = await _position(connection, env_id)
+    await _copy_vectors(connection, encoder_id, env_id, batch, vectors, position)
+    await _insert_sightings(connection, env_id, batch, worlds, position)
+    await _insert_states(connection, env_id, batch, worlds, position)
+
+
+async def _position(connection: Connection, env_id: int) -> int:
+    """That of the newest trajectory. No watermark lies within a batch, so one position will do for all of it."""
+    cursor = await connection.execute("SELECT max(position) FROM trajectories WHERE env_id = %s", [env_id])
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 async def _worlds(connection: Connection, env_id: int, batch: _Batch) -> dict[str, int]:
@@ -219,7 +228,12 @@ async def _copy_trajectories(
 
 
 async def _copy_vectors(
-    connection: Connection, encoder_id: int, env_id: int, batch: _Batch, vectors: Mapping[UUID, NDArray[np.float16]]
+    connection: Connection,
+    encoder_id: int,
+    env_id: int,
+    batch: _Batch,
+    vectors: Mapping[UUID, NDArray[np.float16]],
+    position: int,
 ) -> None:
     table = f"vectors_{encoder_id}_{env_id}"
     cursor = await connection.execute(
@@ -227,12 +241,12 @@ async def _copy_vectors(
     )
     known: dict[UUID, int] = dict(await cursor.fetchall())
     new = [
-        (env_id, key, batch.key_sources[key], *batch.keys[key], HalfVector(vectors[key]))
+        (env_id, key, batch.key_sources[key], *batch.keys[key], HalfVector(vectors[key]), position)
         for key in batch.keys
         if key not in known
     ]
-    types = ["int2", "uuid", "int2", "text", "text", "halfvec"]
-    await _copy(connection, f"{table} (env_id, key, sources, state, action, embedding)", types, new)
+    types = ["int2", "uuid", "int2", "text", "text", "halfvec", "int8"]
+    await _copy(connection, f"{table} (env_id, key, sources, state, action, embedding, first_at)", types, new)
     wider = {key: sources | batch.key_sources[key] for key, sources in known.items()}
     changed = [(sources, key) for key, sources in wider.items() if sources != known[key]]
     if changed:
@@ -241,12 +255,15 @@ async def _copy_vectors(
         )
 
 
-async def _insert_sightings(connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int]) -> None:
+async def _insert_sightings(
+    connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], position: int
+) -> None:
     keys, transitions, names, sources = zip(*batch.sightings, strict=True) if batch.sightings else ((), (), (), ())
     await connection.execute(
         f"""
         INSERT INTO sightings_{env_id} AS old
-        SELECT {env_id}, new.* FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::text[]) AS new
+        SELECT {env_id}, new.*, {position}
+        FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::text[]) AS new
         ON CONFLICT (env_id, key, transition_id, world_id, source) DO UPDATE SET only_trajectory = NULL
         WHERE old.only_trajectory IS NOT NULL
         """,
@@ -260,12 +277,15 @@ async def _insert_sightings(connection: Connection, env_id: int, batch: _Batch, 
     )
 
 
-async def _insert_states(connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int]) -> None:
+async def _insert_states(
+    connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], position: int
+) -> None:
     states, names = zip(*batch.states, strict=True) if batch.states else ((), ())
     await connection.execute(
         f"""
         INSERT INTO world_states_{env_id} AS old
-        SELECT {env_id}, new.* FROM unnest(%s::uuid[], %s::int[], %s::smallint[]) AS new (state, world_id, sources)
+        SELECT {env_id}, new.*, {position}
+        FROM unnest(%s::uuid[], %s::int[], %s::smallint[]) AS new (state, world_id, sources)
         ON CONFLICT (env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources
         WHERE old.sources | excluded.sources <> old.sources
         """,

@@ -3,7 +3,7 @@
 , agreement AS MATERIALIZED (
   SELECT world_id, count(*) AS states
   FROM world_states_{env}
-  WHERE env_id = {env} AND state = ANY (%(seen)s) AND sources & %(mask)s <> 0
+  WHERE env_id = {env} AND state = ANY (%(seen)s) AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s
   GROUP BY world_id
 ), best_world AS (
   SELECT DISTINCT ON (transition_id)
@@ -14,7 +14,8 @@
   JOIN sightings_{env} AS sighting ON sighting.env_id = {env} AND sighting.key = asked.key
   JOIN worlds AS world ON world.id = sighting.world_id
   LEFT JOIN agreement USING (world_id)
-  WHERE sighting.source = ANY (%(sources)s) AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
+  WHERE sighting.source = ANY (%(sources)s) AND sighting.first_at <= %(as_of)s
+    AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
   ORDER BY transition_id, agreement DESC, elsewhere, draw, world, source
 ), cut AS (
   SELECT *, row_number() OVER (PARTITION BY key ORDER BY agreement DESC, elsewhere, draw, transition_id) AS place

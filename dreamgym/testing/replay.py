@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.replay.buffer import Demonstration, ReplayBuffer, Retrieval
+from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.types import (
     Provenance,
     Source,
@@ -41,6 +41,9 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _withheld_history_draws_anew,
         _the_running_episode_is_never_returned,
         _only_allowed_sources_are_returned,
+        _as_of_a_watermark_nothing_later_is_there,
+        _a_group_keeps_its_watermark,
+        _only_calls_of_one_tool_are_returned,
         _no_outcome_comes_twice,
         _tasks_keep_their_order,
         _outcomes_become_values,
@@ -213,6 +216,54 @@ async def _only_allowed_sources_are_returned(buffer: ReplayBuffer) -> None:
     await buffer.add([sample_trajectory("waking", dream.transitions[0])])
     (found,) = await buffer.nearest(sample_retrieval("kitchen", "north"))
     assert (found.source, found.world) == (Source.REAL, "waking"), "seen in reality since"
+
+
+async def _as_of_a_watermark_nothing_later_is_there(buffer: ReplayBuffer) -> None:
+    everything = frozenset(Source)
+    assert await buffer.watermark(ENV) == 0
+    await buffer.add(_worlds(3))
+    then = await buffer.watermark(ENV)
+    seen = (sample_transition("kitchen", "look", "kitchen with lamp 2"),)
+    questions = [
+        sample_retrieval(state, command, history=seen, sources=sources, as_of=then, k=9)
+        for state, command in (("kitchen", "north"), ("kitchen", "north!"), ("hall 1", "look up"))
+        for sources in (everything, GROUNDED)
+    ]
+    before = [await buffer.nearest(question) for question in questions]
+    for number, source in enumerate(Source):
+        later = [
+            sample_transition("kitchen", "north", f"dreamt {number}"),
+            sample_transition("kitchen with lamp 2", "north!", f"dreamt {number}"),
+            sample_transition("hall 1", "look up", "sky"),
+            *(sample_transition("hall 1", f"look up {n}", "sky") for n in range(9)),
+        ]
+        await buffer.add([sample_trajectory(f"later {number}", *later, world="house 0", source=source)])
+        assert [await buffer.nearest(question) for question in questions] == before, f"a {source} one came later"
+    now = [question.model_copy(update={"as_of": await buffer.watermark(ENV)}) for question in questions]
+    assert [await buffer.nearest(question) for question in now] == [
+        await buffer.nearest(question.model_copy(update={"as_of": None})) for question in questions
+    ]
+    assert len(await buffer.nearest(now[0])) > len(before[0])
+
+
+async def _a_group_keeps_its_watermark(buffer: ReplayBuffer) -> None:
+    first, second = _worlds(2)
+    await buffer.add([first])
+    began = await buffer.watermark(ENV, "a group")
+    await buffer.add([second])
+    assert await buffer.watermark(ENV, "a group") == began
+    assert await buffer.watermark(ENV, "another") == await buffer.watermark(ENV) > began
+    assert await buffer.watermark("elsewhere", "a group") == 0
+
+
+async def _only_calls_of_one_tool_are_returned(buffer: ReplayBuffer) -> None:
+    steps = [sample_transition(f"hall {n}", "north", f"kitchen {n}") for n in range(3)]
+    other = ToolCall(name="actor", arguments={"command": "north"})
+    steps += [step.model_copy(update={"action": other}) for step in steps]
+    await buffer.add([sample_trajectory(str(n), step) for n, step in enumerate(steps)])
+    for tool in ("act", "actor"):
+        found = await buffer.nearest(sample_retrieval("hall", "north", tool=tool, k=9))
+        assert [demonstration.transition.action.name for demonstration in found] == [tool] * 3
 
 
 async def _no_outcome_comes_twice(buffer: ReplayBuffer) -> None:

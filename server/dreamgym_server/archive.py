@@ -50,6 +50,8 @@ class Archive:
 
     def put(self, trajectory: Trajectory) -> None:
         """Store it soon."""
+        if trajectory.stop_reason is StopReason.OUT_OF_SUPPORT:  # its last step says nothing of the environment
+            trajectory = trajectory.model_copy(update={"transitions": trajectory.transitions[:-1]})
         if trajectory.transitions and trajectory.stop_reason is not StopReason.ERROR:
             self._queue.put_nowait(trajectory)
 

@@ -125,7 +125,9 @@ class TrainerDoor:
             for transition in episode.transitions[shown:]:
                 shown += 1
                 result = transition.result.model_dump(mode="json", exclude={"info"})
-                yield _event("step", {"step": shown, "action": transition.action.model_dump(mode="json"), **result})
+                provenance = transition.provenance.model_dump(mode="json", include={"tier", "confidence"})
+                action = transition.action.model_dump(mode="json")
+                yield _event("step", {"step": shown, "action": action, **result, **provenance})
             if episode.stop_reason is not None:
                 yield _event("end", {"step": shown, "stop_reason": episode.stop_reason})
                 return

@@ -77,7 +77,8 @@ class Episodes:
         task = world.admission.task(await chosen_task(world.spec, self._buffer, order))
         max_steps = steps_allowed(world.spec, order, self._limits)
         identity = episode_id or secrets.token_hex(16)
-        environment = world.create(identity)
+        as_of = await world.watermark(f"{order.seed}:{order.group}" if order.group else "")
+        environment = world.create(identity, as_of)
         try:
             async with self._in_time():
                 initial = await environment.reset(task, seed=order.seed)
@@ -93,6 +94,7 @@ class Episodes:
             group=order.group,
             initial=initial,
             policy_version=order.policy_version,
+            as_of=as_of,
             expires_at=self._expiry(),
         )
         return await self._start(episode, environment, order.idempotency_key or episode_id)
@@ -168,7 +170,7 @@ class Episodes:
     ) -> Episode:
         """End the episode after the step under way; one that is over keeps its first end.
 
-        A final answer is rewarded by `success` where the caller knows, else by the world's judge, else not at all.
+        The end is rewarded by `success` where the caller knows, else as the world judges it, else not at all.
 
         Raises:
             PredictionError: the judge gave no verdict; the episode goes on, and may be finished again.
@@ -177,7 +179,10 @@ class Episodes:
         answer = self.worlds[env].admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
-                reward = await self._judged(live.episode, answer, success)
+                if success is None and reason is StopReason.FINISHED:
+                    reward = await self._judged(live.episode, answer)
+                else:
+                    reward = None if success is None else float(success)
                 judged = None if reward is None else live.episode.version
                 try:
                     await self._finish(live, reason, answer=answer, final_reward=reward, version=judged)
@@ -185,10 +190,9 @@ class Episodes:
                     await self._reload(live)
             return live.episode
 
-    async def _judged(self, episode: Episode, answer: str | None, success: bool | None) -> float | None:
-        if success is None and answer is not None:
-            async with self._in_time():
-                success = await self.worlds[episode.env].judge(episode, answer)
+    async def _judged(self, episode: Episode, answer: str | None) -> float | None:
+        async with self._in_time():
+            success = await self.worlds[episode.env].judge(episode, answer)
         return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:

@@ -98,6 +98,8 @@ def stop_reason_of(result: StepResult) -> StopReason | None:
     """Why the episode ends with this step, None where it goes on."""
     if result.terminated:
         return StopReason.TERMINATED
+    if result.info.get("stop") == StopReason.OUT_OF_SUPPORT:
+        return StopReason.OUT_OF_SUPPORT
     return StopReason.MAX_STEPS if result.truncated else None
 
 
@@ -111,7 +113,7 @@ async def close(environment: Environment) -> None:
 
 def ended(episode: Episode) -> Answer:
     """The answer to a call that comes after the end."""
-    by_limit = episode.stop_reason in {StopReason.MAX_STEPS, StopReason.CLOSED, StopReason.ERROR}
+    by_limit = episode.stop_reason not in {StopReason.TERMINATED, StopReason.FINISHED}
     uncounted = "closed" if episode.stop_reason is StopReason.CLOSED else "ended"
     return Answer.refusal(
         "The session has ended.", episode.version, uncounted, terminated=not by_limit, truncated=by_limit

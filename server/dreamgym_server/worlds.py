@@ -6,6 +6,7 @@ next call of an episode may reach another process than the last one did.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,10 +15,13 @@ from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.experience.confidence import Calibration, check_calibration
 from dreamgym.experience.model import ExperienceModel, Judge, Part
+from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
 from dreamgym_server.admission import Admission
+
+logger = logging.getLogger(__name__)
 
 
 class WorldChanged(EnvironmentUnavailable):
@@ -42,8 +46,11 @@ class Worlds(Protocol):
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
         """A call as it is played, and the canonical form in which it is remembered."""
 
-    def create(self, episode_id: str) -> Environment:
-        """A new world, not yet reset."""
+    async def watermark(self, group: str) -> int | None:
+        """What the worlds of a group know of; None where that cannot grow meanwhile. No name is a group of one."""
+
+    def create(self, episode_id: str, as_of: int | None = None) -> Environment:
+        """A new world, not yet reset, as of a watermark."""
 
     async def restore(self, episode: Episode) -> Environment:
         """The world of an episode as its last step left it.
@@ -57,8 +64,10 @@ class Worlds(Protocol):
     ) -> Transition:
         """What is remembered of the step that `environment` has just taken."""
 
-    async def judge(self, episode: Episode, answer: str) -> bool | None:
-        """Whether the steps and the final answer accomplish the task; None where nobody here can tell.
+    async def judge(self, episode: Episode, answer: str | None) -> bool | None:
+        """Whether the steps, and the final answer where there is one, accomplish the task; None where nobody can tell.
+
+        The task's own check of the last state decides where it has one; a judge that disagrees is logged.
 
         Raises:
             PredictionError: whoever can tell gave no usable verdict.
@@ -89,13 +98,18 @@ class DreamWorlds:
         self._calibration = calibration
         self._min_confidence = min_confidence
 
-    def create(self, episode_id: str) -> DreamEnvironment:
+    async def watermark(self, group: str) -> int:
+        """How far the buffer had got when the first episode of the group began."""
+        return await self._buffer.watermark(self.spec.name, group)
+
+    def create(self, episode_id: str, as_of: int | None = None) -> DreamEnvironment:
         """A new dream."""
         return DreamEnvironment(
             self.spec,
             self._model,
             self._buffer,
             episode_id=episode_id,
+            as_of=as_of,
             without=self._without,
             calibration=self._calibration,
             min_confidence=self._min_confidence,
@@ -108,7 +122,7 @@ class DreamWorlds:
 
     async def restore(self, episode: Episode) -> DreamEnvironment:
         """A dream is its history."""
-        environment = self.create(episode.id)
+        environment = self.create(episode.id, episode.as_of)
         environment.resume(episode.task, seed=episode.seed, transitions=episode.transitions)
         return environment
 
@@ -119,11 +133,18 @@ class DreamWorlds:
         assert isinstance(environment, DreamEnvironment)
         return environment.transitions[-1]
 
-    async def judge(self, episode: Episode, answer: str) -> bool | None:
-        """The experience model's verdict, where it is a judge."""
-        if not isinstance(self._model, Judge):
-            return None
-        return await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
+    async def judge(self, episode: Episode, answer: str | None) -> bool | None:
+        """The check's verdict, and the experience model's where it is a judge."""
+        has_checks = Part.CHECKS not in self._without
+        checked = _checked(episode) if has_checks else None
+        if answer is None or not isinstance(self._model, Judge):
+            return checked
+        judged = await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
+        if checked is None:
+            return judged
+        if judged is not checked:
+            logger.warning("episode %s: the judge says %s, the check of the state %s", episode.id, judged, checked)
+        return checked
 
 
 class RealWorlds:
@@ -136,7 +157,10 @@ class RealWorlds:
         self.admission = Admission(spec)
         self._create = create
 
-    def create(self, episode_id: str) -> Environment:
+    async def watermark(self, group: str) -> None:
+        """Reality knows nothing of the buffer."""
+
+    def create(self, episode_id: str, as_of: int | None = None) -> Environment:
         """A new real world."""
         return self._create()
 
@@ -167,9 +191,15 @@ class RealWorlds:
         )
         return self.admission.transition(step)
 
-    async def judge(self, episode: Episode, answer: str) -> bool | None:
-        """Reality rewards steps; what an answer is worth only the caller can know."""
-        return None
+    async def judge(self, episode: Episode, answer: str | None) -> bool | None:
+        """Reality rewards steps; what an answer is worth the task's check may know, else only the caller."""
+        return _checked(episode)
+
+
+def _checked(episode: Episode) -> bool | None:
+    """What the task's own check says of the last state."""
+    last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
+    return accomplished(episode.task, last)
 
 
 def _same(episode: Episode, step: int, stored: StepResult, replayed: StepResult) -> None:

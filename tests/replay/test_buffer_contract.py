@@ -58,13 +58,16 @@ QUESTIONS = st.builds(
     k=st.integers(1, 5),
     exclude=st.sampled_from(["", "0", "1"]),
     sources=st.frozensets(st.sampled_from(list(Source)), min_size=1),
+    tool=st.sampled_from(["", "act", "ac"]),
 )
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plays=PLAYS, questions=st.lists(QUESTIONS, min_size=1, max_size=5), cut=st.integers(0, 8))
+@given(
+    plays=PLAYS, questions=st.lists(QUESTIONS, min_size=1, max_size=5), cut=st.integers(0, 8), as_of_cut=st.booleans()
+)
 async def test_both_buffers_give_the_same_answer_to_any_question(
-    store: Store, plays: list[tuple[list, str, Source]], questions: list, cut: int
+    store: Store, plays: list[tuple[list, str, Source]], questions: list, cut: int, as_of_cut: bool
 ) -> None:
     env = f"{ENV}-{uuid4().hex}"
     prefix = f"{env}/"
@@ -73,12 +76,17 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
         for number, (steps, world, source) in enumerate(plays)
     ]
     memory = MemoryBuffer(TrigramEncoder())
+    marks = []
     for buffer in (memory, store.buffer):
         await buffer.add(trajectories[:cut])
+        marks.append(await buffer.watermark(env))
         await buffer.add(trajectories[cut:])
     for question in questions:
         asked = question.model_copy(update={"env": env, "exclude": question.exclude and prefix + question.exclude})
-        expected, found = await memory.nearest(asked), await store.buffer.nearest(asked)
+        expected, found = [
+            await buffer.nearest(asked.model_copy(update={"as_of": mark if as_of_cut else None}))
+            for buffer, mark in zip((memory, store.buffer), marks, strict=True)
+        ]
         if any(shown.exact for shown in expected):
             assert [(d.id, d.world, d.source, d.exact) for d in found] == [
                 (d.id, d.world, d.source, d.exact) for d in expected

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 def practice(spec: EnvironmentSpec, settings: Settings, record: Path, **lamp: Any) -> Practice:
     curriculum = Curriculum(spec.tasks, share=0, seed=settings.seed)
-    return Practice(spec, curriculum, None, lambda version: LampEnvironment(**lamp), settings, record)
+    return Practice(spec, curriculum, None, lambda version, group: LampEnvironment(**lamp), settings, record)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -177,7 +177,7 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
     settings = Settings(steps=1, groups=2, group_size=4)
     made: list[LampEnvironment] = []
 
-    def all_but_two_fail(version: int) -> LampEnvironment:
+    def all_but_two_fail(version: int, group: str) -> LampEnvironment:
         made.append(LampEnvironment(fails_after=None if len(made) % 4 == 0 else 0))
         return made[-1]
 

@@ -226,7 +226,7 @@ def train_arm(folder: Path, arm: Arm, size: Size, dsn: str, began: float) -> Non
             probe_tasks=real.tasks("test")[: size.curve_tasks],
             model="nearest",
             dsn=dsn,
-            server_flags=() if arm.knows_history else ("--withhold-history",),
+            server_flags=() if arm.knows_history else ("--without", "history"),
             resume=True,
             on_note=partial(_show, arm.name, began),
         )

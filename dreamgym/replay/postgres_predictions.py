@@ -1,0 +1,27 @@
+"""Predictions in PostgreSQL, shared by all replicas."""
+
+from __future__ import annotations
+
+from dreamgym.replay.database import Database
+
+
+class PostgresPredictions:
+    """Predictions that survive."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, key: bytes) -> str | None:
+        """What is remembered under the key."""
+        rows = await self._database.fetch("SELECT body FROM predictions WHERE key = %(key)s", {"key": key})
+        return str(rows[0][0]) if rows else None
+
+    async def put(self, key: bytes, prediction: str) -> str:
+        """Remember it, unless another was remembered before; returns the one that stays."""
+        await self._database.fetch(
+            "INSERT INTO predictions (key, body) VALUES (%(key)s, %(body)s) ON CONFLICT DO NOTHING",
+            {"key": key, "body": prediction},
+        )
+        stays = await self.get(key)
+        assert stays is not None, "predictions are never removed"
+        return stays

@@ -1,0 +1,156 @@
+"""What does not exist is refused in recorded words, and an answer that contradicts the state is found out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queries import HOUSE, act, query, transition
+from shop import SCHEMA, SHOP, asked, call, order, predicted, state, step
+
+from dreamgym.experience.checks import disagreement, precondition
+from dreamgym.experience.facts import with_facts
+from dreamgym.experience.model import Part
+from dreamgym.state import Collection, StateSchema
+from dreamgym.types import Source, Tier, ToolCall
+
+BEFORE = state(order(1), order(2))
+GOT = step(BEFORE, call("get_order", 1), order(1))
+MISSED = step(BEFORE, call("get_order", 9), "There is no order O-9.", refused=True)
+
+
+def test_a_call_about_an_order_that_does_not_exist_is_refused_in_recorded_words() -> None:
+    refusal = precondition(asked(state(order(3)), call("get_order", 44), GOT, MISSED))
+    assert refusal is not None
+    assert (refusal.observation, refusal.is_error) == ("There is no order O-44.", True)
+    assert refusal.next_state == state(order(3))
+    assert (refusal.provenance.tier, refusal.provenance.retrieved) == (Tier.CHECK, ("d1",))
+
+
+def test_what_exists_is_not_refused() -> None:
+    assert precondition(asked(state(order(44)), call("get_order", 44), GOT, MISSED)) is None
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        (GOT,),  # nobody knows how it is refused
+        (MISSED,),  # nobody knows that the argument names an order
+        (GOT, step(BEFORE, call("get_order", 2), "The shop is closed.", refused=True)),  # refused for another reason
+        (GOT, MISSED, step(BEFORE, call("get_order", 7), order(7))),  # it answers about others too
+        (GOT, step(BEFORE, call("get_order", 9), "Noted.", state(order(1)), refused=True)),  # it changed something
+    ],
+)
+def test_what_the_recordings_do_not_show_is_not_refused(recorded: tuple) -> None:
+    assert precondition(asked(BEFORE, call("get_order", 44), *recorded)) is None
+
+
+def test_another_tools_refusal_and_a_dreamed_one_teach_nothing() -> None:
+    other = [one.model_copy(update={"action": call("cancel_order", 9)}) for one in (GOT, MISSED)]
+    assert precondition(asked(BEFORE, call("get_order", 44), *other)) is None
+    assert precondition(asked(BEFORE, call("get_order", 44), GOT, MISSED, source=Source.SYNTHETIC)) is None
+
+
+@pytest.mark.parametrize("part", [Part.CHECKS, Part.STATE])
+def test_a_check_that_is_left_out_refuses_and_finds_nothing(part: Part) -> None:
+    without = frozenset({part})
+    assert precondition(asked(BEFORE, call("get_order", 44), GOT, MISSED, without=without)) is None
+    wrong = predicted(order(1, "lost"), BEFORE)
+    assert disagreement(asked(BEFORE, call("get_order", 1)), wrong) is not None
+    assert disagreement(asked(BEFORE, call("get_order", 1), without=without), wrong) is None
+
+
+def test_a_collection_that_is_known_in_part_denies_nothing() -> None:
+    kinds = {"orders": SCHEMA.collections["orders"].model_copy(update={"complete": False})}
+    spec = SHOP.model_copy(update={"state": StateSchema(collections=kinds)})
+    assert precondition(asked(BEFORE, call("get_order", 44), GOT, MISSED, spec=spec)) is None
+    assert disagreement(asked(BEFORE, call("get_order", 44), spec=spec), predicted(order(44), BEFORE)) is None
+
+
+def test_ids_inside_of_lists_are_arguments_too() -> None:
+    def several(*numbers: int) -> ToolCall:
+        return ToolCall(name="get_order", arguments={"orders": [{"id": f"O-{n}"} for n in numbers]})
+
+    recorded = (
+        step(BEFORE, several(1, 2), [order(1), order(2)]),
+        step(BEFORE, several(1, 9), "O-9 is unknown", refused=True),
+    )
+    refusal = precondition(asked(BEFORE, several(1, 44), *recorded))
+    assert refusal is not None
+    assert refusal.observation == "O-44 is unknown"
+
+
+def test_environments_of_text_have_no_such_checks() -> None:
+    text = query(HOUSE, "kitchen", act("fly"), transition("kitchen", act("jump"), "what?", "kitchen", is_error=True))
+    assert precondition(text) is None
+    assert disagreement(text, predicted("anything", "anything")) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "after", "fault"),
+    [
+        (order(1), BEFORE, None),
+        (order(1, total=10), BEFORE, None),
+        ([order(1), {"page": {"rows": [order(2)]}}], BEFORE, None),
+        ("Order O-1 is lost.", BEFORE, None),
+        ({"order_id": "O-1", "colour": "red"}, BEFORE, None),
+        (order(1, "lost"), BEFORE, "'status' of 'O-1' in 'orders' as \"lost\", the state after it as \"paid\""),
+        ([order(2), order(1, "lost")], BEFORE, "'status' of 'O-1'"),
+        (order(7), BEFORE, "'O-7' of 'orders', which the state does not have"),
+        (order(1, "sent"), state(order(1, "sent"), order(2)), None),
+        (order(1), state(order(1, "sent"), order(2)), "'status' of 'O-1'"),
+        (order(1), state(order(2)), None),  # the removed order is shown as it was
+        (order(1, "lost"), state(order(2)), "'status' of 'O-1'"),
+        (order(1), "no state at all", None),
+    ],
+)
+def test_an_answer_agrees_with_the_state_after_it(shown: object, after: str, fault: str | None) -> None:
+    found = disagreement(asked(BEFORE, call("get_order", 1)), predicted(shown, after))
+    assert found is None if fault is None else found is not None and fault in found
+
+
+def test_structured_content_is_compared_before_text() -> None:
+    answer = predicted("{}", BEFORE, structured=order(1, "lost"))
+    assert "'status'" in str(disagreement(asked(BEFORE, call("get_order", 1)), answer))
+
+
+def test_a_refusal_changes_nothing_unless_the_tools_recorded_ones_do() -> None:
+    question = asked(BEFORE, call("cancel_order", 1), MISSED)
+    assert disagreement(question, predicted("No.", BEFORE, refused=True)) is None
+    found = disagreement(question, predicted("No.", state(order(1)), refused=True))
+    assert found == (
+        "the action is refused, and yet /orders/O-2/order_id, /orders/O-2/status, /orders/O-2/total changed"
+    )
+    counted = step(BEFORE, call("cancel_order", 1), "No.", state(order(1, "tried"), order(2)), refused=True)
+    assert (
+        disagreement(asked(BEFORE, call("cancel_order", 1), counted), predicted("No.", state(), refused=True)) is None
+    )
+
+
+def test_what_a_tools_own_recordings_show_otherwise_is_not_compared_for_this_tool() -> None:
+    gross = step(BEFORE, call("get_order", 1), order(1, total=11.9))
+    gone = step(BEFORE, call("get_order", 5), order(5))
+    for shown in (order(2, total=23.8), order(7)):
+        assert disagreement(asked(BEFORE, call("get_order", 2)), predicted(shown, BEFORE)) is not None
+        assert disagreement(asked(BEFORE, call("get_order", 2), gross, gone), predicted(shown, BEFORE)) is None
+        assert disagreement(asked(BEFORE, call("cancel_order", 2), gross, gone), predicted(shown, BEFORE)) is not None
+    assert disagreement(asked(BEFORE, call("get_order", 2), gross), predicted(order(2, "lost"), BEFORE)) is not None
+
+
+STATUS = st.sampled_from(["paid", "sent", "lost"])
+
+
+@given(have=st.dictionaries(st.integers(1, 5), STATUS), shown=st.dictionaries(st.integers(1, 5), STATUS))
+def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(have: dict, shown: dict) -> None:
+    after = state(*(order(n, status) for n, status in have.items()))
+    answer = predicted([order(n, status) for n, status in shown.items()], after)
+    found = disagreement(asked(after, call("get_order", "all")), answer)
+    assert (found is None) == all(have.get(n) == status for n, status in shown.items())
+
+
+def test_facts_are_kept_where_they_were_not_known_and_fit_the_schema() -> None:
+    known = state(order(1), notes=[{"note_id": "N-1", "text": "old"}])
+    notes = [{"note_id": "N-1", "text": "new"}, {"note_id": "N-2", "text": "more"}, {"note_id": "N-3", "text": 3}]
+    shown = [*notes, order(1, "lost"), order(8)]
+    kept = [{"note_id": "N-1", "text": "old"}, {"note_id": "N-2", "text": "more"}]
+    assert with_facts(known, shown, SCHEMA) == state(order(1), notes=kept)
+    assert with_facts("words", shown, SCHEMA) == "words"
+    assert with_facts("{}", {"note_id": "N-2"}, StateSchema(collections={"notes": Collection(key="x")})) == "{}"
