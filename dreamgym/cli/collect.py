@@ -62,7 +62,7 @@ def collect(
                     played = play_agents(url, spec.name, agent, policy_url, tasks, episodes, seed)
                     await _keep(played, episodes, out, None)
                 return
-            chosen = load_model(model) if against is Against.DREAM else None
+            chosen = load_model(model, env=spec.name) if against is Against.DREAM else None
             make = environment_maker(spec, against, chosen, store.buffer)
             played = play_behaviour(spec, make, behaviour, tasks, episodes, seed=seed, source=source)
             await _keep(played, episodes, out, store.buffer)

@@ -23,7 +23,7 @@ TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
 def fit(
     env: EnvName,
     base: Annotated[
-        str, typer.Option(help="Model to start from: `tiny` (made here, minutes on a CPU), `local`, or a folder.")
+        str, typer.Option(help="Model to start from: `tiny` (made here), `local`, FILE.gguf, or a folder.")
     ],
     out: Annotated[Path, typer.Option(help="The fitted model, as --model takes it; must not exist yet.")],
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters and merge them at the end.")] = False,

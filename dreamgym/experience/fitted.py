@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.llm import LLM
 from dreamgym.types import Frozen
 
@@ -82,7 +82,9 @@ class FittedModel:
 
     def __init__(self, llm: LLM, fitting: Fitting) -> None:
         self._model = LanguageModel(llm, fitting.demonstrations)
-        self._fitting = fitting
+        # CHECKS is the judge here, which it cannot be, and the comparison with the state, which the dream makes too
+        self._without = frozenset(fitting.without) | {Part.CHECKS}
+        self.env = fitting.env
         self.demonstrations = fitting.demonstrations
 
     @property
@@ -92,20 +94,18 @@ class FittedModel:
 
     async def predict(self, query: Query) -> Prediction:
         """Predict the step. Raises PredictionError, and InvalidInput for another environment than its own."""
-        check_environment(self._fitting, self.name, query.spec.name)
-        # CHECKS is the judge here, which it cannot be, and the comparison with the state, which the dream makes too
-        without = query.without | {*self._fitting.without, Part.CHECKS}
-        return await self._model.predict(query.model_copy(update={"without": without}))
+        check_environment(self, query.spec.name)
+        return await self._model.predict(query.model_copy(update={"without": query.without | self._without}))
 
     async def close(self) -> None:
         """Release the checkpoint."""
         await self._model.close()
 
 
-def check_environment(fitting: Fitting, model: str, env: str) -> None:
-    """Raises InvalidInput where the model was fitted to another environment."""
-    if fitting.env != env:
+def check_environment(model: ExperienceModel, env: str) -> None:
+    """Refuse a model that was fitted to another environment. Raises InvalidInput."""
+    if isinstance(model, FittedModel) and model.env != env:
         raise InvalidInput(
-            f"model {model!r} was fitted to environment {fitting.env!r} and knows nothing of {env!r}: "
+            f"model {model.name!r} was fitted to environment {model.env!r} and knows nothing of {env!r}: "
             f"fit one with `dreamgym fit {env}`"
         )

@@ -62,9 +62,9 @@ def load_model(model: str | None, *, env: str | None = None) -> ExperienceModel:
         fitting = _fitting(llm)
         if fitting is None:
             return LanguageModel(llm)
-        if env is not None:
-            check_environment(fitting, model, env)
-        return FittedModel(llm, fitting)
+        fitted = FittedModel(llm, fitting)
+        check_environment(fitted, env or fitting.env)
+        return fitted
     try:
         llm = _load("local")
     except InvalidInput as error:

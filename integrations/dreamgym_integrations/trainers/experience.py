@@ -51,11 +51,17 @@ def train(out: Path, prepared: Prepared, *, say: Say = lambda text: None) -> Pat
     trained = work / "trained"
     if trained.is_dir():
         return trained
+    with warnings.catch_warnings():
+        # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        _train(work, trained, prepared, say)
+    return trained
+
+
+def _train(work: Path, trained: Path, prepared: Prepared, say: Say) -> None:
     trainer = _trainer(work, prepared, say)
     checkpoint = _newest_checkpoint(work)
-    with _interruptible(trainer) as interrupted, warnings.catch_warnings():
-        # TRL 1.16 still asks transformers for this by its old name
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+    with _interruptible(trainer) as interrupted:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if interrupted:
         say(f"stopped after {trainer.state.global_step} updates; --resume continues")
@@ -69,7 +75,6 @@ def train(out: Path, prepared: Prepared, *, say: Say = lambda text: None) -> Pat
         (work / "losses.json").write_text(state, encoding="utf-8")
         (work / "saving").rename(trained)
     trainer.accelerator.wait_for_everyone()
-    return trained
 
 
 def losses(out: Path) -> list[dict[str, float]]:

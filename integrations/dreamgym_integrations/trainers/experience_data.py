@@ -29,13 +29,14 @@ from dreamgym_integrations.trainers.experience_rows import Example, examples, ro
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
     from accelerate import PartialState
-    from datasets import Dataset
+    from datasets import Dataset, disable_progress_bars
     from transformers import AutoTokenizer
     from transformers.utils import logging
 except ImportError as error:
     raise MissingPackage("fitting a model", "train") from error
 
 logging.disable_progress_bar()
+disable_progress_bars()
 
 TINY = "tiny"
 HELD_OUT_ROWS = 400
@@ -49,7 +50,7 @@ class FitSettings(Frozen):
     """All that decides what a fitted model becomes, beside the recordings."""
 
     base: str
-    """`tiny`, or a checkpoint folder."""
+    """`tiny`, `local`, a .gguf file, or a checkpoint folder."""
     demonstrations: int = Field(default=3, ge=0)
     without: tuple[Part, ...] = ()
     lora: bool = False
@@ -165,14 +166,11 @@ def _prepared(
     say: Say,
 ) -> Prepared:
     started = time.monotonic()
-    if settings.base != TINY:
-        _check_base(Path(settings.base))
+    base = work / "base" if settings.base == TINY else _base(settings.base)
     learned, tested = asyncio.run(_examples(spec, known, held_out, settings, encoder, say))
-    base = Path(settings.base)
     if settings.base == TINY:
         from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
 
-        base = work / "base"
         create_tiny_model(learned, base, max_tokens=settings.max_tokens, seed=settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
     rows = [row(tokenizer, example) for example in (*learned, *tested)]
@@ -235,7 +233,14 @@ async def _examples(
     return await made(known), await made(held_out)
 
 
-def _check_base(base: Path) -> None:
-    if not (base / "config.json").is_file():
-        raise InvalidInput(f"--base {str(base)!r}: expected `tiny`, `local` or a transformers checkpoint folder")
-    check_tokenizer(base)
+def _base(name: str) -> Path:
+    """The checkpoint folder that `--base` means, where it is not made from the rows."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        check_tokenizer(folder)
+        return folder
+    if name.endswith(".gguf") or name.partition(":")[0] == "local":
+        from dreamgym_integrations.trainers.dequantised import dequantised
+
+        return dequantised(name)
+    raise InvalidInput(f"--base {name!r}: expected `tiny`, `local`, a .gguf file or a transformers checkpoint folder")

@@ -11,12 +11,12 @@ from pathlib import Path
 from dreamgym.agreement import Compared
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.confidence import calibrate
 from dreamgym.experience.fitted import FILE, FittedModel, Fitting, tokenizer_digest
 from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.experience.nearest import NearestModel
+from dreamgym.fidelity.calibrating import fitted
 from dreamgym.fidelity.predicting import Done, Step, compare, drawn, steps_of
-from dreamgym.fidelity.steps import state_is_exact, step_fidelity
+from dreamgym.fidelity.steps import step_fidelity
 from dreamgym.fidelity.tables import Row, rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
@@ -98,9 +98,9 @@ def finish(
     known = [by_id[name] for name in prepared.known]
     held_out = drawn(steps_of(by_id[name] for name in prepared.held_out), steps, prepared.settings.seed)
     measured = asyncio.run(_measured(spec, trained, known, held_out, encoder, prepared, say))
-    rows = [(one.features, one.exact and state_is_exact(one)) for one in measured["fitted"] if one.features]
-    if rows:
-        calibrate(rows, model=out.name, env=spec.name).save(trained / "calibration.json")
+    calibration = fitted(measured["fitted"], model=out.name, env=spec.name)
+    if calibration is not None:
+        calibration.save(trained / "calibration.json")
     card = _card(spec, out, trained, prepared, losses, measured)
     (trained / "README.md").write_text(card, encoding="utf-8")
     trained.rename(out)
@@ -134,11 +134,11 @@ async def _measured(
 ) -> dict[str, list[Compared]]:
     llm = CheckpointModel(trained)
     assert llm.fitting is not None
-    fitted = FittedModel(llm, llm.fitting)
+    ours = FittedModel(llm, llm.fitting)
     settings: list[tuple[str, ExperienceModel, set[Part]]] = [
         ("nearest", NearestModel(), set()),
-        ("fitted", fitted, set()),
-        ("fitted without recorded", fitted, {Part.RECORDED}),
+        ("fitted", ours, set()),
+        ("fitted without recorded", ours, {Part.RECORDED}),
     ]
     measured: dict[str, list[Compared]] = {}
     for name, model, without in settings:
@@ -153,7 +153,7 @@ async def _measured(
             parallel=TOGETHER,
             on_step=_counted(Progress(say, f"held-out steps predicted, {name}"), len(steps)),
         )
-    await fitted.close()
+    await ours.close()
     return measured
 
 

@@ -1,0 +1,201 @@
+"""A fit from recordings to a folder that is a model, interrupted and not."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from dreamgym_integrations.trainers.experience import losses, train
+from dreamgym_integrations.trainers.experience_data import FitSettings, prepare, working_folder
+from dreamgym_integrations.trainers.experience_result import finish
+from lamps import SPEC, folder, recorded
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from dreamgym.cli.app import app
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import InvalidInput
+from dreamgym.experience.fitted import FILE, FittedModel, check_environment, read_fitting
+from dreamgym.experience.model import Part
+from dreamgym.experience.select import load_llm, load_model
+from dreamgym.types import Trajectory
+
+PLAYED = recorded(12)
+SETTINGS = FitSettings(base="tiny", steps=6, batch=4, micro_batch=2, max_tokens=1024, held_out=0.2, patience=6)
+
+
+def fitted(out: Path, settings: FitSettings = SETTINGS, played: list[Trajectory] = PLAYED) -> Path:
+    prepared = prepare(SPEC, played, out, settings, TrigramEncoder())
+    train(out, prepared)
+    finish(SPEC, played, out, prepared, losses(out), TrigramEncoder(), steps=3)
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fitted(tmp_path_factory.mktemp("fit") / "lamps-model", SETTINGS.model_copy(update={"steps": 20}))
+
+
+@pytest.mark.slow
+def test_the_held_out_loss_falls_and_the_folder_is_a_model(model: Path) -> None:
+    assert isinstance(load_model(str(model), env="lamps"), FittedModel)
+    card = (model / "README.md").read_text()
+    column = [line.split("|") for line in card.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    first, last = float(column[0][3]), float(column[-1][3])
+    assert last < first / 2
+    assert "| fitted without recorded |" in card
+    assert not working_folder(model).exists()
+
+
+@pytest.mark.slow
+def test_the_folder_says_what_it_was_fitted_to(model: Path) -> None:
+    fitting = read_fitting(model)
+    assert fitting is not None
+    assert (fitting.env, fitting.base, fitting.demonstrations, fitting.steps) == ("lamps", "tiny", 3, 20)
+    assert fitting.rows == 40
+    assert set(fitting.held_out) < {one.id for one in PLAYED}
+    assert len(fitting.held_out) == 2
+
+
+@pytest.mark.slow
+def test_a_fitted_model_answers_no_other_question_and_no_other_environment(model: Path) -> None:
+    assert load_llm(str(model)) is None
+    loaded = load_model(str(model))
+    with pytest.raises(InvalidInput, match="fitted to environment 'lamps' and knows nothing of 'shop'"):
+        load_model(str(model), env="shop")
+    with pytest.raises(InvalidInput, match="knows nothing of 'shop'"):
+        check_environment(loaded, "shop")
+
+
+@pytest.mark.slow
+def test_a_fitted_model_with_another_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    text = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(text.replace('"normalizer": null', '"normalizer": {"type": "NFC"}'))
+    with pytest.raises(InvalidInput, match="not the one that this model was fitted with"):
+        load_model(str(tmp_path))
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(InvalidInput, match="Field required"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_an_interrupted_fit_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    straight = fitted(tmp_path / "straight")
+    out = tmp_path / "interrupted"
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "update 3" in text:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(out, prepare(SPEC, PLAYED, out, SETTINGS, TrigramEncoder()), say=say)
+    assert "--resume continues" in said[-1]
+    assert not out.exists()
+    with pytest.raises(InvalidInput, match="holds an unfinished fit: continue it with --resume"):
+        prepare(SPEC, PLAYED, out, SETTINGS, TrigramEncoder())
+    other = SETTINGS.model_copy(update={"seed": 1})
+    with pytest.raises(InvalidInput, match="begun with other settings: seed was 0"):
+        prepare(SPEC, PLAYED, out, other, TrigramEncoder(), resume=True)
+    more = [*PLAYED, *recorded(3, seed=9)]  # recorded since: not learned, the rows are those it began with
+    prepared = prepare(SPEC, more, out, SETTINGS, TrigramEncoder(), resume=True)
+    train(out, prepared)
+    finish(SPEC, more, out, prepared, losses(out), TrigramEncoder(), steps=3)
+    ours, theirs = (load_file(path / "model.safetensors") for path in (out, straight))
+    assert ours.keys() == theirs.keys()
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+
+
+@pytest.mark.slow
+def test_it_ends_early_where_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
+    hopeless = SETTINGS.model_copy(update={"steps": 40, "patience": 1, "learning_rate": 3.0})
+    prepared = prepare(SPEC, PLAYED, tmp_path / "out", hopeless, TrigramEncoder())
+    train(tmp_path / "out", prepared)
+    assert max(line["step"] for line in losses(tmp_path / "out")) < 40
+
+
+@pytest.mark.slow
+def test_low_rank_adapters_are_merged_into_an_ordinary_folder(model: Path, tmp_path: Path) -> None:
+    lora = SETTINGS.model_copy(
+        update={"base": str(model), "lora": True, "steps": 2, "without": (Part.HISTORY,), "demonstrations": 1}
+    )
+    out = fitted(tmp_path / "lora", lora)
+    fitting = read_fitting(out)
+    assert fitting is not None
+    assert (fitting.without, fitting.demonstrations) == ((Part.HISTORY,), 1)
+    assert not list(out.glob("adapter*"))
+    before, after = load_file(model / "model.safetensors"), load_file(out / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert any((before[name] != after[name]).any() for name in before)
+
+
+@pytest.mark.slow
+def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
+    env = folder(tmp_path / "env", PLAYED)
+    arguments = ["--steps", "1", "--batch", "2", "--max-tokens", "1024", "--card-steps", "1", "--without", "reasoning"]
+    result = CliRunner().invoke(app, ["fit", str(env), "--base", "tiny", "--out", str(tmp_path / "m"), *arguments])
+    assert result.exit_code == 0, result.output
+    assert "44 rows of 11 trajectories to learn, 4 held out, 0 left out as too long" in result.stderr
+    fitting = read_fitting(tmp_path / "m")
+    assert fitting is not None
+    assert fitting.without == (Part.REASONING,)
+
+
+def refused(out: Path, played: list[Trajectory] = PLAYED, **changes: object) -> None:
+    prepare(SPEC, played, out, SETTINGS.model_copy(update=changes), TrigramEncoder())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InvalidInput, match="exists already: name another folder"):
+        refused(tmp_path / "out")
+
+
+def test_without_held_out_recordings_nothing_is_fitted(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="expected at least two trajectories with calls"):
+        refused(tmp_path / "out", PLAYED[:1])
+    assert not working_folder(tmp_path / "out").exists()
+
+
+def test_rows_that_are_too_long_are_not_cut(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"0 rows to learn and 0 held-out rows .* raise --max-tokens"):
+        refused(tmp_path / "out", max_tokens=16)
+
+
+@pytest.mark.parametrize("base", ["./nowhere", "gpt-4.1"])
+def test_a_base_that_is_none_is_refused(base: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"expected `tiny`, `local`, a \.gguf file or a transformers checkpoint"):
+        refused(tmp_path / "out", base=base)
+
+
+def test_a_base_without_weights_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
+    with pytest.raises(InvalidInput, match="dreamgym models pull local"):
+        refused(tmp_path / "out", base="local")
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    from dreamgym_integrations.trainers.experience_rows import Example
+    from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
+
+    from dreamgym.llm import Message
+
+    base = tmp_path / "base"
+    message = Message(role="user", content="some words")
+    create_tiny_model([Example(trajectory="x", messages=(message,), answer="b")], base, max_tokens=64, seed=0)
+    config = (base / "config.json").read_text()
+    (base / "config.json").write_text(config.replace('"vocab_size": ', '"vocab_size": 1, "was": '))
+    with pytest.raises(InvalidInput, match=r"the tokenizer knows .* tokens and the weights 1: they do not belong"):
+        refused(tmp_path / "out", base=str(base))
+    with pytest.raises(InvalidInput, match="they do not belong together"):
+        load_model(str(base))
+
+
+def test_a_part_that_is_none_of_the_models_cannot_be_left_out_of_rows(tmp_path: Path) -> None:
+    env = folder(tmp_path / "env", PLAYED)
+    arguments = ["fit", str(env), "--base", "tiny", "--out", str(tmp_path / "m"), "--without", "cache"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, InvalidInput)
+    assert "rows can lack history, retrieval, reasoning, state" in str(result.exception)
