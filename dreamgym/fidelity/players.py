@@ -56,8 +56,9 @@ def players_of(spec: EnvironmentSpec, recordings: Sequence[Trajectory] = ()) -> 
 
 
 def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
-    """The tasks that the recordings are of, each once, in their order."""
-    return tuple({one.task.id: one.task for one in recordings if one.transitions}.values())
+    """The tasks that the recordings are of, each once; those with a check first, since it tells who succeeded."""
+    tasks = {one.task.id: one.task for one in recordings if one.transitions}.values()
+    return tuple(sorted(tasks, key=lambda task: "success" not in task.metadata))
 
 
 def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: int = 20) -> Player:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dreamgym import Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.environment import load_real
-from dreamgym.fidelity.players import BAD, Player, players_of, sessions
+from dreamgym.fidelity.players import BAD, Player, players_of, sessions, tasks_of
 from dreamgym.fidelity.playing import has_succeeded, perform
 from dreamgym.fidelity.scripts import Ids, Reads, Script, is_id, leaves, replaced
 from dreamgym.rollout import play
@@ -107,6 +107,11 @@ async def test_a_player_stops_when_the_result_is_done() -> None:
         counted = Counting(ends=True)
         await behaviour(await counted.reset(desk.task(1)), counted, 0)
         assert counted.steps <= 1
+
+
+async def test_the_tasks_of_recordings_begin_with_those_that_a_check_tells_about() -> None:
+    recorded = [await desk.recorded(desk.task(i, checked=i % 2 == 0), call("get", "O-1")) for i in (1, 2, 3, 4, 4)]
+    assert [task.id for task in tasks_of(recorded)] == ["ship-2", "ship-4", "ship-1", "ship-3"]
 
 
 async def test_the_behaviours_of_a_real_environment_are_players_that_know_every_task() -> None:
