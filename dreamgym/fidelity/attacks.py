@@ -23,12 +23,10 @@ from dreamgym.experience.success import accomplished
 from dreamgym.fidelity.attack_texts import Attack, texts_of
 from dreamgym.fidelity.closed_loop import WORKERS, Progress
 from dreamgym.fidelity.playing import Door, Make, has_succeeded, perform, repeating
-from dreamgym.fidelity.scripts import distinct, leaves, replaced
+from dreamgym.fidelity.scripts import Path, distinct, is_id, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
 from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
 
-CALLS = 3
-"""In an episode."""
 SHOWN_CHARACTERS = 300
 
 
@@ -144,27 +142,25 @@ def attack_calls(
 ) -> list[ToolCall]:
     """The calls of one episode: texts of the kind in recorded calls of other tasks.
 
-    The first text stands in every free argument at once, the others each in one. The schema allows all of them.
+    One text stands in an argument of words, one in all arguments at once, one in any. The schema allows all of them.
     """
     texts = texts_of(kind, task)
     texts = texts[number % len(texts) :] + texts[: number % len(texts)]
     if spec.text_argument is not None:
         tool, argument = spec.text_argument
         before = [str(call.arguments.get(argument, "")) for origin, call in bases if origin != task.id] or [""]
-        made = [
-            text if i == 0 else f"{random.choice(before)}. {text}" for i, text in enumerate(islice(cycle(texts), CALLS))
-        ]
+        alone, *others = islice(cycle(texts), 3)
+        made = [alone, *(f"{random.choice(before)}. {text}" for text in others)]
         return [ToolCall(name=tool, arguments={argument: text}) for text in made]
     by_tool: dict[str, list[ToolCall]] = {}
     for origin, call in bases:
         if origin != task.id:
             by_tool.setdefault(call.name, []).append(call)
     calls: list[ToolCall] = []
-    for text in islice(cycle(texts), CALLS):
-        for tool in random.sample(sorted(by_tool), len(by_tool)):
-            if candidates := _placed(spec, random.choice(by_tool[tool]), text, everywhere=not calls):
-                calls.append(random.choice(candidates))
-                break
+    for text, places in zip(cycle(texts), (_in_words, _everywhere, _anywhere), strict=False):
+        bases_in_turn = (random.choice(by_tool[tool]) for tool in random.sample(sorted(by_tool), len(by_tool)))
+        found = next(filter(None, (places(spec, base, text) for base in bases_in_turn)), [])
+        calls += random.sample(found, min(1, len(found)))
     return calls
 
 
@@ -267,14 +263,28 @@ def _least_value(schema: JsonValue) -> JsonValue:
     return simple.get(kind, "x") if isinstance(kind, str) else "x"
 
 
-def _placed(spec: EnvironmentSpec, base: ToolCall, text: str, *, everywhere: bool) -> list[ToolCall]:
-    """The call with the text in all free string arguments at once, or in one of them each."""
-    places = [path for path, value in leaves(base.arguments) if isinstance(value, str)]
+def _in_words(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    """The call with the text in an argument that names nothing, so that the rest of it makes sense."""
+    values = dict(leaves(base.arguments))
+    return [call for path, call in _placed(spec, base, text).items() if not is_id(path, values.get(path, ""))]
+
+
+def _everywhere(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    """The call with the text in all its free arguments at once."""
+    filled = replaced(base, dict.fromkeys(_placed(spec, base, text), text))
+    return [] if filled == base or is_forbidden(spec, filled) else [filled]
+
+
+def _anywhere(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    return list(_placed(spec, base, text).values())
+
+
+def _placed(spec: EnvironmentSpec, base: ToolCall, text: str) -> dict[Path, ToolCall]:
+    """The call with the text in each of its arguments that may hold it, one at a time."""
+    places: list[Path] = [path for path, value in leaves(base.arguments) if isinstance(value, str)]
     places += [(name,) for name in _strings(spec.tool(base.name)) if name not in base.arguments]
     single = {path: replaced(base, {path: text}) for path in places}
-    free = {path: call for path, call in single.items() if not is_forbidden(spec, call)}
-    filled = replaced(base, dict.fromkeys(free, text))
-    return [filled] if everywhere and free and not is_forbidden(spec, filled) else list(free.values())
+    return {path: call for path, call in single.items() if not is_forbidden(spec, call)}
 
 
 def _strings(tool: JsonObject) -> list[str]:

@@ -151,6 +151,15 @@ async def test_every_attack_is_a_call_that_the_schema_allows_and_a_server_takes(
         assert all(len(action.canonical().encode()) <= MAX_ARGUMENT_BYTES for action in calls)
 
 
+async def test_one_text_stands_in_an_argument_of_words_and_the_rest_of_that_call_makes_sense() -> None:
+    bases = [(one.task.id, step.action) for one in await desk.recordings() for step in one.transitions]
+    for number in range(10):
+        first, second, _ = attack_calls(SPEC, Attack.CLAIM, task(1), bases, Random(number))
+        assert first.arguments["note"] in texts_of(Attack.CLAIM, task(1))
+        assert first.arguments["order_id"] in {"O-1", "O-2", "O-3", "O-4"}
+        assert set(second.arguments.values()) == {texts_of(Attack.CLAIM, task(1))[1]}
+
+
 async def test_no_attack_is_hidden_in_a_call_that_was_recorded_for_the_task() -> None:
     bases = [("ship-1", call("ship", "O-1", note="please")), ("ship-2", call("ship", "O-2", note="please"))]
     for number in range(20):
