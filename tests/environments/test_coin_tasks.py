@@ -123,6 +123,11 @@ async def test_noisy_and_mixed_play_lie_between() -> None:
     assert 0.35 < await won("mixed", 200) < 0.65
 
 
+async def test_the_more_expertise_the_more_success() -> None:
+    shares = [await won(name, 100) for name in ("noisy", "expert_60", "expert_80", "expert")]
+    assert shares == sorted(set(shares))
+
+
 async def test_bad_play_contains_impossible_moves_and_malformed_text() -> None:
     environment, said = Limited(), set()
     refused = 0
