@@ -68,7 +68,7 @@ async def test_a_real_environment_is_given_the_address_and_the_placeholder_is_st
     seen: list[object] = []
     create = world.create
 
-    def watched(episode_id: str) -> Any:
+    def watched(episode_id: str, as_of: int | None = None) -> Any:
         environment = create(episode_id)
         step = environment.step
 
