@@ -45,7 +45,7 @@ def fit(
     patience: Annotated[
         int, typer.Option(min=1, help="Ends when the held-out loss has not fallen for so many of 20 measurements.")
     ] = 4,
-    card_steps: Annotated[int, typer.Option(min=1, help="Held-out steps that are predicted for the model card.")] = 200,
+    card_steps: Annotated[int, typer.Option(min=0, help="Held-out steps that are predicted for the model card.")] = 200,
     trajectories: Annotated[
         Path | None, typer.Option(help="JSONL to learn from. Default: that of the folder ENV, else the replay buffer.")
     ] = None,

@@ -1,6 +1,9 @@
 """A fit from recordings to a folder that is a model, interrupted and not."""
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,6 +144,21 @@ def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
     fitting = read_fitting(tmp_path / "m")
     assert fitting is not None
     assert fitting.without == (Part.REASONING,)
+
+
+@pytest.mark.slow
+def test_several_processes_make_one_model(tmp_path: Path) -> None:
+    env = folder(tmp_path / "env", PLAYED)
+    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--cpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    verb = ["--no_python", str(Path(sys.executable).with_name("dreamgym")), "fit", str(env), "--base", "tiny"]
+    verb += ["--out", str(tmp_path / "m"), "--steps", "2", "--batch", "4", "--max-tokens", "1024", "--card-steps", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*launcher, *verb], check=True, capture_output=True, env=environment)
+    fitting = read_fitting(tmp_path / "m")
+    assert fitting is not None
+    assert fitting.steps == 2
+    assert "Nobody has measured it." in (tmp_path / "m" / "README.md").read_text()
 
 
 def refused(out: Path, played: list[Trajectory] = PLAYED, **changes: object) -> None:

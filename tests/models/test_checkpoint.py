@@ -98,6 +98,15 @@ async def test_a_prompt_that_does_not_fit_fails_and_the_next_one_is_answered(mod
     assert (await model.complete(said("w1"), max_tokens=1)).completion_tokens <= 1
 
 
+async def test_a_question_that_does_not_fit_fails_alone(model: CheckpointModel) -> None:
+    alone = await model.complete(said("w4"), max_tokens=5)
+    long, short = await asyncio.gather(
+        model.complete(said("w1 " * 70), max_tokens=5), model.complete(said("w4"), max_tokens=5), return_exceptions=True
+    )
+    assert isinstance(long, EnvironmentUnavailable)
+    assert short == alone
+
+
 async def test_whoever_stops_waiting_does_not_harm_the_others(model: CheckpointModel) -> None:
     gone = asyncio.create_task(model.complete(said("w1"), max_tokens=5))
     stays = asyncio.create_task(model.complete(said("w2"), max_tokens=5))

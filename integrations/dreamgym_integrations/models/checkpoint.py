@@ -96,15 +96,16 @@ class CheckpointModel:
             try:
                 answers = await loop.run_in_executor(self._thread, self._answer, batch)
             except Exception as error:  # noqa: BLE001 the boundary: whoever asked gets the error
-                failed = EnvironmentUnavailable(f"{self.name} failed: {type(error).__name__}: {str(error)[:300]}")
-                failed.__cause__ = error
-                for question in batch:
-                    if not question.answer.done():
-                        question.answer.set_exception(failed)
-                continue
+                answers = [error] * len(batch)
             for question, answer in zip(batch, answers, strict=True):
-                if not question.answer.done():  # whoever asked may have gone
+                if question.answer.done():  # whoever asked may have gone
+                    continue
+                if isinstance(answer, Completion):
                     question.answer.set_result(answer)
+                else:
+                    failed = EnvironmentUnavailable(f"{self.name} failed: {type(answer).__name__}: {str(answer)[:300]}")
+                    failed.__cause__ = answer
+                    question.answer.set_exception(failed)
 
     def _next_batch(self) -> list[_Question]:
         """Greedy questions together, in order of arrival; a sampled one by itself."""
@@ -113,36 +114,49 @@ class CheckpointModel:
         self._waiting = [question for question in self._waiting if question not in batch]
         return batch
 
-    def _answer(self, batch: Sequence[_Question]) -> list[Completion]:
+    def _answer(self, batch: Sequence[_Question]) -> list[Completion | Exception]:
+        """An answer to each; a question that is too long fails alone."""
+        model, tokenizer = self._loaded()
+        prompts = [prompt_ids(tokenizer, question.messages) for question in batch]
+        room = getattr(model.config, "max_position_embeddings", None)
+        fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) < room]
+        rows = self._written([batch[i] for i in fitting], [prompts[i] for i in fitting], room) if fitting else []
+        written = dict(zip(fitting, rows, strict=True))
+        return [
+            self._completion(question, len(prompts[i]), written[i])
+            if i in written
+            else ValueError(f"a prompt of {len(prompts[i])} tokens does not fit into {room}")
+            for i, question in enumerate(batch)
+        ]
+
+    def _written(
+        self, batch: Sequence[_Question], prompts: Sequence[Sequence[int]], room: int | None
+    ) -> list[list[int]]:
+        """The tokens of the answers, as long as the longest of them."""
         import torch
 
         model, tokenizer = self._loaded()
-        prompts = [prompt_ids(tokenizer, question.messages) for question in batch]
         width = max(len(prompt) for prompt in prompts)
-        room = getattr(model.config, "max_position_embeddings", None)
         limit = max(question.max_tokens for question in batch)
-        if room is not None and width + 1 > room:
-            raise ValueError(f"a prompt of {width} tokens does not fit into {room}")
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
-        tokens = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        tokens = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=model.device)
+        mask = torch.tensor(
+            [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device
+        )
         sampled: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         if batch[0].alone:
             sampled = {"do_sample": True, "temperature": batch[0].temperature, "top_p": None, "top_k": 0}
         # The process may be training too: its random numbers go on as if nothing had been sampled here.
-        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+        with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(batch[0].seed)
-            written = model.generate(
+            written: list[list[int]] = model.generate(
                 input_ids=tokens,
                 attention_mask=mask,
                 max_new_tokens=limit if room is None else min(limit, room - width),
                 pad_token_id=pad,
                 **sampled,
             )[:, width:].tolist()
-        return [
-            self._completion(question, len(prompt), row)
-            for question, prompt, row in zip(batch, prompts, written, strict=True)
-        ]
+        return written
 
     def _completion(self, question: _Question, prompt_tokens: int, row: list[int]) -> Completion:
         ends = self._model.generation_config.eos_token_id
@@ -159,10 +173,12 @@ class CheckpointModel:
 
     def _loaded(self) -> tuple[Any, Any]:
         if self._model is None:
+            import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
 
             self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
-            self._model = AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True).eval()
+            model = AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True).eval()
+            self._model = model.to("cuda") if torch.cuda.is_available() else model
         return self._model, self._tokenizer
 
 

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import MissingPackage
-from dreamgym_integrations.trainers.experience_data import FitSettings, Prepared, Progress, Say, working_folder
+from dreamgym_integrations.trainers.experience_data import (
+    EVALUATIONS,
+    FitSettings,
+    Prepared,
+    Progress,
+    Say,
+    working_folder,
+)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
@@ -31,9 +38,6 @@ try:
     from trl import SFTConfig, SFTTrainer
 except ImportError as error:
     raise MissingPackage("fitting a model", "train") from error
-
-EVALUATIONS = 20
-"""How often the held-out loss is measured over a whole run."""
 
 
 def is_first_process() -> bool:

@@ -39,7 +39,9 @@ logging.disable_progress_bar()
 disable_progress_bars()
 
 TINY = "tiny"
-HELD_OUT_ROWS = 400
+EVALUATIONS = 20
+"""How often the held-out loss is measured over a whole run."""
+HELD_OUT_ROWS = 200
 """At most so many are measured each time, spread over all."""
 SPEAK_EVERY_S = 10.0
 
@@ -186,8 +188,8 @@ def _prepared(
             "raise --max-tokens, or record more episodes"
         )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
-    step = -(-len(test) // HELD_OUT_ROWS)
-    Dataset.from_list([one.model_dump() for one in test[::step]]).save_to_disk(str(work / "rows" / "held_out"))
+    every = -(-len(test) // _measured_rows(settings))
+    Dataset.from_list([one.model_dump() for one in test[::every]]).save_to_disk(str(work / "rows" / "held_out"))
     prepared = Prepared(
         settings=settings,
         env=spec.name,
@@ -231,6 +233,11 @@ async def _examples(
         return [example async for example in found]
 
     return await made(known), await made(held_out)
+
+
+def _measured_rows(settings: FitSettings) -> int:
+    """So few that all measurements together cost a quarter of the training: a row forward is a third of an update's."""
+    return min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
 
 
 def _base(name: str) -> Path:

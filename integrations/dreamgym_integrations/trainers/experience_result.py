@@ -57,14 +57,16 @@ The weights are those of the best held-out loss.
 
 ## How true it is
 
-{steps} held-out steps, each predicted from what was recorded before it. In brackets 95 % intervals.
-`without recorded`: the model answers also where a recording of the very step is there.
-
 {fidelity}
 
-The same with more steps and measures: `dreamgym fidelity {env} --model {name}`. What a policy earns in a simulation is
-no measure of what it earns in reality.
+`dreamgym fidelity {env} --model {name}` measures more. What a policy earns in a simulation is no measure of what it
+earns in reality.
 """
+
+MEASURED = """{steps} held-out steps, each predicted from what was recorded before it. In brackets 95 % intervals.
+`without recorded`: the model answers also where a recording of the very step is there.
+
+{table}"""
 
 
 def finish(
@@ -196,10 +198,16 @@ def _card(
         max_tokens=prepared.settings.max_tokens,
         settings=", ".join(f"{name} {value}" for name, value in settings.items()),
         losses="\n".join(_loss_rows(losses)),
-        steps=len(measured["fitted"]),
-        fidelity="\n".join(_markdown(_fidelity_rows(spec, measured))),
+        fidelity=_fidelity(spec, measured),
         **counts,
     )
+
+
+def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:
+    steps = len(measured["fitted"])
+    if not steps:
+        return "Nobody has measured it."
+    return MEASURED.format(steps=steps, table="\n".join(_markdown(_fidelity_rows(spec, measured))))
 
 
 def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
