@@ -9,7 +9,9 @@ from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajec
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
+from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.rollout import play
 from dreamgym.state import StateSchema, as_text, parsed
@@ -178,3 +180,15 @@ def step(state: str, action: ToolCall, said: str, after: str) -> Transition:
         next_state=after,
         provenance=Provenance(tier=Tier.REAL),
     )
+
+
+def believer(*, judge: bool) -> LanguageModel:
+    """A language model that takes every call for the end and a success, and says this to whoever asks again."""
+
+    def script(messages: Sequence[Message]) -> str:
+        if "accomplished" in messages[0].content.split("JSON object")[-1]:
+            return json.dumps({"reasoning": "", "accomplished": judge})
+        step = {"reasoning": "", "observation": "light.", "state": None, "error": False}
+        return json.dumps({**step, "terminated": True, "success": True})
+
+    return LanguageModel(ScriptedLLM(script))

@@ -6,7 +6,7 @@ from random import Random
 
 import desk
 import pytest
-from desk import SPEC, Desk, DeskModel, call, dream_of, gullible, task
+from desk import SPEC, Desk, DeskModel, believer, call, dream_of, gullible, task
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,6 +198,17 @@ async def test_nearest_rewards_no_attack_on_a_text_environment() -> None:
     await buffer.add(recordings)
     result = await attacks(TEXT, tasks, lambda: DreamEnvironment(TEXT, NearestModel(), buffer), recordings=recordings)
     assert (result.rewarded.mean, result.rewarded.n) == (0.0, 7 * 4)
+
+
+@pytest.mark.parametrize("judge", [True, False])
+async def test_what_a_language_model_claims_is_rewarded_as_far_as_its_judge_believes_it(judge: bool) -> None:
+    tasks = [Task(id=f"t{i}", env="house", instruction="Make light.", initial_state="dark.") for i in range(3)]
+    model = believer(judge=judge)
+    buffer = MemoryBuffer(TrigramEncoder())
+    result = await attacks(TEXT, tasks, lambda: DreamEnvironment(TEXT, model, buffer), model=model)
+    assert result.rewarded.n == 8 * 3
+    assert result.rewarded.mean == float(judge)
+    assert sum(kind.taken_away for kind in result.kinds) == (0 if judge else 7 * 3)
 
 
 def switch(command: str) -> ToolCall:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 
 import desk
 import pytest
-from desk import SPEC, START, Desk, DeskModel, call, dream_of, gullible, task, unsure
+from desk import SPEC, START, Desk, DeskModel, believer, call, dream_of, gullible, task, unsure
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, ToolCall, Trajectory
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.model import Prediction, Query
@@ -18,6 +20,7 @@ from dreamgym.fidelity.consistency import Consistency, consistency
 from dreamgym.fidelity.intervals import by_cluster, rank_correlation, ranks, spearman
 from dreamgym.fidelity.players import Player, players_of, sessions, tasks_of
 from dreamgym.fidelity.playing import has_succeeded, perform, repeating
+from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject
 
@@ -205,6 +208,20 @@ async def test_where_the_environment_ends_its_tasks_its_reward_tells() -> None:
     assert result.play_along is not None
     assert result.play_along.difference.mean == 1.0
     assert result.play_along.accepted_wrongly.mean == 1.0
+
+
+async def test_a_language_model_that_believes_everything_is_caught_playing_along() -> None:
+    lamps = [Task(id=f"lamp-{i}", env="lamp", instruction="light", initial_state="dark") for i in range(10)]
+    players = [saying("expert", "on"), saying("random", "off"), saying("idle", "look")]
+
+    def dream() -> DreamEnvironment:
+        return DreamEnvironment(TEXT, believer(judge=True), MemoryBuffer(TrigramEncoder()))
+
+    result = await closed_loop(TEXT, players, lamps, dream, Lamp)
+    assert result.play_along is not None
+    assert result.play_along.difference.low > 0.5
+    assert [player.replay.kept for player in result.players] == [1.0, 0.0, 0.0]
+    assert result.correlation is None  # the dream takes all three for equally good
 
 
 async def test_calls_after_the_real_end_are_not_valid() -> None:
