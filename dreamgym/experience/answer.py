@@ -90,6 +90,17 @@ class AnswerForm:
         self.keys = keys(query)
         self.schema = _schema(self.keys, self._output, is_text_derived=self._wording is not None)
 
+    def conditional_schema(self) -> JsonObject:
+        """The schema, and what of it follows from "error" once that is written; not all decoders take conditions."""
+        refused: JsonObject = {"changes": {"const": []}, "structured": {"const": None}}
+        done: JsonObject = {"observation": {"const": None}} if self._wording is not None else {}
+        conditions: JsonObject = {
+            "if": {"properties": {"error": {"const": True}}},
+            "then": {"properties": {name: value for name, value in refused.items() if name in self.keys}},
+            "else": {"properties": done},
+        }
+        return {**self.schema, **conditions}
+
     def fault_of(self, answer: StepAnswer) -> str | None:
         """What the answer lacks, has too much of or cannot be, or None."""
         if missing := [key for key in self.keys if key not in answer.model_fields_set]:

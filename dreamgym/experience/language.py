@@ -60,7 +60,7 @@ class LanguageModel:
             self._llm,
             step_messages(query, self._form),
             StepAnswer,
-            form.schema,
+            form.conditional_schema() if self._form == "turns" else form.schema,
             max_tokens=_max_tokens(query),
             seed=query.seed,
             fault_of=fault_of,

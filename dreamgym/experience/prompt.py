@@ -40,18 +40,20 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
     """What a model is asked to predict one step."""
     if form == "fitted":
         return [Message(role="user", content=_fitted(query))]
-    rules = Message(role="system", content=_rules(query))
+    rules = Message(role="system", content=_rules(query, form))
     if form == "turns":
-        turns = [message for step in recorded(query) for message in _turns(query, step, says_state=True)]
-        earlier = [
-            message for step in history(query) for message in _turns(query, step, says_state=not is_explicit(query))
+        steps = (*recorded(query), *(() if is_explicit(query) else history(query)))
+        return [
+            rules,
+            *(turn for step in steps for turn in _turns(query, step)),
+            _asked(query, query.state, query.action),
         ]
-        return [rules, *turns, *earlier, _asked(query, query.state, query.action, says_state=True)]
     step = _filled(
         "step",
         _parts(query),
-        history=_lines(_seen(query.spec, step.action, step.result) for step in history(query)),
+        history=_earlier(query),
         state=as_data(_shown(query, query.state, query.action)),
+        newest=as_data(_newest(query, query.state)),
         recorded=_lines(_example(query, step) for step in recorded(query)),
         action=as_data(_call(query.action)),
     )
@@ -91,15 +93,28 @@ def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str
     return json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
 
 
-def _rules(query: Query) -> str:
+def _rules(query: Query, form: PromptForm) -> str:
+    """Small models are told of the called tool alone; what is not said of an explicit state in turns, is said here."""
+    parts = _parts(query)
+    if form == "turns":
+        parts.add("one")
+        if is_explicit(query) and history(query):
+            parts.add("earlier")
+    called = [tool for tool in query.spec.tools if tool["name"] == query.action.name]
     return _filled(
         "rules",
-        _parts(query),
+        parts,
         environment=_card(query.spec),
         tools=_lines(query.spec.tools),
         schema=_lines(_outline(query.spec.state)) if query.spec.state is not None else "",
         task=as_data(_task(query.spec, query.task)),
+        history=_earlier(query),
+        tool=_lines(called),
     )
+
+
+def _earlier(query: Query) -> str:
+    return _lines(_seen(query.spec, step.action, step.result) for step in history(query))
 
 
 def _fitted(query: Query) -> str:
@@ -107,9 +122,10 @@ def _fitted(query: Query) -> str:
     silent = query.model_copy(update={"without": query.without | {Part.REASONING}})
     seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-FITTED_STEPS:]]
     values: dict[str, JsonValue] = {
-        "task": query.task.instruction,
+        "task": _task(query.spec, query.task),
         "history": [*seen],
         "state": _shown(query, query.state, query.action),
+        "newest": _newest(query, query.state),
         "recorded": [_example(silent, step) for step in recorded(query)],
         "action": _call(query.action),
     }
@@ -127,24 +143,24 @@ def _parts(query: Query) -> set[str]:
 
 
 def _example(query: Query, step: Transition) -> JsonObject:
+    newest: JsonObject = {"newest": _newest(query, step.state)} if is_explicit(query) else {}
     return {
         "state": _shown(query, step.state, step.action),
+        **newest,
         "action": _call(step.action),
         "answer": answer_of(query, step),
     }
 
 
-def _turns(query: Query, step: Transition, *, says_state: bool) -> tuple[Message, Message]:
+def _turns(query: Query, step: Transition) -> tuple[Message, Message]:
     answer = Message(role="assistant", content=as_data(answer_of(query, step)))
-    return _asked(query, step.state, step.action, says_state=says_state), answer
+    return _asked(query, step.state, step.action), answer
 
 
-def _asked(query: Query, state: str, action: ToolCall, *, says_state: bool) -> Message:
-    shown = as_data(_shown(query, state, action)) if says_state else ""
-    return Message(
-        role="user",
-        content=_filled("turn", {"said"} if says_state else set(), state=shown, action=as_data(_call(action))),
-    )
+def _asked(query: Query, state: str, action: ToolCall) -> Message:
+    values = {"state": _shown(query, state, action), "newest": _newest(query, state), "action": _call(action)}
+    parts = {"explicit"} if is_explicit(query) else set()
+    return Message(role="user", content=_filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
 
 
 def _shown(query: Query, state: str, action: ToolCall) -> JsonValue:
@@ -153,6 +169,20 @@ def _shown(query: Query, state: str, action: ToolCall) -> JsonValue:
     if world is None or query.spec.state is None:
         return state
     return relevant(world, action.arguments, query.spec.state)
+
+
+def _newest(query: Query, state: str) -> JsonObject:
+    """The highest id of each collection, since new ones mostly follow from it and the shown part may lack it."""
+    world, schema = parsed(state) if is_explicit(query) else None, query.spec.state
+    if world is None or schema is None:
+        return {}
+    ids = {name: part.keys() for name in schema.collections if isinstance(part := world.get(name), dict) and part}
+    return {name: max(those, key=_in_natural_order) for name, those in ids.items()}
+
+
+def _in_natural_order(text: str) -> list[tuple[int, str]]:
+    """O-9 before O-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _outline(schema: StateSchema) -> Iterable[JsonObject]:

@@ -27,16 +27,17 @@ class Typist:
         self.text += written
         return written
 
-    def choose(self, texts: Sequence[str]) -> str:
+    def choose(self, texts: Sequence[str]) -> tuple[str, float]:
         chosen = next(self._answers)
         assert chosen in texts
         self.text += f" {chosen}"
-        return chosen
+        return chosen, 0.75
 
 
 def test_the_program_writes_the_names_and_the_model_the_values() -> None:
     typist = Typist(["East is an exit.", "hall.\\nwest: kitchen.", "-", "no", "no", "no"])
-    answer = fill(SCHEMA, typist)
+    answer, probabilities = fill(SCHEMA, typist)
+    assert probabilities == {"error": 0.25, "terminated": 0.25, "success": 0.25}
     assert answer == {
         "reasoning": "East is an exit.",
         "observation": "hall.\nwest: kitchen.",
@@ -66,7 +67,46 @@ def test_choices_numbers_and_optional_fields_follow_the_schema() -> None:
         },
         "required": ["next", "seats", "rubbish"],
     }
-    assert fill(schema, Typist(["act", "3", "many"])) == {"next": "act", "seats": 3, "rubbish": "many"}
+    assert fill(schema, Typist(["act", "3", "many"]))[0] == {"next": "act", "seats": 3, "rubbish": "many"}
+
+
+REFUSAL: JsonObject = {
+    "type": "object",
+    "properties": {
+        "error": {"type": "boolean"},
+        "changes": {"type": "array"},
+        "observation": {"type": ["string", "null"]},
+        "structured": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+    },
+    "if": {"properties": {"error": {"const": True}}},
+    "then": {"properties": {"changes": {"const": []}, "structured": {"const": None}}},
+    "else": {"properties": {"observation": {"const": None}}},
+}
+
+
+def test_a_refusal_leaves_only_its_words_to_the_model() -> None:
+    typist = Typist(["yes", "not found"])
+    answer, probabilities = fill(REFUSAL, typist)
+    assert answer == {"error": True, "changes": [], "observation": "not found", "structured": None}
+    assert typist.text.splitlines() == ["error: yes", "changes: []", "observation: not found", "structured: -"]
+    assert probabilities == {"error": 0.75}
+
+
+def test_what_only_a_refusal_says_is_not_asked_where_the_action_is_done() -> None:
+    change = '[{"op": "set", "path": "/rooms/R-1/name", "value": "Kombüse"}]'
+    answer, _ = fill(REFUSAL, Typist(["no", change, '{"name": "Kombüse"}']))
+    assert answer == {
+        "error": False,
+        "changes": json.loads(change),
+        "observation": None,
+        "structured": {"name": "Kombüse"},
+    }
+    (shown,) = as_lines([Message(role="assistant", content=json.dumps(answer))])
+    assert f"changes: {change}" in shown.content.splitlines()
+
+
+def test_a_dash_for_a_list_is_an_empty_one() -> None:
+    assert fill(REFUSAL, Typist(["no", "-", "{}"]))[0]["changes"] == []
 
 
 def test_only_json_answers_are_shown_as_lines() -> None:
@@ -95,5 +135,5 @@ def test_an_answer_shown_as_lines_reads_back_as_it_was(observation: str, state: 
     }
     (shown,) = as_lines([Message(role="assistant", content=json.dumps(given))])
     values = [line.partition(":")[2].removeprefix(" ") for line in shown.content.split("\n")]
-    assert fill(SCHEMA, Typist(values)) == given
+    assert fill(SCHEMA, Typist(values))[0] == given
     assert StepAnswer.model_validate_json(json.dumps(given)).observation == observation

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -97,12 +98,20 @@ class LocalModel:
                 f"{self.name}: a prompt of {len(tokens)} tokens leaves less than {max_tokens} of {llama.n_ctx()}"
             )
         writer = _LlamaWriter(llama, tokens, max_tokens, temperature, seed)
-        text = json.dumps(fill(schema, writer), ensure_ascii=False) if schema is not None else writer.rest()
+        probabilities: dict[str, float] = {}
+        if schema is None:
+            text = writer.rest()
+        else:
+            answer, probabilities = fill(schema, writer)
+            text = json.dumps(answer, ensure_ascii=False)
+        if writer.written:
+            probabilities["tokens"] = math.exp(writer.log_probability / writer.written)
         return Completion(
             text=text,
             finish_reason=writer.finish_reason,
             prompt_tokens=len(tokens),
             completion_tokens=writer.written,
+            probabilities=probabilities,
         )
 
     def _loaded(self) -> Llama:
@@ -146,6 +155,8 @@ class _LlamaWriter:
         self._temperature = temperature
         self._ends = {llama.token_eos(), *llama.tokenize(b"<|im_end|>", add_bos=False, special=True)}
         self.written = 0
+        self.log_probability = 0.0
+        """Of all written tokens, the program's own not among them."""
         self.finish_reason: Literal["stop", "length"] = "stop"
         read = llama.input_ids[: llama.n_tokens]
         shared = next((at for at, (a, b) in enumerate(zip(read, prompt, strict=False)) if a != b), None)
@@ -164,14 +175,16 @@ class _LlamaWriter:
         """Whatever the model writes until it ends."""
         return self._until(None, self._left)
 
-    def choose(self, texts: Sequence[str]) -> str:
+    def choose(self, texts: Sequence[str]) -> tuple[str, float]:
         """Token by token the likelier one of those that lead to a text; the texts are few and short."""
         newline = self._tokens("\n")[0]
         candidates = {text: [*self._tokens(f" {text}"), newline] for text in texts}
-        depth = 0
+        depth, probability = 0, 1.0
         while len(candidates) > 1:
             logits = self._logits()
-            token = max({tokens[depth] for tokens in candidates.values()}, key=lambda token: float(logits[token]))
+            at = {token: float(logits[token]) for token in sorted({tokens[depth] for tokens in candidates.values()})}
+            token = max(at, key=lambda token: at[token])
+            probability /= sum(math.exp(logit - at[token]) for logit in at.values())
             candidates = {text: tokens for text, tokens in candidates.items() if tokens[depth] == token}
             if token != newline:
                 self._llama.eval([token])
@@ -179,7 +192,7 @@ class _LlamaWriter:
         ((chosen, tokens),) = candidates.items()
         if tokens[depth:-1]:
             self._llama.eval(tokens[depth:-1])
-        return chosen
+        return chosen, probability
 
     def _until(self, stop: bytes | None, limit: int) -> str:
         written = b""
@@ -193,6 +206,7 @@ class _LlamaWriter:
                     errors="replace"
                 )
             written += piece
+            self.log_probability += self._log_probability(token)
             self._llama.eval([token])
             self._left -= 1
             self.written += 1
@@ -201,6 +215,14 @@ class _LlamaWriter:
 
     def _tokens(self, text: str) -> list[int]:
         return list(self._llama.tokenize(text.encode(), add_bos=False, special=False))
+
+    def _log_probability(self, token: int) -> float:
+        """0.4 ms for 150,000 tokens, where one takes 20 to 60 ms to write."""
+        import numpy as np
+
+        logits = self._logits()
+        top = float(logits.max())
+        return float(logits[token]) - top - math.log(float(np.exp(logits - top).sum()))
 
     def _logits(self) -> Any:
         import numpy as np

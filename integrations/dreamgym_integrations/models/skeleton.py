@@ -25,32 +25,61 @@ class Writer(Protocol):
     def line(self) -> str:
         """Let the model write up to the end of the line."""
 
-    def choose(self, texts: Sequence[str]) -> str:
-        """The text that the model would rather write next; it is fed."""
+    def choose(self, texts: Sequence[str]) -> tuple[str, float]:
+        """The text that the model would rather write next, and its probability among these; it is fed."""
 
 
-def fill(schema: JsonObject, writer: Writer) -> JsonObject:
-    """Let the model fill in the fields of a flat object schema, in its order; only the required ones where it says."""
+def fill(schema: JsonObject, writer: Writer) -> tuple[JsonObject, dict[str, float]]:
+    """Let the model fill in the fields of a flat object schema, in its order; only the required ones where it says.
+
+    What `if`, `then` and `else` of the schema say of a later field once the earlier ones are known, is heeded: a field
+    that can have only one value is written by the program.
+
+    Returns:
+        The object, and the probability of true for each truth value.
+    """
     properties, required = schema.get("properties"), schema.get("required")
     assert isinstance(properties, dict)
     answer: JsonObject = {}
+    probabilities: dict[str, float] = {}
     for number, (name, definition) in enumerate(properties.items()):
         if isinstance(required, list) and required and name not in required:
             continue
         assert isinstance(definition, dict)
         writer.feed(f"\n{name}:" if number else f"{name}:")
-        answer[name] = _value(definition, writer)
-    return answer
+        settled = _settled(schema, answer).get(name)
+        if isinstance(settled, dict) and "const" in settled:
+            answer[name] = settled["const"]
+            writer.feed(f" {_written(answer[name])}")
+        elif definition.get("type") == "boolean":
+            chosen, probability = writer.choose(["no", "yes"])
+            answer[name] = chosen == "yes"
+            probabilities[name] = probability if chosen == "yes" else 1 - probability
+        else:
+            answer[name] = _value(definition, writer)
+    return answer, probabilities
+
+
+def _settled(schema: JsonObject, answer: JsonObject) -> JsonObject:
+    """The definitions that follow from one truth value, if it is written already."""
+    condition = schema.get("if")
+    tested = condition.get("properties") if isinstance(condition, dict) else None
+    if not isinstance(tested, dict) or not tested.keys() <= answer.keys():
+        return {}
+    holds = all(isinstance(one, dict) and answer[name] == one.get("const") for name, one in tested.items())
+    branch = schema.get("then" if holds else "else")
+    found = branch.get("properties") if isinstance(branch, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _value(definition: JsonObject, writer: Writer) -> JsonValue:
     choices, kind = definition.get("enum"), definition.get("type")
     if isinstance(choices, list):
         texts = {str(choice): choice for choice in choices}
-        return texts[writer.choose(list(texts))]
-    if kind == "boolean":
-        return writer.choose(["no", "yes"]) == "yes"
+        return texts[writer.choose(list(texts))[0]]
     text = writer.line().strip()
+    if kind == "array" and text in ("", "-", "none"):
+        return []
     if kind == "string":
         return _unescaped(text)
     if kind == ["string", "null"]:
@@ -85,7 +114,11 @@ def _written(value: JsonValue) -> str:
         return "yes" if value else "no"
     if value is None:
         return "-"
-    return value.replace("\\", "\\\\").replace("\n", "\\n") if isinstance(value, str) else json.dumps(value)
+    return (
+        value.replace("\\", "\\\\").replace("\n", "\\n")
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _unescaped(text: str) -> str:
