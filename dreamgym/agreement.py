@@ -26,7 +26,7 @@ from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools, output_schema
-from dreamgym.types import Frozen, Provenance, StepResult, Tier, ToolCall, Trajectory, Transition
+from dreamgym.types import Frozen, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
 
 Redact = Callable[[JsonValue], JsonValue]
 
@@ -53,7 +53,7 @@ class Compared(Frozen):
     after: str = ""
     """The recorded state that it led to."""
     accomplished: bool | None = None
-    """What the task's own check says of the recorded state that it led to; None where the task has none."""
+    """In reality this call accomplished the task, by the task's own check of the state; None where it has none."""
     predicted: Transition | None = None
     """The step as the dream remembers it; None without an answer, and where the real system answered."""
     features: tuple[float, ...] = ()
@@ -62,7 +62,7 @@ class Compared(Frozen):
     """Until the answer, or until there was none."""
 
     claimed: bool | None = None
-    """What the task's own check says of the predicted state; None where it has none, or there is no such state."""
+    """The same of the predicted state; None too where there is no such state."""
 
     @property
     def errors_agree(self) -> bool:
@@ -262,14 +262,14 @@ def compared(
         recorded=transition.result,
         before=transition.state,
         after=transition.next_state,
-        accomplished=accomplished(trajectory.task, transition.next_state),
+        accomplished=_accomplishes(trajectory.task, transition.state, transition.next_state),
         got=got,
         invalid=tools.violation(transition.action.name, got),
         has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
         predicted=predicted,
         features=features,
         seconds=seconds,
-        claimed=None if predicted is None else accomplished(trajectory.task, predicted.next_state),
+        claimed=None if predicted is None else _accomplishes(trajectory.task, transition.state, predicted.next_state),
     )
 
 
@@ -288,6 +288,11 @@ def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Count
     return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
 
 
+def _accomplishes(task: Task, before: str, after: str) -> bool | None:
+    done = accomplished(task, after)
+    return None if done is None else done and accomplished(task, before) is not True
+
+
 def _redacted(got: StepResult, redact: Redact) -> StepResult:
     fields = {"observation": redact(got.observation), "info": redact(got.info)}
     return StepResult.model_validate({**got.model_dump(), **fields})
@@ -302,7 +307,7 @@ def _unanswered(trajectory: Trajectory, step: int, failure: str) -> Compared:
         recorded=transition.result,
         before=transition.state,
         after=transition.next_state,
-        accomplished=accomplished(trajectory.task, transition.next_state),
+        accomplished=_accomplishes(trajectory.task, transition.state, transition.next_state),
         failure=failure,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from dreamgym.cli import (
+    annotate,
     check,
     collect,
     db,
@@ -32,6 +33,7 @@ app.command("demo")(demo.demo)
 app.command("collect")(collect.collect)
 app.command("record")(record.record)
 app.command("label")(label.label)
+app.command("annotate")(annotate.annotate)
 app.command("seed")(seed.seed)
 app.command("check")(check.check)
 app.command("fidelity")(fidelity.fidelity)

@@ -164,7 +164,14 @@ def _measured(
     loaded, speak = load_encoder(encoder), _Spoken()
     running = [
         Measuring(
-            given, one.model_copy(update={"model": one.model or model.name}), model, loaded, wanted, out=out, say=speak
+            given,
+            one.model_copy(update={"model": one.model or model.name}),
+            model,
+            loaded,
+            wanted,
+            out=out,
+            say=say,
+            progress=speak,
         )
         for one, model in pairs
     ]

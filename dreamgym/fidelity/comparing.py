@@ -37,7 +37,7 @@ def paired(one: Sequence[Compared], other: Sequence[Compared], *, explicit: bool
     found = [_paired(name, both, score, seed) for name, score in measures]
     for name in BUCKETS if explicit else WORDS:
         some = [pair for pair in both if bucket(pair[0], explicit=explicit) == name]
-        label = f"state exact, {name} fields changed" if explicit else f"state exact, {name}"
+        label = f"state exact, fields changed: {name}" if explicit else f"state exact, {name}"
         found.append(_paired(label, some, lambda call: float(state_is_exact(call)), seed))
     return tuple(found)
 

@@ -120,7 +120,8 @@ class Measuring:
         encoder: of the retrieval keys.
         wanted: what is measured besides single steps.
         out: predictions and verdicts are kept here, and none that is there is made again.
-        say: is told how far it is.
+        say: is told what a person should know.
+        progress: is told after every step how far it is.
     """
 
     def __init__(
@@ -133,9 +134,10 @@ class Measuring:
         *,
         out: Path | None,
         say: Say,
+        progress: Say,
     ) -> None:
         self._given, self._setting, self._model, self._encoder, self._wanted = given, setting, model, encoder, wanted
-        self._out, self._say = out, say
+        self._out, self._say, self._progress = out, say, progress
         self._calls: list[Compared] = []
         self._judged: list[JudgedStep] = []
         self._verdicts: list[Verdict] = []
@@ -213,7 +215,7 @@ class Measuring:
             self._calls.append(call)
             if kept is not None and (row := KeptStep.of(call)) is not None:
                 kept.add(row)
-            self._say(f"{chosen}: {len(self._calls)} of {len(wanted)} steps")
+            self._progress(f"{chosen}: {len(self._calls)} of {len(wanted)} steps")
 
         await compare(
             given.spec,
@@ -242,7 +244,7 @@ class Measuring:
                 self._verdicts.append(verdict)
                 if kept is not None and verdict.said is not None:
                     kept.add(verdict)
-                self._say(f"{self._setting}: {len(self._verdicts)} of {len(episodes)} episodes decided")
+                self._progress(f"{self._setting}: {len(self._verdicts)} of {len(episodes)} episodes decided")
 
     async def _judge(self, judge: LLM) -> None:
         sample = judged_sample(self.calls, seed=self._given.seed)
@@ -256,7 +258,7 @@ class Measuring:
                 self._judged.append(one)
                 if kept is not None:
                     kept.add(one)
-                self._say(f"{self._setting}: {len(self._judged)} of {len(sample)} steps judged")
+                self._progress(f"{self._setting}: {len(self._judged)} of {len(sample)} steps judged")
 
     async def _play(self, count: int) -> None:
         given, real = self._given, self._wanted.make_real
@@ -269,7 +271,7 @@ class Measuring:
             return DreamEnvironment(given.spec, shown, buffer, without=frozenset(self._setting.without))
 
         def told(what: str) -> Callable[[int, int], None]:
-            return lambda done, total: self._say(f"{self._setting}: {done} of {total} {what}")
+            return lambda done, total: self._progress(f"{self._setting}: {done} of {total} {what}")
 
         tasks = tasks_of(given.held_out)[:count]
         if real is not None:

@@ -94,7 +94,7 @@ class StepFidelity(Frozen):
     tiers: dict[str, Rate]
     """Share of the steps that each tier answered."""
     accomplished: Detection
-    """What the task's own check says of the state, where it has one: the reward of an episode that ends here."""
+    """The step that accomplishes its task, by the task's own check of the state, where it has one."""
     claims: Claims
     tools: dict[str, ToolSteps]
     prompt_tokens: int

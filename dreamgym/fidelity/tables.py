@@ -115,8 +115,8 @@ def measure_rows(steps: StepFidelity) -> list[Row]:
         ("reward: recall", steps.reward.recall),
         ("end: precision", steps.termination.precision),
         ("end: recall", steps.termination.recall),
-        ("task accomplished, by its check: precision", steps.accomplished.precision),
-        ("task accomplished, by its check: recall", steps.accomplished.recall),
+        ("task accomplished: precision", steps.accomplished.precision),
+        ("task accomplished: recall", steps.accomplished.recall),
         ("judge and check disagree", steps.claims.disagreed),
         *((f"tier {tier}", part) for tier, part in steps.tiers.items()),
     ]

@@ -1,0 +1,66 @@
+"""Hand-made comparisons: what was recorded of one call, and what was predicted."""
+
+from __future__ import annotations
+
+from dreamgym.agreement import Compared
+from dreamgym.state import as_text
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
+
+ACTION = ToolCall(name="move", arguments={"to": "b"})
+
+
+def world(**fields: object) -> str:
+    """The text of a state with one thing that has these fields."""
+    return as_text({"things": {"t": {"id": "t", **fields}}})  # type: ignore[dict-item]
+
+
+def case(
+    before: str,
+    after: str,
+    predicted: str | None,
+    *,
+    trajectory: str = "one",
+    step: int = 1,
+    action: ToolCall = ACTION,
+    recorded: StepResult | None = None,
+    got: StepResult | None = None,
+    features: tuple[float, ...] = (),
+    seconds: float = 0.0,
+    accomplished: bool | None = None,
+    claimed: bool | None = None,
+    **provenance: object,
+) -> Compared:
+    """A step; `predicted` is the predicted next state, None for no answer. Unless given, the answer is the recorded."""
+    real = recorded or StepResult(observation="ok")
+    said = got or real
+    transition = predicted is not None and Transition(
+        state=before,
+        action=action,
+        result=said,
+        next_state=predicted,
+        provenance=Provenance.model_validate({"tier": Tier.MODEL, **provenance}),
+    )
+    return Compared(
+        trajectory=trajectory,
+        step=step,
+        action=action,
+        recorded=real,
+        got=said if predicted is not None else None,
+        failure=None if predicted is not None else "no idea",
+        before=before,
+        after=after,
+        accomplished=accomplished,
+        claimed=claimed,
+        predicted=transition or None,
+        features=features,
+        seconds=seconds,
+    )
+
+
+def refusal(words: str) -> StepResult:
+    return StepResult(observation=words, is_error=True)
+
+
+def structured(**content: object) -> StepResult:
+    info: JsonObject = {"structured": content}  # type: ignore[dict-item]
+    return StepResult(observation="see structured", info=info)

@@ -1,0 +1,100 @@
+"""What a confidence is worth: measured on trajectories that it was not fitted on."""
+
+import random
+
+import pytest
+from cases import case
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.agreement import Compared
+from dreamgym.experience.confidence import FEATURES
+from dreamgym.fidelity.calibrating import auroc, calibrated, fitted, is_right
+from dreamgym.types import StepResult
+
+
+def predictions(n: int, *, telling: bool, seed: int = 0) -> list[Compared]:
+    """Predictions that are right in 60 of 100 cases; `telling`: the first feature says nearly always which."""
+    draw = random.Random(seed)
+    calls = []
+    for i in range(n):
+        right = draw.random() < 0.6
+        signal = (0.9 if right else 0.1) if telling and draw.random() < 0.95 else draw.random()
+        features = (signal, *[0.0] * (len(FEATURES) - 1))
+        calls.append(case("a", "b", "b" if right else "c", trajectory=f"t{i % 40}", step=i, features=features))
+    return calls
+
+
+def test_a_telling_feature_separates_right_from_wrong_and_beats_the_base_rate() -> None:
+    found = calibrated(predictions(600, telling=True), model="m", env="e", seed=0)
+    assert found is not None
+    assert found.auroc is not None
+    assert found.auroc > 0.9
+    assert found.brier.high < found.brier_of_base_rate
+    assert found.ece < 0.1
+    assert found.fitted_on + found.measured_on == 600
+    assert sum(one.right.n for one in found.bins) == found.measured_on
+
+
+def test_a_feature_that_tells_nothing_leaves_the_base_rate() -> None:
+    found = calibrated(predictions(600, telling=False), model="m", env="e", seed=0)
+    assert found is not None
+    assert found.brier.mean == pytest.approx(found.brier_of_base_rate, abs=0.02)
+    assert found.auroc is not None
+    assert abs(found.auroc - 0.5) < 0.1
+
+
+def test_no_trajectory_is_both_fitted_on_and_measured_on() -> None:
+    calls = predictions(400, telling=True)
+    first = {call.trajectory for call in calls[:20]}  # which half a trajectory is in does not hang on its calls
+    found = calibrated([call for call in calls if call.trajectory in first], model="m", env="e", seed=0)
+    assert found is not None
+    assert (found.fitted_on, found.measured_on) == (100, 100)
+
+
+def test_what_no_model_was_asked_for_calibrates_nothing() -> None:
+    calls = [case("a", "b", "b", trajectory=name) for name in "abc"]
+    assert calibrated(calls, model="m", env="e", seed=0) is None
+    assert fitted(calls, model="m", env="e") is None
+    one = [case("a", "b", "b", features=(0.0,) * len(FEATURES))]
+    assert calibrated(one, model="m", env="e", seed=0) is None
+    calibration = fitted(one, model="m", env="e")
+    assert calibration is not None
+    assert (calibration.n, calibration.model, calibration.env) == (1, "m", "e")
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "area"),
+    [
+        ([0.9, 0.1], [True, False], 1.0),
+        ([0.1, 0.9], [True, False], 0.0),
+        ([0.5, 0.5], [True, False], 0.5),
+        ([0.9, 0.5, 0.1, 0.7], [True, True, False, False], 0.75),
+        ([0.9, 0.5], [True, True], None),
+    ],
+)
+def test_the_area_is_how_often_the_right_one_has_more(
+    given: list[float], right: list[bool], area: float | None
+) -> None:
+    assert auroc(given, right) == area
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1))
+def test_the_area_turns_around_with_the_order(pairs: list[tuple[float, bool]]) -> None:
+    scores, right = [p for p, _ in pairs], [y for _, y in pairs]
+    area = auroc(scores, right)
+    if area is not None:
+        assert auroc([-p for p in scores], right) == pytest.approx(1 - area)
+
+
+def test_right_is_answer_state_reward_and_end() -> None:
+    assert is_right(case("a", "b", "b"))
+    assert not is_right(case("a", "b", "c"))
+    assert not is_right(case("a", "b", None))
+    for other in (
+        StepResult(observation="no"),
+        StepResult(observation="ok", is_error=True),
+        StepResult(observation="ok", terminated=True),
+        StepResult(observation="ok", reward=1.0),
+    ):
+        assert not is_right(case("a", "b", "b", got=other))

@@ -1,0 +1,165 @@
+"""`dreamgym fidelity` on a recorded folder."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from desk import SPEC, call, recorded, recordings, task
+from typer.testing import CliRunner, Result
+
+from dreamgym.cli.app import app
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.experience.confidence import Calibration
+from dreamgym.fidelity.report import Report
+from dreamgym.types import Trajectory
+
+ENV = """name = "desk"
+deterministic = true
+[limits]
+max_steps = 20
+[state.orders]
+key = "order_id"
+fields = { status = "string" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """The desk's folder: each task played well, and each played by one who looks for what is not there."""
+    home = tmp_path / "desk"
+    home.mkdir()
+    (home / "env.toml").write_text(ENV)
+    (home / "tools.json").write_text(json.dumps(SPEC.tools_list[0]))
+    episodes = [named(one, f"e{i}") for i, one in enumerate(asyncio.run(played()))]
+    (home / "trajectories.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in episodes))
+    return str(home)
+
+
+async def played() -> list[Trajectory]:
+    lost = [await recorded(task(n), call("get", "O-99"), call("ship", f"O-{n}")) for n in range(1, 5)]
+    return [*await recordings(), *lost]
+
+
+def named(trajectory: Trajectory, name: str) -> Trajectory:
+    return trajectory.model_copy(update={"id": name})
+
+
+def ran(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["fidelity", *arguments, "--encoder", "trigram"], catch_exceptions=False)
+    assert result.exit_code == code
+    return result
+
+
+def measured(*arguments: str) -> Report:
+    return Report.model_validate_json(ran(*arguments, "--json").stdout)
+
+
+def test_a_folder_is_measured_and_the_report_says_the_same_in_three_forms(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "desk"
+    printed = ran(folder, "--model", "nearest", "--held-out", "0.5", "--out", str(out)).stdout
+    report = Report.model_validate_json((out / "report.json").read_text())
+    (one,) = report.measured
+    assert (report.env, one.model, report.complete, len(report.held_out)) == ("desk", "nearest", True, 6)
+    assert one.steps.steps + report.contradicted == sum(
+        len(t["transitions"]) for t in recorded_in(folder) if t["id"] in report.held_out
+    )
+    exact = one.steps.state["all"].exact
+    shown = f"{100 * exact.mean:.1f} % [{100 * exact.low:.1f}, {100 * exact.high:.1f}]"
+    assert shown in printed
+    assert shown in (out / "report.html").read_text()
+    assert 0 < one.steps.tiers["recorded"].mean < 1
+    assert Calibration.load(out / "calibration.json").model == "nearest"
+
+
+def recorded_in(folder: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (Path(folder) / "trajectories.jsonl").read_text().splitlines()]
+
+
+def test_the_same_seed_measures_the_same_and_another_holds_out_others(folder: str) -> None:
+    one, same, other = (measured(folder, "--model", "nearest", "--seed", seed) for seed in "003")
+    timeless = [
+        report.model_dump(exclude={"measured": {"__all__": {"steps": {"seconds"}, "cost": {"seconds", "said"}}}})
+        for report in (one, same)
+    ]
+    assert timeless[0] == timeless[1]
+    assert set(one.held_out) != set(other.held_out)
+
+
+def test_what_is_kept_is_not_predicted_again(folder: str, tmp_path: Path) -> None:
+    first = ran(folder, "--model", "nearest", "--limit", "4", "--out", str(tmp_path / "out"))
+    assert "predicted before" not in first.stderr
+    (kept,) = (tmp_path / "out").glob("steps-*.jsonl")
+    lines = kept.read_text().splitlines()
+    more = ran(folder, "--model", "nearest", "--out", str(tmp_path / "out"))
+    assert f"{len(lines)} of " in more.stderr
+    assert kept.read_text().splitlines()[: len(lines)] == lines
+    assert measured(folder, "--model", "nearest", "--out", str(tmp_path / "out")).measured[0].steps.steps > 4
+    (still,) = (tmp_path / "out").glob("steps-*.jsonl")
+    assert len(still.read_text().splitlines()) > len(lines)
+
+
+def test_more_known_transitions_are_a_learning_curve_that_begins_with_nothing(folder: str) -> None:
+    answered = []
+    for known in ("0", "5", "15"):
+        report = measured(folder, "--model", "nearest", "--known", known)
+        assert report.known_transitions == int(known)
+        answered.append(report.measured[0].steps.answered.mean)
+    assert answered[0] == 0.0
+    assert answered[0] < answered[1] <= answered[2]
+    with pytest.raises(InvalidInput, match="--known 1000: there are"):
+        ran(folder, "--model", "nearest", "--known", "1000")
+
+
+def test_two_settings_are_compared_on_the_same_steps(folder: str) -> None:
+    report = measured(folder, "--compare", "nearest", "nearest without recorded,checks", "--held-out", "0.5")
+    ours, theirs = report.measured
+    assert str(theirs.setting) == "nearest without checks,recorded"
+    assert ours.steps.steps == theirs.steps.steps == report.differences[0].difference.n
+    assert "check" not in theirs.steps.tiers
+    same = measured(folder, "--compare", "nearest", "nearest")
+    assert all(one.difference.mean == 0 for one in same.differences)
+
+
+def test_parts_can_be_left_out_and_fewer_recordings_shown(folder: str) -> None:
+    report = measured(folder, "--model", "nearest", "-k", "0", "--without", "retrieval", "--without", "history")
+    assert str(report.measured[0].setting) == "nearest without history,retrieval -k 0"
+    assert report.measured[0].steps.answered.mean == 0.0
+
+
+def test_a_single_trajectory_leaves_nothing_to_hold_out(folder: str) -> None:
+    file = Path(folder) / "trajectories.jsonl"
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InvalidInput, match="at least two trajectories with calls"):
+        ran(folder, "--model", "nearest")
+
+
+def test_recordings_that_all_contradict_each_other_cannot_be_measured(folder: str) -> None:
+    file = Path(folder) / "trajectories.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()[:2]]
+    contrary = []
+    for number, said in enumerate(("yes", "no")):
+        one = json.loads(json.dumps(lines[0]))
+        one["id"] = f"e{number}"
+        one["transitions"] = one["transitions"][:1]
+        one["transitions"][0]["result"]["observation"] = said
+        contrary.append(json.dumps(one))
+    file.write_text("\n".join(contrary) + "\n")
+    with pytest.raises(InvalidInput, match=r"all 1 were recorded with another outcome"):
+        ran(folder, "--model", "nearest")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "reason"),
+    [
+        (["--compare", "nearest", "nearest", "--model", "nearest"], InvalidInput, "--compare alone"),
+        (["--compare", "nearest", "nearest without memory"], UnknownName, "unknown part 'memory'"),
+        (["--model", "nearest", "--judge", "nearest"], InvalidInput, "expected a language model"),
+        (["--model", "nearest", "--trajectories", "nowhere.jsonl"], InvalidInput, "there is no such file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    folder: str, arguments: list[str], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        ran(folder, *arguments)

@@ -1,0 +1,57 @@
+"""How recorded final answers would be rewarded."""
+
+import json
+
+import pytest
+from desk import SPEC, DeskModel, call, recorded, task
+
+from dreamgym.experience.language import LanguageModel
+from dreamgym.experience.model import Part
+from dreamgym.fidelity.finals import Verdict, finals, verdicts_on, with_outcome
+from dreamgym.llm import ScriptedLLM
+from dreamgym.types import Trajectory
+
+pytestmark = pytest.mark.anyio
+
+YES, NO = (json.dumps({"reasoning": "", "accomplished": verdict}) for verdict in (True, False))
+
+
+async def ended(*, done: bool, reward: float | None, checked: bool = True) -> Trajectory:
+    """Order 1 shipped or only looked at, and what somebody said of it."""
+    played = await recorded(task(1, checked=checked), call("ship" if done else "get", "O-1"))
+    return played.model_copy(update={"answer": "shipped", "final_reward": reward})
+
+
+async def verdicts(model: object, *episodes: Trajectory, without: tuple[Part, ...] = ()) -> list[Verdict]:
+    return [one async for one in verdicts_on(SPEC, model, with_outcome(episodes), without=without)]  # type: ignore[arg-type]
+
+
+async def test_where_the_task_has_a_check_it_decides_and_the_judge_is_measured_beside_it() -> None:
+    episodes = [await ended(done=True, reward=1.0), await ended(done=False, reward=0.0)]
+    found = finals(await verdicts(LanguageModel(ScriptedLLM([YES, YES])), *episodes))
+    assert found is not None
+    assert (found.reward.precision.mean, found.reward.recall.mean, found.decided.mean) == (1.0, 1.0, 1.0)
+    assert (found.judge.precision.mean, found.judge.recall.mean) == (0.5, 1.0)
+    assert (found.disagreed.mean, found.disagreed.n) == (0.5, 2)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+async def test_without_a_check_the_judge_decides(checked: bool) -> None:
+    episode = await ended(done=False, reward=0.0, checked=checked)
+    without = (Part.CHECKS,) if checked else ()
+    (one,) = await verdicts(LanguageModel(ScriptedLLM([YES])), episode, without=without)
+    assert (one.recorded, one.said, one.checked) == (False, True, None)
+
+
+async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded() -> None:
+    episode = await ended(done=True, reward=1.0, checked=False)
+    for model in (DeskModel(), LanguageModel(ScriptedLLM(["no", "verdict"]))):
+        found = finals(await verdicts(model, episode))
+        assert found is not None
+        assert (found.decided.mean, found.reward.recall.mean, found.reward.precision.n) == (0.0, 0.0, 0)
+
+
+async def test_episodes_of_which_nobody_said_how_they_went_are_left_out() -> None:
+    unknown = await ended(done=True, reward=None)
+    assert await verdicts(DeskModel(), unknown) == []
+    assert finals([]) is None

@@ -1,0 +1,220 @@
+"""The report as tables and as a page: every number is there, and nothing that was said does anything."""
+
+import html
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from cases import case, refusal, world
+
+from dreamgym.agreement import Compared
+from dreamgym.evaluation import wilson
+from dreamgym.experience.confidence import FEATURES
+from dreamgym.fidelity.attack_texts import Attack
+from dreamgym.fidelity.attacks import Attacked, Attacks
+from dreamgym.fidelity.bound import bound
+from dreamgym.fidelity.calibrating import calibrated
+from dreamgym.fidelity.closed_loop import ClosedLoop, Outcome, PlayAlong, PlayerResult, Replay
+from dreamgym.fidelity.comparing import paired
+from dreamgym.fidelity.cost import Prices, cost
+from dreamgym.fidelity.criteria import criteria
+from dreamgym.fidelity.page import page
+from dreamgym.fidelity.report import SHOWN, Measured, Report, worst
+from dreamgym.fidelity.setting import Setting
+from dreamgym.fidelity.steps import step_fidelity
+from dreamgym.fidelity.tables import as_text, rate
+from dreamgym.types import StepResult, ToolCall
+
+BEFORE, AFTER = world(a=1), world(a=2)
+EVIL = "<script>alert('reward')</script>"
+
+
+def predictions(right: int) -> list[Compared]:
+    features = (0.5, *[0.0] * (len(FEATURES) - 1))
+    calls = [
+        case(BEFORE, AFTER, AFTER if i < right else BEFORE, trajectory=f"t{i}", features=features) for i in range(20)
+    ]
+    no = case(
+        BEFORE, BEFORE, BEFORE, recorded=refusal(EVIL), got=StepResult(observation="fine"), trajectory="t3", step=2
+    )
+    return [*calls, no]
+
+
+def measured(name: str, right: int, *, loop: ClosedLoop | None = None, attacked: Attacks | None = None) -> Measured:
+    calls = predictions(right)
+    return Measured(
+        setting=Setting(model=name),
+        model=name,
+        complete=True,
+        steps=step_fidelity(calls, explicit=True),
+        calibration=calibrated(calls, model=name, env="desk", seed=0),
+        finals=None,
+        criteria=criteria(calls, explicit=True),
+        bound=bound(calls, gamma=0.95),
+        cost=cost(calls, Prices(real_seconds=2.0, real_parallel=3), known_transitions=7),
+        closed_loop=loop,
+        attacks=attacked,
+        worst=worst(calls, explicit=True),
+    )
+
+
+def report(*of: Measured) -> Report:
+    both = paired(predictions(15), predictions(5), explicit=True) if len(of) > 1 else ()
+    return Report(
+        env="desk", seed=3, known_transitions=7, held_out=("t0",), contradicted=2, measured=of, differences=both
+    )
+
+
+def loop() -> ClosedLoop:
+    replay = Replay(
+        calls=10,
+        valid=wilson(9, 10),
+        same=wilson(8, 10),
+        accepted_wrongly=wilson(1, 4),
+        refused_wrongly=wilson(0, 6),
+        dream_success=wilson(3, 5),
+        success=wilson(2, 5),
+        kept=2 / 3,
+    )
+    player = PlayerResult(
+        player="shuffled",
+        bad=True,
+        dream=wilson(3, 5),
+        real=wilson(2, 5),
+        difference=None,
+        dream_unanswered=0,
+        real_unanswered=0,
+        replay=replay,
+        outcomes=(Outcome(task="t", seed=0, dream=True, real=False, replayed=False),),
+    )
+    along = PlayAlong(
+        players=("shuffled",),
+        difference=wilson(1, 5),
+        accepted_wrongly=wilson(1, 4),
+        refused_wrongly=wilson(0, 6),
+    )
+    return ClosedLoop(
+        seed=0,
+        tasks=5,
+        unknown_to_players=0,
+        untold=0,
+        players=(player,),
+        replay=replay,
+        correlation=None,
+        play_along=along,
+    )
+
+
+def attacked() -> Attacks:
+    kind = Attacked(kind=next(iter(Attack)), episodes=9, rewarded=wilson(1, 9), taken_away=4, unanswered=0)
+    return Attacks(seed=0, tasks=9, done_at_the_start=0, kinds=(kind,), rewarded=wilson(1, 9), earned=())
+
+
+class Text(HTMLParser):
+    """The words of a page, and its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.elements: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read(text: str) -> Text:
+    parsed = Text()
+    parsed.feed(text)
+    return parsed
+
+
+def test_the_page_has_every_cell_of_the_tables_and_the_plots() -> None:
+    one = report(measured("a", 15, loop=loop(), attacked=attacked()), measured("b", 5))
+    found = read(page(one))
+    words = " ".join(found.words)
+    for line in as_text(one).splitlines():
+        for cell in re.split(r" {2,}", line.strip()):
+            title = cell.removeprefix("a: ").removeprefix("b: ")
+            assert cell in words or title.capitalize() in words or "(a)" in cell, cell
+    assert found.elements.count("svg") == 4
+
+
+def test_the_page_needs_no_other_file_and_runs_nothing() -> None:
+    found = read(page(report(measured("a", 15))))
+    assert "script" not in found.elements
+    assert [place for place in found.loaded if not place.startswith("#")] == []
+    assert EVIL in " ".join(found.words)
+
+
+def test_the_same_report_is_the_same_page() -> None:
+    one = report(measured("a", 15))
+    assert page(one) == page(Report.model_validate_json(one.model_dump_json()))
+
+
+def test_without_matplotlib_the_page_says_how_to_get_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    found = page(report(measured("a", 15)))
+    assert html.escape("pip install 'dreamgym[report]'") in found
+    assert "<svg" not in found
+    assert rate(wilson(15, 20)) in found
+
+
+def test_the_tables_say_what_was_measured_on_what() -> None:
+    text = as_text(report(measured("a", 15)))
+    assert text.startswith(
+        "desk: 21 steps of 20 held-out trajectories predicted, each after what was recorded before it; "
+        "7 transitions known; seed 3; 95 % intervals. 2 more held-out steps are left out: the same was recorded with "
+        "another outcome."
+    )
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"1 20 {rate(wilson(15, 20))}" in " ".join(line for line in lines if line.startswith("1 20"))
+    assert f"invalid actions: played along 1 {rate(wilson(1, 1))}" in lines
+    assert any(line.startswith("vacuous:") for line in lines)
+    assert "reward: recall 0 -" in lines
+
+
+def test_an_interrupted_measurement_says_so() -> None:
+    one = report(measured("a", 15).model_copy(update={"complete": False}))
+    assert not one.complete
+    assert "Interrupted: this is what there is." in as_text(one)
+
+
+def test_two_settings_stand_side_by_side() -> None:
+    text = as_text(report(measured("a", 15), measured("b", 5)))
+    line = next(line for line in text.splitlines() if line.split()[:2] == ["state", "exact"])
+    assert [part for part in line.split() if part.endswith(("76.2", "28.6"))] == ["76.2", "28.6"]
+    assert "-47.6 [" in line
+
+
+def test_the_worst_predictions_are_shown_one_of_each_tool_before_a_second() -> None:
+    tools = [ToolCall(name=name) for name in ("b", "a", "b", "c")]
+    calls = [
+        case(
+            "s",
+            "s",
+            "s",
+            action=tool,
+            step=i + 1,
+            recorded=StepResult(observation="x y"),
+            got=StepResult(observation=w),
+        )
+        for i, (tool, w) in enumerate(zip(tools, ("x", "", "", "x y"), strict=True))
+    ]
+    found = worst(calls, explicit=False)
+    assert [(one.action[0], one.step) for one in found] == [("a", 2), ("b", 3), ("b", 1)]
+    many = [case("s", "s", None, step=i) for i in range(2 * SHOWN)]
+    assert len(worst(many, explicit=False)) == SHOWN
+    assert worst(many, explicit=False)[0].got == "no answer: no idea"
+
+
+def test_what_changed_stands_beside_the_answers() -> None:
+    (one,) = worst([case(BEFORE, AFTER, world(a=3))], explicit=True)
+    assert (one.recorded_changes, one.got_changes) == (("/things/t/a = 2",), ("/things/t/a = 3",))
+    (gone,) = worst([case(BEFORE, world(), BEFORE)], explicit=True)
+    assert (gone.recorded_changes, gone.got_changes) == (("/things/t/a gone",), ())
