@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue
 
@@ -24,6 +25,10 @@ from dreamgym.fidelity.steps import changes, field_score
 from dreamgym.llm import LLM, Message
 from dreamgym.state import difference, parsed, relevant
 from dreamgym.types import Frozen, JsonObject, StepResult
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CRITERIA = ("causal_consistency", "diversity", "informativeness", "hallucination")
 JUDGED = 100
@@ -203,18 +208,20 @@ def weighted_kappa(
         tables[names[cluster], one, other] += 1
     weights = (np.arange(3)[:, None] - np.arange(3)[None, :]) ** 2
 
-    def kappa(table: np.typing.NDArray[np.float64]) -> float | None:
-        expected = table.sum(axis=1)[:, None] * table.sum(axis=0)[None, :] / max(1.0, table.sum())
-        chance = float((weights * expected).sum())
-        return 1 - float((weights * table).sum()) / chance if chance else None
+    def of(some: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each table that has both sides vary or differ."""
+        rows, columns, n = some.sum(axis=2), some.sum(axis=1), some.sum(axis=(1, 2))
+        chance = np.einsum("ni,nj,ij->n", rows, columns, weights) / n
+        seen = np.einsum("nij,ij->n", some, weights)
+        told = chance > 0
+        found: NDArray[np.float64] = 1 - seen[told] / chance[told]
+        return found
 
-    mean = kappa(tables.sum(axis=0))
-    if mean is None:
+    if not len(mean := of(tables.sum(axis=0, keepdims=True))):
         return None
     drawn = np.random.default_rng(seed).integers(len(names), size=(RESAMPLES, len(names)))
-    found = sorted(value for row in drawn if (value := kappa(tables[row].sum(axis=0))) is not None) or [mean]
-    low, high = found[int(0.025 * len(found))], found[max(0, int(0.975 * len(found)) - 1)]
-    return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(ours))
+    low, high = np.percentile(of(tables[drawn].sum(axis=1)), [2.5, 97.5])
+    return Rate(mean=float(mean[0]), low=float(min(low, mean[0])), high=float(max(high, mean[0])), n=len(ours))
 
 
 def _mean(scores: Sequence[float], clusters: Sequence[str], seed: int) -> Rate:

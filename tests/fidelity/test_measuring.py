@@ -1,0 +1,121 @@
+"""One setting under measurement: what is held out, and what is left of it after an interruption."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from desk import SPEC, Desk, DeskModel, gullible, recordings
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import InvalidInput
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.fidelity.cost import Prices
+from dreamgym.fidelity.criteria import CRITERIA
+from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
+from dreamgym.fidelity.setting import Setting
+from dreamgym.llm import ScriptedLLM
+
+pytestmark = pytest.mark.anyio
+
+WANTED = Wanted(gamma=0.95, divergence=0.0, prices=Prices())
+TWO = json.dumps({"reasoning": "", "rubric_scores": dict.fromkeys(CRITERIA, 2)})
+
+
+async def given(**options: int) -> Material:
+    return material(SPEC, await recordings(), held_out=0.5, **options)
+
+
+def measuring(
+    of: Material,
+    *,
+    model: ExperienceModel | None = None,
+    wanted: Wanted = WANTED,
+    out: Path | None = None,
+    **more: object,
+) -> Measuring:
+    said: list[str] = []
+    heard = {"say": said.append, "progress": said.append, **more}
+    return Measuring(
+        of,
+        Setting(model="desk"),
+        model or DeskModel(),
+        TrigramEncoder(),
+        wanted,
+        out=out,
+        **heard,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_fitted_model_is_measured_on_what_it_has_not_learned() -> None:
+    trajectories = await recordings()
+    unlearned = frozenset({trajectories[2].id, trajectories[5].id, "gone"})
+    found = material(SPEC, trajectories, held_out=0.9, unlearned=unlearned)
+    assert {one.id for one in found.held_out} == {trajectories[2].id, trajectories[5].id}
+    assert len(found.known) == 6
+    with pytest.raises(InvalidInput, match="has learned all that there are"):
+        material(SPEC, trajectories, held_out=0.9, unlearned=frozenset())
+
+
+async def test_an_interruption_leaves_what_there_is_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    held = await given()
+
+    def stop_after_five(text: str) -> None:
+        if text.endswith("5 of 12 steps"):
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    stopped = measuring(held, out=tmp_path, progress=stop_after_five)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(stopped.run())
+    partly = stopped.measured()
+    assert (partly.complete, partly.steps.steps) == (False, 5)
+
+    told: list[str] = []
+    second = measuring(held, out=tmp_path, say=told.append)
+    await second.run()
+    assert told == ["desk: 5 of 12 steps were predicted before"]
+    assert (second.measured().complete, second.measured().steps.steps) == (True, 12)
+
+
+async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path) -> None:
+    held = await given()
+    judge = ScriptedLLM([TWO] * 12)
+    for _ in range(2):
+        one = measuring(held, wanted=WANTED._replace(judge=judge), out=tmp_path)
+        await one.run()
+        assert (one.measured().criteria.judge, one.measured().criteria.judged) == ("scripted", 12)
+    assert len(judge.asked) == 12
+
+
+async def test_a_closed_loop_times_the_real_environment() -> None:
+    one = measuring(await given(), wanted=WANTED._replace(closed_loop=2, make_real=Desk))
+    await one.run()
+    found = one.measured()
+    assert found.closed_loop is not None
+    assert found.closed_loop.tasks == 2
+    assert found.closed_loop.replay.same.mean == 1.0
+    assert found.consistency is not None
+    assert found.consistency.agree.mean == 1.0
+    assert found.attacks is not None
+    assert found.attacks.rewarded.mean == 0.0
+    assert found.cost.real_seconds is not None
+    assert found.cost.said[0].startswith("Time: a step takes")
+
+
+async def test_without_the_real_environment_a_dream_is_attacked_all_the_same() -> None:
+    one = measuring(await given(), model=DeskModel(gullible), wanted=WANTED._replace(closed_loop=2))
+    await one.run()
+    found = one.measured()
+    assert (found.closed_loop, found.consistency, found.cost.real_seconds) == (None, None, None)
+    assert found.attacks is not None
+    assert found.attacks.tasks == 2
+
+
+async def test_what_no_model_was_asked_for_writes_no_calibration(tmp_path: Path) -> None:
+    one = measuring(await given())
+    assert not one.save_calibration(tmp_path / "calibration.json")
+    await one.run()
+    assert one.save_calibration(tmp_path / "calibration.json")
+    assert (tmp_path / "calibration.json").is_file()
