@@ -48,7 +48,7 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
             *(turn for step in steps for turn in _turns(query, step)),
             _asked(query, query.state, query.action),
         ]
-    step = _filled(
+    step = filled(
         "step",
         _parts(query),
         history=_earlier(query),
@@ -76,7 +76,7 @@ def judge_messages(
     world = parsed(state) if spec.state is not None else None
     parts = {*(["answered"] if final_answer is not None else []), *(["state"] if world is not None else [])}
     named: JsonObject = {"task": task.instruction, "calls": [action.arguments for action, _ in steps]}
-    episode = _filled(
+    episode = filled(
         "episode",
         parts,
         environment=_card(spec),
@@ -85,7 +85,7 @@ def judge_messages(
         state="" if world is None or spec.state is None else as_data(relevant(world, named, spec.state)),
         final_answer=as_data(final_answer),
     )
-    return [Message(role="system", content=_filled("judge", parts)), Message(role="user", content=episode)]
+    return [Message(role="system", content=filled("judge", parts)), Message(role="user", content=episode)]
 
 
 def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str:
@@ -101,7 +101,7 @@ def _rules(query: Query, form: PromptForm) -> str:
         if is_explicit(query) and history(query):
             parts.add("earlier")
     called = [tool for tool in query.spec.tools if tool["name"] == query.action.name]
-    return _filled(
+    return filled(
         "rules",
         parts,
         environment=_card(query.spec),
@@ -129,7 +129,7 @@ def _fitted(query: Query) -> str:
         "recorded": [_example(silent, step) for step in recorded(query)],
         "action": _call(query.action),
     }
-    return _filled("fitted", _parts(query), **{name: as_data(value, (",", ":")) for name, value in values.items()})
+    return filled("fitted", _parts(query), **{name: as_data(value, (",", ":")) for name, value in values.items()})
 
 
 def _parts(query: Query) -> set[str]:
@@ -160,7 +160,7 @@ def _turns(query: Query, step: Transition) -> tuple[Message, Message]:
 def _asked(query: Query, state: str, action: ToolCall) -> Message:
     values = {"state": _shown(query, state, action), "newest": _newest(query, state), "action": _call(action)}
     parts = {"explicit"} if is_explicit(query) else set()
-    return Message(role="user", content=_filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
+    return Message(role="user", content=filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
 
 
 def _shown(query: Query, state: str, action: ToolCall) -> JsonValue:
@@ -226,7 +226,8 @@ def _lines(values: Iterable[JsonObject]) -> str:
     return "\n".join(as_data(value) for value in values) or "(none)"
 
 
-def _filled(name: str, parts: set[str], **values: str) -> str:
+def filled(name: str, parts: set[str], **values: str) -> str:
+    """The text `name`.txt with its values in place, and of its conditional passages those of the parts."""
     return _template(name, frozenset(parts)).substitute(values).strip()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
+from dreamgym.experience.annotation import with_traces
 from dreamgym.folder.env_file import describe, name_in, write_state
 from dreamgym.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
 from dreamgym.folder.explicit import Episode, Stated, stated
@@ -17,7 +18,7 @@ from dreamgym.folder.observed import observed_in
 from dreamgym.folder.runs import Run, Say, read_runs
 from dreamgym.folder.server import description_of, mirror_of
 from dreamgym.mirror import Mirror
-from dreamgym.types import Frozen, Task
+from dreamgym.types import Frozen, Task, Trajectory
 
 
 class FolderReport(Frozen):
@@ -116,13 +117,21 @@ def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], kn
     write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
     write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else list(pages)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
-    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in known.trajectories)
+    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in _with_reasoning(folder, known.trajectories))
     write_whole(folder / "trajectories.jsonl", "".join(lines))
     observed = observed_in(known.trajectories)
     if known.derived is not None:
         observed["state"] = known.derived.model_dump(mode="json")
     write_whole(folder / "observed.json", _readable(observed))
     describe(folder, description_of(mirror))
+
+
+def _with_reasoning(folder: Path, trajectories: Iterable[Trajectory]) -> Iterable[Trajectory]:
+    """What a teacher wrote of the same steps is in no recording, so it is kept."""
+    try:
+        return with_traces(trajectories, read_jsonl(folder / "trajectories.jsonl", Trajectory))
+    except InvalidInput:  # there is none yet, or it is damaged: it is made again anyway
+        return trajectories
 
 
 def _readable(value: object) -> str:
