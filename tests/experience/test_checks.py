@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
-from shop import SCHEMA, SHOP, asked, call, order, predicted, state, step
+from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
 from dreamgym.experience.checks import disagreement, precondition
 from dreamgym.experience.facts import with_facts

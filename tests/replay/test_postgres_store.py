@@ -1,9 +1,13 @@
+import hashlib
+from importlib import resources
+
 import psycopg
 import pytest
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
 from dreamgym.replay.database import Database
+from dreamgym.replay.keys import digest_id, key_of
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 
@@ -86,6 +90,41 @@ async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
         admin.execute("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
     with pytest.raises(StoreError, match="another edition of migration 0001"):
         await open_store(dsn, TrigramEncoder())
+
+
+async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_nothing(dsn: str) -> None:
+    text = resources.files("dreamgym.replay").joinpath("migrations/0001_store.sql").read_text(encoding="utf-8")
+    encoder = TrigramEncoder()
+    step = PLAY.transitions[0]
+    key, state = digest_id(*key_of(step)), digest_id("kitchen")
+    with psycopg.connect(dsn, autocommit=True) as old:
+        old.execute("CREATE EXTENSION vector")
+        old.execute(
+            "CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, "
+            "applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        old.execute(text)
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        old.execute("INSERT INTO schema_migrations VALUES (1, '0001_store.sql', %s)", [checksum])
+        kept = [encoder.name, encoder.fingerprint, encoder.dim]
+        old.execute("INSERT INTO encoders (name, fingerprint, dim) VALUES (%s, %s, %s)", kept)
+        old.execute("SELECT ensure_encoder_table(1::smallint, %s)", [2 * encoder.dim])
+        old.execute("SELECT ensure_environment(%s)", [ENV])
+        old.execute("SELECT ensure_vectors(1::smallint, 1::smallint)")
+        old.execute("INSERT INTO worlds (env_id, name) VALUES (1, 'one')")
+        old.execute("INSERT INTO transitions VALUES (1, %s, %s, %s::json)", [key, state, step.model_dump_json()])
+        old.execute("INSERT INTO sightings VALUES (1, %s, %s, 1, 0, 'one')", [key, key])
+        old.execute("INSERT INTO world_states VALUES (1, %s, 1, 1)", [state])
+        vector = str([0.5] * 2 * encoder.dim)
+        old.execute("INSERT INTO vectors_1 VALUES (1, %s, 1, 'kitchen', %s, %s)", [key, key_of(step)[1], vector])
+    store = await open_store(dsn, encoder)
+    for command in ("north", "norht"):
+        (found,) = await store.buffer.nearest(sample_retrieval("kitchen", command, as_of=0))
+        assert found.transition == step, "what was there before is there as of any watermark"
+    await store.buffer.add([sample_trajectory("two", sample_transition("kitchen", "south", "cellar"))])
+    assert len(await store.buffer.nearest(sample_retrieval("kitchen", "norht", as_of=0))) == 1
+    assert len(await store.buffer.nearest(sample_retrieval("kitchen", "norht"))) == 2
+    await store.close()
 
 
 async def test_an_identical_match_needs_no_embedding(store: Store) -> None:

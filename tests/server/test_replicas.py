@@ -51,15 +51,18 @@ class Fleet:
         plugin = home / "counting-1.0.dist-info"
         plugin.mkdir()
         (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
-        (plugin / "entry_points.txt").write_text("[dreamgym.models]\ncounting = counting_model:CountingModel\n")
+        models = "counting = counting_model:CountingModel\nunsteady = unsteady_model:UnsteadyModel\n"
+        (plugin / "entry_points.txt").write_text(f"[dreamgym.models]\n{models}")
         self._processes: list[Process] = []
 
-    async def start(self, *, gate: str = "", port: int = 0) -> tuple[Process, int]:
+    async def start(
+        self, *options: str, model: str = "counting:", gate: str = "", port: int = 0
+    ) -> tuple[Process, int]:
         """A server process and its port."""
         path = os.pathsep.join([str(Path(__file__).parent), str(self._home)])
-        options = ["--env", str(self._home), "--port", str(port), "--encoder", "trigram", "--dsn", self._dsn]
+        usual = ["--env", str(self._home), "--port", str(port), "--encoder", "trigram", "--dsn", self._dsn]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "dreamgym.cli.serve", *options, "--model", f"counting:{gate}"),
+            *(sys.executable, "-m", "dreamgym.cli.serve", *usual, "--model", f"{model}{gate}", *options),
             stdout=PIPE,
             env={**os.environ, "PYTHONPATH": path},
         )
@@ -138,7 +141,7 @@ async def test_a_server_killed_in_mid_step_and_restarted_loses_no_step_and_doubl
     async with gate() as before, gate() as after:
         process, port = await fleet.start(gate=before.address)
         remotes = [RemoteEnvironment(f"http://127.0.0.1:{port}", "counter") for _ in range(8)]
-        await asyncio.gather(*(remote.reset(TASK) for remote in remotes))
+        await asyncio.gather(*(remote.reset(TASK, seed=seed) for seed, remote in enumerate(remotes)))
         steps = asyncio.gather(*(remote.step(add(1)) for remote in remotes), return_exceptions=True)
         assert {await before.asked.get() for _ in remotes} == {process.pid}
         process.send_signal(signal.SIGKILL)
@@ -178,6 +181,28 @@ async def test_when_one_of_two_servers_is_killed_in_mid_step_the_other_takes_the
             state = await control.read("counter", made.episode)
     assert [result["content"][0]["text"] for result in resent] == ["count 1", "count 2"]
     assert state.step == 2
+
+
+async def said(port: int, seed: int) -> list[bytes]:
+    """What a model that is never the same twice says in an episode of two steps, byte for byte."""
+    url = f"http://127.0.0.1:{port}"
+    async with ControlClient(url) as control, httpx2.AsyncClient() as http:
+        made = await control.create("counter", task_id="count", seed=seed, group="one")
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+        bodies = [{**call, "params": {"name": "add", "arguments": {"n": n}}} for n in (1, 2)]
+        headers = {"accept": "application/json"}
+        answers = [(await http.post(made.mcp_url, json=body, headers=headers)).content for body in bodies]
+        await control.finish("counter", made.episode, success=False)
+    return [answer.replace(made.episode.encode(), b"") for answer in answers]
+
+
+async def test_the_same_seed_model_and_database_give_the_same_bytes_in_every_process(fleet: Fleet) -> None:
+    (_, here), (_, there) = await asyncio.gather(fleet.start(model="unsteady:"), fleet.start(model="unsteady:"))
+    first = await said(here, seed=1)
+    assert await said(there, seed=1) == await said(here, seed=1) == first
+    assert set(await said(there, seed=2)).isdisjoint(first)
+    _, forgetful = await fleet.start("--without", "cache", model="unsteady:")
+    assert set(await said(forgetful, seed=1)).isdisjoint(first)
 
 
 class Someone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
+from dreamgym.experience.confidence import FEATURES, calibrate
 
 SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
 TOOLS = '{"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}'
@@ -97,6 +100,36 @@ def test_a_model_makes_no_sense_for_the_real_environment(folder: Path) -> None:
     code, said = refused("--env", str(folder), "--real", "--model", "nearest")
     assert code == 2
     assert "are for dreams" in said
+
+
+@pytest.mark.parametrize(
+    "option", [("--without", "cache"), ("--min-confidence", "0.5"), ("--calibration", "calibration.json")]
+)
+def test_parts_and_confidence_make_no_sense_for_the_real_environment(folder: Path, option: tuple[str, str]) -> None:
+    code, said = refused("--env", str(folder), "--real", *option)
+    assert (code, "are for dreams" in said) == (2, True)
+
+
+def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: Path) -> None:
+    options = ["--env", str(folder), "--model", "nearest", "--without", "luck"]
+    done = subprocess.run([*SERVE, *options], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    listed = re.sub(r"[^a-z']+", " ", done.stderr)
+    assert "'history' 'retrieval' 'reasoning' 'state' 'checks' 'recorded' 'cache'" in listed
+
+
+def test_a_limit_of_confidence_without_a_calibration_says_how_to_get_one(folder: Path, dsn: str) -> None:
+    code, said = refused("--env", str(folder), "--model", "nearest", "--dsn", dsn, "--min-confidence", "0.5")
+    assert code == 2
+    assert said.endswith("`dreamgym fidelity house --model M --out DIR` writes DIR/calibration.json")
+
+
+def test_a_calibration_of_another_environment_is_refused(folder: Path, dsn: str) -> None:
+    file = folder / "calibration.json"
+    calibrate([((0.0,) * len(FEATURES), True)], model="nearest", env="garden").save(file)
+    code, said = refused("--env", str(folder), "--model", "nearest", "--dsn", dsn, "--calibration", str(file))
+    assert code == 2
+    assert "the calibration is of model 'nearest' in 'garden', served is 'nearest' in 'house'" in said
 
 
 def test_a_folder_without_a_real_environment_cannot_be_served_as_real(folder: Path) -> None:

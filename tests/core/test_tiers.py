@@ -1,0 +1,284 @@
+"""Where an answer of a dream comes from, when it is believed, and what is said where nobody knows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from shop_state import SHOP, call, order, predicted, shop, state, step
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EpisodeFinished, InvalidInput, PredictionError
+from dreamgym.experience.confidence import FEATURES, Calibration, calibrate, features
+from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory, Transition
+
+pytestmark = pytest.mark.anyio
+
+START = state(order(1), order(2))
+CANCELLED = state(order(1, "cancelled"), order(2))
+DONE = {"properties": {"orders": {"properties": {"O-1": {"properties": {"status": {"const": "cancelled"}}}}}}}
+TASK = Task(id="t", env="shop", instruction="Cancel order O-1.", initial_state=START, metadata={"success": DONE})
+
+
+class Told:
+    """A model that says what a test tells it to, and remembers what it was asked."""
+
+    name = "told"
+    demonstrations = 2
+    learns_from_dreams = True
+
+    def __init__(self, says: Prediction | Callable[[Query], Prediction]) -> None:
+        self._says = says
+        self.asked: list[Query] = []
+
+    async def predict(self, query: Query) -> Prediction:
+        self.asked.append(query)
+        return self._says(query) if callable(self._says) else self._says
+
+    async def close(self) -> None:
+        pass
+
+
+async def recorded(*steps: Transition, world: str = "", source: Source = Source.REAL) -> MemoryBuffer:
+    """A buffer in which each step is an episode of its own."""
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add(
+        [
+            Trajectory(
+                id=f"e{number}",
+                task=TASK,
+                transitions=(one,),
+                source=source,
+                stop_reason=StopReason.CLOSED,
+                world=world,
+            )
+            for number, one in enumerate(steps)
+        ]
+    )
+    return buffer
+
+
+async def dream(
+    says: Prediction | Callable[[Query], Prediction],
+    *steps: Transition,
+    spec: EnvironmentSpec = SHOP,
+    buffer: MemoryBuffer | None = None,
+    task: Task = TASK,
+    **options: object,
+) -> tuple[DreamEnvironment, Told]:
+    """A dream at the start of the task."""
+    model = Told(says)
+    made = DreamEnvironment(spec, model, buffer or await recorded(*steps), **options)  # type: ignore[arg-type]
+    await made.reset(task, seed=3)
+    return made, model
+
+
+GET = call("get_order", 1)
+GOT = step(START, GET, order(1))
+MISSED = step(START, call("get_order", 9), "There is no order O-9.", refused=True)
+BY_MODEL = predicted(order(1), START)
+
+
+async def test_the_start_of_an_explicit_state_is_unseen() -> None:
+    made, _ = await dream(BY_MODEL)
+    first = await made.reset(TASK)
+    assert (first.observation, first.state) == ("", START)
+
+
+async def test_a_deterministic_environment_answers_a_recorded_step_itself() -> None:
+    made, model = await dream(BY_MODEL, GOT, spec=shop(deterministic=True))
+    result = await made.step(GET)
+    assert (result.observation, model.asked, made.asked) == (GOT.result.observation, [], None)
+    assert made.transitions[0].provenance.tier is Tier.RECORDED
+    assert made.transitions[0].provenance.exact
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "without", "source"),
+    [
+        (False, frozenset(), Source.REAL),
+        (True, frozenset({Part.RECORDED}), Source.REAL),
+        (True, frozenset(), Source.SYNTHETIC),
+    ],
+)
+async def test_elsewhere_the_model_is_asked_and_shown_the_recording(
+    deterministic: bool, without: frozenset[Part], source: Source
+) -> None:
+    buffer = await recorded(GOT, source=source)
+    made, model = await dream(BY_MODEL, buffer=buffer, spec=shop(deterministic), without=without)
+    await made.step(GET)
+    assert [shown.transition for shown in model.asked[0].demonstrations] == [GOT]
+    assert made.transitions[0].provenance.tier is Tier.MODEL
+
+
+async def test_recordings_of_one_world_that_contradict_each_other_are_left_to_the_model() -> None:
+    other = step(START, GET, "Try again later.", refused=True)
+    buffer = await recorded(GOT, other, world="w")
+    made, model = await dream(BY_MODEL, buffer=buffer, spec=shop(deterministic=True))
+    await made.step(GET)
+    assert len(model.asked[0].demonstrations) == 2
+    buffer = await recorded(GOT, other)  # of two worlds, one of which is this episode's
+    made, model = await dream(BY_MODEL, buffer=buffer, spec=shop(deterministic=True))
+    await made.step(GET)
+    assert model.asked == []
+
+
+async def test_what_does_not_exist_is_refused_without_asking_the_model() -> None:
+    made, model = await dream(BY_MODEL, GOT, MISSED)
+    result = await made.step(call("get_order", 44))
+    assert (result.observation, result.is_error, result.state) == ("There is no order O-44.", True, START)
+    assert (model.asked, made.transitions[0].provenance.tier) == ([], Tier.CHECK)
+
+
+async def test_a_refusal_is_found_among_many_steps_of_other_tools() -> None:
+    crowd = [step(START, call("cancel_order", f"O-{n}"), f"cancelled {n}") for n in range(100)]
+    far = [step(state(order(70 + n)), call("get_order", 70 + n), order(70 + n)) for n in range(3)]
+    missed = step(state(order(6, "lost")), call("get_order", 66), "O-66?", refused=True)
+    made, model = await dream(BY_MODEL, *crowd, *far, missed)
+    assert (await made.step(call("get_order", 5))).observation == "O-5?"
+    assert model.asked == []
+
+
+async def test_without_retrieval_the_model_is_shown_nothing_and_the_checks_still_look() -> None:
+    made, model = await dream(BY_MODEL, GOT, MISSED, without=frozenset({Part.RETRIEVAL}))
+    assert (await made.step(call("get_order", 44))).is_error
+    await made.step(GET)
+    (asked,) = model.asked
+    assert (asked.demonstrations, asked.without) == ((), {Part.RETRIEVAL})
+
+
+async def test_an_answer_that_contradicts_the_state_is_no_step() -> None:
+    made, _ = await dream(predicted(order(1, "lost"), START))
+    with pytest.raises(PredictionError, match=r"model 'told': the answer shows 'status' of 'O-1'"):
+        await made.step(GET)
+    assert (made.transitions, made.asked) == ((), None)
+    made, _ = await dream(predicted(order(1, "lost"), START), without=frozenset({Part.CHECKS}))
+    assert not (await made.step(GET)).is_error
+
+
+def claimed(after: str, *, success: bool, judged: bool | None = None) -> Prediction:
+    said = predicted("Done.", after, terminated=True, success=success)
+    return said.model_copy(update={"provenance": Provenance(tier=Tier.MODEL, judged=judged)})
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reward", "is_logged"),
+    [
+        (claimed(CANCELLED, success=True), 1, False),
+        (claimed(START, success=True), 0, False),
+        (claimed(START, success=True, judged=True), 0, True),
+        (claimed(CANCELLED, success=False, judged=False), 1, True),
+        (claimed(START, success=False, judged=False), 0, False),
+    ],
+)
+async def test_a_success_is_what_the_check_of_the_state_says(
+    prediction: Prediction, reward: int, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = await dream(prediction)
+    with caplog.at_level(logging.WARNING):
+        result = await made.step(call("cancel_order", 1))
+    assert (result.reward, result.terminated) == (reward, True)
+    provenance = made.transitions[0].provenance
+    assert (provenance.checked, provenance.judged) == (bool(reward), prediction.provenance.judged)
+    assert ("the judge says" in caplog.text) is is_logged
+
+
+async def test_without_a_check_the_models_word_and_its_judges_stand() -> None:
+    claim = claimed(START, success=True, judged=True)
+    for task, without in (
+        (TASK.model_copy(update={"metadata": {}}), frozenset()),
+        (TASK, frozenset({Part.CHECKS})),
+    ):
+        made, _ = await dream(claim, task=task, without=without)
+        assert (await made.step(call("cancel_order", 1))).reward == 1
+        assert made.transitions[0].provenance.checked is None
+
+
+async def test_a_recorded_success_is_checked_too() -> None:
+    won = step(START, call("cancel_order", 1), "Done.", START)
+    won = won.model_copy(update={"result": won.result.model_copy(update={"reward": 1.0, "terminated": True})})
+    made, _ = await dream(BY_MODEL, won, spec=shop(deterministic=True))
+    result = await made.step(call("cancel_order", 1))
+    assert (result.terminated, result.reward) == (True, 0)
+    assert made.transitions[0].provenance.tier is Tier.RECORDED
+
+
+async def test_what_an_answer_shows_of_what_is_known_in_part_is_known_from_then_on() -> None:
+    note = {"note_id": "N-1", "text": "fragile"}
+    made, _ = await dream(lambda query: predicted([note, order(2)], query.state))
+    result = await made.step(call("get_note", "N-1"))
+    assert result.state == state(order(1), order(2), notes=[note])
+    assert made.transitions[0].next_state == result.state
+    note["text"] = "heavy"
+    with pytest.raises(PredictionError, match="'text' of 'N-1'"):
+        await made.step(call("get_note", "N-1"))
+
+
+def sure(probability: float, model: str = "told", env: str = "shop") -> Calibration:
+    """A calibration by which every answer has about this probability."""
+    rows = [((0.0,) * len(FEATURES), k < probability * 100) for k in range(100)]
+    fitted = calibrate(rows, model=model, env=env)
+    return fitted.model_copy(update={"weights": (0.0,) * len(FEATURES)})
+
+
+async def test_how_sure_an_answer_is_is_kept_with_it() -> None:
+    made, model = await dream(BY_MODEL, GOT, calibration=sure(0.9), min_confidence=0.5)
+    result = await made.step(GET)
+    assert not result.done
+    assert made.transitions[0].provenance.confidence == pytest.approx(0.9, abs=0.02)
+    assert made.asked is not None
+    assert made.asked[0].demonstrations == model.asked[0].demonstrations
+    assert len(features(*made.asked)) == len(FEATURES)
+    made, _ = await dream(BY_MODEL, GOT)
+    await made.step(GET)
+    assert made.transitions[0].provenance.confidence is None
+
+
+async def test_an_episode_ends_where_the_model_is_less_sure_than_it_must_be_and_nothing_is_made_up() -> None:
+    won = claimed(CANCELLED, success=True)
+    made, _ = await dream(won, calibration=sure(0.1), min_confidence=0.5)
+    result = await made.step(call("cancel_order", 1))
+    assert (result.observation, result.is_error) == ("The session has ended.", True)
+    assert (result.truncated, result.terminated, result.reward) == (True, False, 0)
+    assert (result.info["stop"], result.state) == ("out_of_support", START)
+    kept = made.transitions[0]
+    assert (kept.state, kept.next_state) == (START, START)
+    assert kept.provenance.confidence == pytest.approx(0.1, abs=0.02)
+    with pytest.raises(EpisodeFinished):
+        await made.step(GET)
+
+
+async def test_what_was_recorded_or_checked_needs_no_confidence() -> None:
+    options = {"calibration": sure(0.1), "min_confidence": 0.5}
+    made, _ = await dream(BY_MODEL, GOT, MISSED, spec=shop(deterministic=True), **options)
+    assert not (await made.step(GET)).done
+    assert not (await made.step(call("get_order", 44))).done
+    assert [one.provenance.confidence for one in made.transitions] == [None, None]
+
+
+async def test_a_limit_without_a_calibration_and_another_models_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="min_confidence needs a calibration of 'told'"):
+        await dream(BY_MODEL, min_confidence=0.5)
+    with pytest.raises(InvalidInput, match="the calibration is of model 'other'"):
+        await dream(BY_MODEL, calibration=sure(0.5, model="other"))
+
+
+async def test_as_of_a_watermark_the_model_is_not_shown_what_came_later() -> None:
+    buffer = await recorded(step(START, call("get_order", 2), order(2)))
+    then = await buffer.watermark("shop")
+    later = GOT.model_copy(update={"provenance": Provenance(tier=Tier.MODEL)})
+    episode = Trajectory(
+        id="later", task=TASK, transitions=(later,), source=Source.SYNTHETIC, stop_reason=StopReason.CLOSED
+    )
+    await buffer.add([episode])
+    shown = []
+    for as_of in (then, None):
+        made, model = await dream(BY_MODEL, buffer=buffer, as_of=as_of)
+        await made.step(GET)
+        shown.append([one.transition.action for one in model.asked[0].demonstrations])
+    assert shown == [[call("get_order", 2)], [GET]]

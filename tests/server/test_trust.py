@@ -1,0 +1,196 @@
+"""What trainers are told of an answer, what an end is worth, and how an episode ends that nobody can go on with."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from mcp import Client
+from server_stage import CounterModel, Stage, counter_spec
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.experience.confidence import FEATURES, Calibration, calibrate
+from dreamgym.experience.model import Part
+from dreamgym.state import StateSchema, as_text
+from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
+
+pytestmark = pytest.mark.anyio
+
+EPISODES = "/envs/counter/episodes"
+
+
+def sure(probability: float, model: str = CounterModel.name) -> Calibration:
+    """A calibration by which every answer has about this probability."""
+    rows = [((0.0,) * len(FEATURES), k < probability * 100) for k in range(100)]
+    fitted = calibrate(rows, model=model, env="counter")
+    return fitted.model_copy(update={"weights": (0.0,) * len(FEATURES)})
+
+
+async def played(http: httpx2.AsyncClient, *adds: int, **order: object) -> tuple[str, list[Any]]:
+    """An episode in which these were added, and the answers."""
+    made = (await http.post(EPISODES, json=order)).json()
+    async with Client(made["mcp_url"]) as client:
+        answers = [await client.call_tool("add", {"n": n}) for n in adds]
+    return f"{EPISODES}/{made['episode']}", answers
+
+
+async def test_tier_and_confidence_of_each_step_are_shown_to_trainers_and_never_to_the_agent(stage: Stage) -> None:
+    world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.75))
+    async with stage.serve(world) as (_, http):
+        path, (answer,) = await played(http, 1)
+        ended = (await http.post(f"{path}/finish", json={"success": True})).json()
+        events = (await http.get(f"{path}/events")).text
+    step = json.loads(events.split("data: ")[1].split("\n")[0])
+    assert (step["tier"], step["confidence"]) == ("model", pytest.approx(0.75, abs=0.01))
+    (kept,) = Trajectory.model_validate(ended["trajectory"]).transitions
+    assert kept.provenance.confidence == step["confidence"]
+    told = answer.model_dump_json().lower()
+    assert not [word for word in ("confidence", "tier", '"state"', "counter-model") if word in told]
+
+
+async def test_an_episode_that_nobody_can_tell_the_rest_of_ends_without_reward(stage: Stage) -> None:
+    world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.2), min_confidence=0.5)
+    async with stage.serve(world) as (_, http):
+        path, (answer, after) = await played(http, 10, 1)
+        state = (await http.get(path)).json()
+    assert (answer.is_error, answer.content[0].text) == (True, "The session has ended.")
+    assert (answer.meta["dreamgym/reward"], answer.meta["dreamgym/truncated"]) == (0, True)
+    assert (after.meta["dreamgym/uncounted"], after.meta["dreamgym/truncated"]) == ("ended", True)
+    assert (state["stop_reason"], state["reward"], state["truncated"]) == ("out_of_support", 0, True)
+    trajectory = Trajectory.model_validate(state["trajectory"])
+    assert (trajectory.stop_reason, trajectory.success) == (StopReason.OUT_OF_SUPPORT, False)
+    assert trajectory.transitions[0].provenance.confidence is not None
+
+
+async def test_the_step_that_was_not_told_is_never_shown_as_one(stage: Stage) -> None:
+    stage.model.before = lambda query: None
+    certain, doubtful = sure(0.9), sure(0.2)
+    world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=certain, min_confidence=0.5)
+    async with stage.serve(world) as (_, http):
+        path, _ = await played(http, 1)
+        episode = await stage.episodes.load(path.rpartition("/")[2])
+    world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=doubtful, min_confidence=0.5)
+    async with stage.serve(world) as (url, http), Client(f"{url}{path}/mcp") as client:
+        await client.call_tool("add", {"n": 2})
+    (kept,) = await stage.buffer.trajectories("counter", sources=frozenset(Source))
+    assert kept.stop_reason is StopReason.OUT_OF_SUPPORT
+    assert kept.transitions == episode.transitions
+
+
+def test_a_calibration_of_another_model_is_refused_at_start(stage: Stage) -> None:
+    with pytest.raises(InvalidInput, match="the calibration is of model 'other'"):
+        DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=sure(0.5, "other"))
+    with pytest.raises(InvalidInput, match="`dreamgym fidelity counter --model M --out DIR`"):
+        DreamWorlds(counter_spec(), stage.model, stage.buffer, min_confidence=0.5)
+
+
+REACHED = {"properties": {"count": {"minimum": 3}}, "required": ["count"]}
+CHECKED = Task(
+    id="checked",
+    env="counter",
+    instruction="Reach 3.",
+    initial_state=as_text({"count": 0}),
+    metadata={"success": REACHED},
+)
+STATED = counter_spec(state=StateSchema(values={"count": "integer"}), tasks=[CHECKED])
+
+
+class StatedCounter:
+    """A real counter that tells its state."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        return STATED.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        return StepResult(observation="", info={"state": as_text({"count": 0})})
+
+    async def step(self, action: ToolCall) -> StepResult:
+        self._count += int(str(action.arguments["n"]))
+        return StepResult(observation="added", info={"state": as_text({"count": self._count})})
+
+    async def close(self) -> None:
+        pass
+
+
+class StatedModel(CounterModel):
+    """Dreams it."""
+
+    async def predict(self, query: Any) -> Any:
+        count = json.loads(query.state)["count"] + query.action.arguments["n"]
+        as_words = query.model_copy(update={"state": f"count {json.loads(query.state)['count']}"})
+        said = await super().predict(as_words)
+        return said.model_copy(update={"observation": "added", "next_state": as_text({"count": count})})
+
+
+class JudgingModel(StatedModel):
+    """The same with an opinion."""
+
+    def __init__(self, verdict: bool) -> None:
+        super().__init__()
+        self.verdict = verdict
+
+    async def judge(
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+    ) -> bool:
+        return self.verdict
+
+
+@asynccontextmanager
+async def ended(stage: Stage, world: Worlds, n: int, **end: object) -> AsyncIterator[dict[str, Any]]:
+    async with stage.serve(world) as (_, http):
+        path, _ = await played(http, n)
+        yield (await http.post(f"{path}/finish", json=end)).json()
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+@pytest.mark.parametrize(("n", "reward"), [(3, 1.0), (2, 0.0)])
+@pytest.mark.parametrize("end", [{"answer": "Done."}, {}])
+async def test_the_end_of_a_task_with_a_check_is_worth_what_the_check_says(
+    stage: Stage, kind: str, n: int, reward: float, end: dict[str, str]
+) -> None:
+    dreams = DreamWorlds(STATED, StatedModel(), stage.buffer)
+    world = dreams if kind == "dream" else RealWorlds(STATED, StatedCounter)
+    async with ended(stage, world, n, **end) as state:
+        assert (state["stop_reason"], state["reward"], state["terminated"]) == ("finished", reward, False)
+        assert state["trajectory"]["final_reward"] == reward
+
+
+async def test_the_callers_own_verdict_comes_before_the_check(stage: Stage) -> None:
+    async with ended(stage, RealWorlds(STATED, StatedCounter), 2, success=True) as state:
+        assert state["reward"] == 1
+
+
+@pytest.mark.parametrize(("n", "verdict", "is_logged"), [(3, False, True), (2, True, True), (3, True, False)])
+async def test_the_check_decides_against_the_judge_and_their_difference_is_logged(
+    stage: Stage, n: int, verdict: bool, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = DreamWorlds(STATED, JudgingModel(verdict), stage.buffer)
+    with caplog.at_level(logging.WARNING):
+        async with ended(stage, world, n, answer="Done.") as state:
+            assert state["reward"] == float(n == 3)
+    assert (f"the judge says {verdict}, the check of the state {n == 3}" in caplog.text) is is_logged
+
+
+async def test_without_checks_the_judge_decides(stage: Stage) -> None:
+    world = DreamWorlds(STATED, JudgingModel(True), stage.buffer, without=frozenset({Part.CHECKS}))
+    async with ended(stage, world, 1, answer="Done.") as state:
+        assert state["reward"] == 1
+
+
+async def test_an_episode_that_is_closed_is_not_checked(stage: Stage) -> None:
+    async with stage.serve(RealWorlds(STATED, StatedCounter)) as (_, http):
+        path, _ = await played(http, 3)
+        assert (await http.delete(path)).status_code == 204
+    (kept,) = await stage.buffer.trajectories("counter")
+    assert (kept.stop_reason, kept.final_reward) == (StopReason.CLOSED, None)
