@@ -173,7 +173,7 @@ class StateSetting(NamedTuple):
 
 def state_setting(file: Path, value: object) -> StateSetting:
     """`state` of an env.toml. Raises InvalidInput naming the file and the place in it."""
-    if value is None or value is False:
+    if value is None or value is False or value == {}:
         return StateSetting(is_off=value is False)
     if not isinstance(value, dict):
         raise InvalidInput(f"{file}: state: expected a table [state], or false, got {value!r}")

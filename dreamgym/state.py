@@ -143,11 +143,16 @@ def difference(before: JsonObject, after: JsonObject) -> tuple[Operation, ...]:
 
 
 def changed_fields(before: JsonObject, after: JsonObject) -> frozenset[str]:
-    """Paths of all single fields that came, went or have another value; a list counts as one field."""
+    """Paths of all single fields that came, went or have another value; a list counts as one field.
+
+    An object that was empty is none where something came into it.
+    """
     ours, theirs = dict(fields(before)), dict(fields(after))
     paths = ours.keys() | theirs.keys()
     both = ours.keys() & theirs.keys()
-    return frozenset(path for path in paths if path not in both or not _same(ours[path], theirs[path]))
+    changed = {path for path in paths if path not in both or not _same(ours[path], theirs[path])}
+    above = {path[:end] for path in changed for end, letter in enumerate(path) if letter == "/"}
+    return frozenset(changed - above)
 
 
 def fields(value: JsonValue, path: str = "") -> Iterator[tuple[str, JsonValue]]:

@@ -120,8 +120,8 @@ def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], kn
     lines = (f"{trajectory.model_dump_json()}\n" for trajectory in _with_reasoning(folder, known.trajectories))
     write_whole(folder / "trajectories.jsonl", "".join(lines))
     observed = observed_in(known.trajectories)
-    if known.derived is not None:
-        observed["state"] = known.derived.model_dump(mode="json")
+    if known.written is not None:
+        observed["state"] = known.written.model_dump(mode="json")
     write_whole(folder / "observed.json", _readable(observed))
     describe(folder, description_of(mirror))
 

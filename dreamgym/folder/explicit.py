@@ -13,7 +13,7 @@ from dreamgym.folder.entities import derive_facts
 from dreamgym.folder.env_file import is_deterministic, state_in
 from dreamgym.folder.facts import with_facts
 from dreamgym.folder.runs import Say
-from dreamgym.folder.state import derive, derived_last, fitting, follows
+from dreamgym.folder.state import derive, fitting, follows, written_last
 from dreamgym.folder.told import tells, with_told_states
 from dreamgym.recording import Exchange
 from dreamgym.state import StateSchema
@@ -35,8 +35,8 @@ class Stated(NamedTuple):
     trajectories: list[Trajectory]
     write: StateSchema | None = None
     """What `[state]` in env.toml becomes; None: it stays."""
-    derived: StateSchema | None = None
-    """What was derived last, for observed.json."""
+    written: StateSchema | None = None
+    """What we wrote there, now or before, for observed.json."""
 
     @property
     def starts(self) -> dict[str, set[str]]:
@@ -63,7 +63,7 @@ def stated(
     Raises:
         InvalidInput: `state` in env.toml is faulty.
     """
-    setting, last = state_in(folder), derived_last(folder)
+    setting, last = state_in(folder), written_last(folder)
     deterministic = is_deterministic(folder)
     words = [episode.trajectory for episode in episodes]
     if setting.is_off:
@@ -76,20 +76,21 @@ def stated(
         derived = derive(trajectories)
     else:
         trajectories = words
-        derived = derive_facts(words, tools) if derives_facts else last
-    may_write = follows(setting, last, derived) and (is_told or derives_facts)
+        derived = derive_facts(words, tools) if derives_facts else None
+    may_write = follows(setting, last) and (is_told or derives_facts)
     schema = derived if may_write else setting.schema
     if derives_facts and not may_write:
         say("[state] in env.toml was changed by hand and stays as it is")
     if schema is None:
         if derives_facts:
             say("no state is derived: no two entities with ids of their own are shown by two answers each")
-        return Stated(words, None, derived)
+        return Stated(words, None, last)
     if not is_told:
         trajectories = with_facts(words, schema, tools, deterministic=deterministic)
     runs = {episode.trajectory.id: episode.run for episode in episodes}
     fit = [fitting(trajectory, schema, runs[trajectory.id], say) for trajectory in trajectories]
-    return Stated([one for one in fit if one is not None], schema if may_write else None, derived)
+    usable = [one for one in fit if one is not None]
+    return Stated(usable, derived, derived) if may_write else Stated(usable, None, last)
 
 
 def _tells(episode: Episode) -> bool:

@@ -1,7 +1,7 @@
 """The state schema of a recorded server: derived from the states that its answers tell, followed in env.toml.
 
-`[state]` in env.toml follows the recordings until a person changes it, and is that person's from then on. What was
-derived last stands in observed.json, which is how a change is noticed.
+`[state]` in env.toml follows the recordings until a person changes it, and is that person's from then on. What we wrote
+there last stands in observed.json too, which is how a change is noticed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def fitting(trajectory: Trajectory, schema: StateSchema, name: str, say: Say) ->
     return trajectory.model_copy(update={"transitions": kept, "task": task}) if kept else None
 
 
-def derived_last(folder: Path) -> StateSchema | None:
+def written_last(folder: Path) -> StateSchema | None:
     """The schema that was last written into env.toml by us. Raises InvalidInput where observed.json is none of ours."""
     file = folder / "observed.json"
     try:
@@ -99,9 +99,9 @@ def derived_last(folder: Path) -> StateSchema | None:
         raise InvalidInput(f"{file}: {error}; remove the file, it is made again") from error
 
 
-def follows(setting: StateSetting, last: StateSchema | None, derived: StateSchema | None) -> bool:
+def follows(setting: StateSetting, last: StateSchema | None) -> bool:
     """Nobody has written `[state]` by hand, so that it may be written anew."""
-    return not setting.is_off and (setting.schema is None or setting.schema in (last, derived))
+    return not setting.is_off and (setting.schema is None or setting.schema == last)
 
 
 def _states(trajectories: Iterable[Trajectory]) -> list[JsonObject]:

@@ -200,3 +200,75 @@ async def test_a_folder_is_found_by_its_name_where_it_lies_and_else_the_message_
     monkeypatch.chdir("/")
     with pytest.raises(UnknownName, match=r"A folder with an env.toml works too$"):
         load_spec("crm")
+
+
+def tell_runs(folder: Path, *answers: str) -> None:
+    """A run for each answer: the same call of one tool in the same told state."""
+    (folder / "recordings").mkdir(exist_ok=True)
+    for number, answer in enumerate(answers):
+        people: JsonObject = {"P-1": {"person_id": "P-1", "name": "Ada"}}
+        meta: JsonObject = {"dreamgym/before": {"people": people}, "dreamgym/state": {"people": people}}
+        said: JsonObject = {"content": [{"type": "text", "text": answer}], "_meta": meta}
+        asked: list[tuple[str, JsonObject, JsonObject]] = [("tools/list", {}, {"tools": [GET]})]
+        asked.append(("tools/call", {"name": "get", "arguments": {"id": "P-1"}}, said))
+        lines = [
+            event("exchange", session="s", method=method, params=params, result=result, started_at=1.0, ended_at=1.0)
+            for method, params, result in asked
+        ]
+        (folder / "recordings" / f"run-{number}.jsonl").write_text("".join(lines))
+
+
+async def test_calls_that_contradict_each_other_in_a_deterministic_environment_are_named_and_stored(
+    seed: Command, tmp_path: Path, dsn: str
+) -> None:
+    folder = tmp_path / "crm"
+    start_folder(folder, "crm", {"adapter": "mcp", "command": ["npx", "crm"]})
+    tell_runs(folder, "Ada", "Bob", "Ada", "Eve", "Eve", "Zoe")
+    _, said = await seed("crm", "crm")
+    assert said[-1] == "crm: 6 of 6 trajectories are new"
+    (folder / "env.toml").write_text(f"deterministic = true\n{(folder / 'env.toml').read_text()}")
+    _, said = await seed("crm", "crm")
+    asked = """'get{"id":"P-1"}'"""
+    assert said[-5:] == [
+        "4 calls contradict an earlier one in the same state, although env.toml says deterministic = true; "
+        "all stay stored",
+        f"crm-run-0, call 1, and crm-run-1, call 1: {asked} answered 'Ada' and then 'Bob'",
+        f"crm-run-0, call 1, and crm-run-3, call 1: {asked} answered 'Ada' and then 'Eve'",
+        f"crm-run-0, call 1, and crm-run-4, call 1: {asked} answered 'Ada' and then 'Eve'",
+        "and 1 more",
+    ]
+    assert len((await stored(dsn))[0]) == 6
+
+
+async def test_trajectories_off_the_schema_of_a_person_are_left_out_by_name(
+    seed: Command, tmp_path: Path, dsn: str
+) -> None:
+    folder = tmp_path / "crm"
+    start_folder(folder, "crm", {"adapter": "mcp", "command": ["npx", "crm"]})
+    tell_runs(folder, "Ada")
+    build_folder(folder)
+    (folder / "trajectories.jsonl").rename("more.jsonl")
+    env = folder / "env.toml"
+    env.write_text(env.read_text().replace('name = "string"', 'name = "integer"'))
+    assert (await seed("crm", "more.jsonl"))[1] == [
+        "more.jsonl: crm-run-0: call 1 (get) is left out: the state before it is off [state] in env.toml: "
+        '/people/P-1/name: expected integer, got "Ada"',
+        "more.jsonl: 0 of 0 trajectories are new",
+    ]
+
+
+async def test_a_state_is_derived_from_answers_on_request_and_from_recordings_alone(seed: Command, crm: Path) -> None:
+    for number in (1, 2):
+        found = json.dumps([{"person_id": "P-1", "name": "Ada"}, {"person_id": "P-2", "name": "Bob"}])
+        run(crm, f"d{number}", 9.0 + number, ("get", found))
+    await seed("crm", "crm")
+    assert EnvironmentSpec.load(crm).state is None
+    await seed("crm", "crm", "--derive-state")
+    schema = EnvironmentSpec.load(crm).state
+    assert schema is not None
+    assert schema.collections["persons"].fields == {"name": "string"}
+    code, said = await seed("crm", "crm/trajectories.jsonl", "--derive-state")
+    assert (code, said[-1].partition(": ")[2]) == (
+        2,
+        "--derive-state needs an environment folder with recordings: name one after ENV",
+    )

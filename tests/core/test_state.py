@@ -89,8 +89,14 @@ def test_states_differ_exactly_where_their_fields_do(before: JsonObject, after: 
     paths = changed_fields(before, after)
     assert bool(paths) == (as_text(before) != as_text(after))
     ours, theirs = dict(fields(before)), dict(fields(after))
-    same = (ours.keys() | theirs.keys()) - paths
+    same = (ours.keys() & theirs.keys()) - paths
     assert all(json.dumps(ours[path], sort_keys=True) == json.dumps(theirs[path], sort_keys=True) for path in same)
+
+
+def test_the_first_entity_of_a_collection_is_no_change_of_the_collection_itself() -> None:
+    person: JsonObject = {"id": "P-1", "name": "Ada"}
+    assert changed_fields({"people": {}}, {"people": {"P-1": person}}) == {"/people/P-1/id", "/people/P-1/name"}
+    assert changed_fields({}, {"people": {}}) == {"/people"}
 
 
 @given(states())

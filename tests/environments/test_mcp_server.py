@@ -19,8 +19,9 @@ from starlette.routing import Route
 from dreamgym.cli.wiring import tasks_of
 from dreamgym.environment import Environment, EnvironmentSpec, load_real, load_spec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
+from dreamgym.state import changed_fields, parsed
 from dreamgym.testing import check_environment
-from dreamgym.types import JsonObject, Task, ToolCall
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -232,3 +233,27 @@ async def test_a_public_server_of_another_language_is_played(
         result = await environment.step(call)
         assert answer in result.observation
         assert result.is_error == (server == "filesystem")
+
+
+TELLING = [sys.executable, str(Path(__file__).parents[1] / "recorder" / "telling_server.py")]
+
+
+async def test_a_server_that_tells_its_state_has_it_in_the_info_of_each_step_and_of_a_known_start() -> None:
+    known = Task(id="known", env="shop", instruction="Buy.", initial_state='{"items":{}}')
+    async with started(command=TELLING) as environment:
+        assert await environment.reset(known) == StepResult(observation="", info={"state": '{"items":{}}'})
+        looked = await environment.step(ToolCall(name="look", arguments={"sku": "S-1"}))
+        bought = await environment.step(ToolCall(name="buy", arguments={"sku": "S-1"}))
+        unknown = await environment.step(ToolCall(name="fly"))
+    before, after = parsed(looked.state), parsed(bought.state)
+    assert before is not None
+    assert after is not None
+    assert changed_fields(before, after) == {
+        "/clock",
+        "/items/S-1/stock",
+        "/orders/O-1/note",
+        "/orders/O-1/order_id",
+        "/orders/O-1/sku",
+    }
+    assert (bought.observation, bought.info.keys()) == ("O-1", {"state"})
+    assert (unknown.is_error, unknown.info) == (True, {})

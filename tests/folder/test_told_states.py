@@ -103,6 +103,7 @@ def test_state_false_switches_told_states_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
+        ("state = 0", "state: expected a table [state], or false, got 0"),
         ("state = 5", "state: expected a table [state], or false, got 5"),
         ('[state]\nclock = "intger"', "clock: expected one of string, integer"),
         ("[state]\nclock = 3", "clock: Input should be a valid string"),
@@ -173,3 +174,26 @@ def test_what_is_no_collection_is_a_value_of_the_type_that_holds_it(tmp_path: Pa
     )
     assert StateSchema.model_validate(json.loads(schema.model_dump_json())) == schema
     assert parsed(trajectories(folder)["crm-r"].transitions[0].next_state) == state
+
+
+def test_a_schema_that_was_written_by_hand_stays_even_where_it_says_the_same(tmp_path: Path) -> None:
+    folder = recorded(crm(tmp_path))
+    env = folder / "env.toml"
+    fields = 'fields = {name = "string", age = "number", email = "string?"}  # mine'
+    env.write_text(f'{env.read_text()}\n[state]\nclock = "integer"\n[state.people]\nkey = "person_id"\n{fields}\n')
+    _, _, written = env.read_text().partition("[state]")
+    assert build_folder(folder).messages == ()
+    Tape(folder, "r3", at=9000.0).hello().told("get", "", world(ADA | {"vip": True}), world(ADA))
+    (message,) = build_folder(folder).messages
+    assert message.startswith("r3: call 1 (get) is left out: the state before it is off [state] in env.toml: /people/")
+    assert env.read_text().partition("[state]")[2] == written
+
+
+def test_an_empty_table_says_nothing_of_states(tmp_path: Path) -> None:
+    folder = recorded(crm(tmp_path))
+    env = folder / "env.toml"
+    env.write_text(f"{env.read_text()}\n[state]\n")
+    build_folder(folder)
+    schema = EnvironmentSpec.load(folder).state
+    assert schema is not None
+    assert schema.values == {"clock": "integer"}
