@@ -32,8 +32,9 @@ PromptForm = Literal["data", "turns", "fitted"]
 """What an LLM says in its attribute `form`, by default `data`. `data`: everything in one message, which larger models
 tell apart better. `turns`: recorded transitions and history as turns of the conversation, which small models copy
 better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools."""
-FITTED_STEPS = 6
-"""Of the history, the last ones: a fitted model is small and reads little."""
+FITTED_STEPS = 12
+"""Of the history, the last ones, for a fitted model is small and reads little; where the state is explicit, a third of
+them, for it holds what they did."""
 
 
 def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
@@ -120,7 +121,8 @@ def _earlier(query: Query) -> str:
 def _fitted(query: Query) -> str:
     """As short as can be: no reasoning in what is recorded, and no spaces."""
     silent = query.model_copy(update={"without": query.without | {Part.REASONING}})
-    seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-FITTED_STEPS:]]
+    steps = FITTED_STEPS // 3 if is_explicit(query) else FITTED_STEPS
+    seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-steps:]]
     values: dict[str, JsonValue] = {
         "task": _task(query.spec, query.task),
         "history": [*seen],
