@@ -15,29 +15,33 @@ from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.nearest import BYTES, Substitution
 from dreamgym.replay.buffer import GROUNDED, Demonstration
 from dreamgym.state import StateSchema, changed_fields, entities, parsed
-from dreamgym.types import JsonObject, Provenance, Tier, Transition
+from dreamgym.types import JsonObject, Provenance, Tier, ToolCall, Transition
 
 Place = tuple[str, ...]
 """Where an argument stands, without positions in lists."""
+Reference = tuple[Place, str]
+"""An argument that names entities, and their collection."""
 
 
 def precondition(query: Query) -> Prediction | None:
     """The recorded refusal of a call that names what does not exist; None where the recordings show no such refusal.
 
     An argument names entities of a collection where it did in every recorded call of the tool that was not refused.
-    Only a complete collection says that something does not exist.
+    Only a complete collection says that something does not exist. A recorded refusal tells nothing of this call where
+    it may have been for something else that was missing.
     """
     schema, state = _explicit(query)
     if schema is None or state is None:
         return None
     recorded = _recordings(query)
-    for place, value in _texts(query.action.arguments):
-        for name, collection in schema.collections.items():
-            if not collection.complete or value in _ids(state, name):
-                continue
-            if _always_names(recorded, place, name) and (refusal := _refusal(recorded, place, name)):
-                return _substituted(query, refusal)
-    return None
+    references = _references(recorded, query.action, schema)
+    missing = _missing(query.action, state, references)
+    refusals = [(one, known) for one in _unchanging(recorded) if (known := _missing_then(one, references)) <= missing]
+    alike = [(one, known) for one, known in refusals if known]
+    if not alike:
+        return None
+    refusal, _ = min(alike, key=lambda found: found[1] != missing)
+    return _substituted(query, refusal, state, references)
 
 
 def disagreement(query: Query, prediction: Prediction) -> str | None:
@@ -98,6 +102,13 @@ def _refused(recorded: Sequence[Demonstration]) -> Iterator[Demonstration]:
     return (one for one in recorded if one.transition.result.is_error)
 
 
+def _references(recorded: Sequence[Demonstration], action: ToolCall, schema: StateSchema) -> frozenset[Reference]:
+    """Which arguments of the call name entities of which complete collections."""
+    places = {place for place, _ in _texts(action.arguments)}
+    complete = [name for name, collection in schema.collections.items() if collection.complete]
+    return frozenset((place, name) for place in places for name in complete if _always_names(recorded, place, name))
+
+
 def _always_names(recorded: Sequence[Demonstration], place: Place, name: str) -> bool:
     named = [
         value in _ids(state, name)
@@ -109,20 +120,34 @@ def _always_names(recorded: Sequence[Demonstration], place: Place, name: str) ->
     return bool(named) and all(named)
 
 
-def _refusal(recorded: Sequence[Demonstration], place: Place, name: str) -> Demonstration | None:
-    """The first recorded refusal of a call that named nothing here, and changed and ended nothing."""
+def _missing(action: ToolCall, state: JsonObject, references: frozenset[Reference]) -> frozenset[Reference]:
+    """The references of a call that name nothing in a state."""
+    return frozenset(
+        (place, name)
+        for place, value in _texts(action.arguments)
+        for where, name in references
+        if where == place and value not in _ids(state, name)
+    )
+
+
+def _missing_then(one: Demonstration, references: frozenset[Reference]) -> frozenset[Reference]:
+    """The same of a recorded call in its recorded state."""
+    state = parsed(one.transition.state)
+    return frozenset() if state is None else _missing(one.transition.action, state, references)
+
+
+def _unchanging(recorded: Sequence[Demonstration]) -> Iterator[Demonstration]:
+    """Refusals that changed and ended nothing."""
     for one in _refused(recorded):
-        step, state = one.transition, parsed(one.transition.state)
-        if state is None or step.next_state != step.state or step.result.done:
-            continue
-        if any(where == place and value not in _ids(state, name) for where, value in _texts(step.action.arguments)):
-            return one
-    return None
+        if one.transition.next_state == one.transition.state and not one.transition.result.done:
+            yield one
 
 
-def _substituted(query: Query, refusal: Demonstration) -> Prediction:
-    step = refusal.transition
-    substitution = Substitution(step.action, query.action)
+def _substituted(
+    query: Query, refusal: Demonstration, state: JsonObject, references: frozenset[Reference]
+) -> Prediction:
+    step, then = refusal.transition, parsed(refusal.transition.state) or {}
+    substitution = Substitution(_telling(step.action, then, references), _telling(query.action, state, references))
     content = step.result.content if "content" in step.result.info else None
     return Prediction(
         observation=substitution(step.result.observation),
@@ -132,6 +157,18 @@ def _substituted(query: Query, refusal: Demonstration) -> Prediction:
         is_error=True,
         provenance=Provenance(tier=Tier.CHECK, retrieved=(refusal.id,), seed=query.seed),
     )
+
+
+def _telling(action: ToolCall, state: JsonObject, references: frozenset[Reference]) -> ToolCall:
+    """The call with one value for each place: of those in a list, the first that names nothing."""
+    told: dict[Place, JsonValue] = {}
+    for place, value in sorted(_leaves(action.arguments), key=lambda leaf: not _is_missing(leaf, state, references)):
+        told.setdefault(place, value)
+    return ToolCall(name=action.name, arguments={json.dumps(place): value for place, value in told.items()})
+
+
+def _is_missing(leaf: tuple[Place, JsonValue], state: JsonObject, references: frozenset[Reference]) -> bool:
+    return any(place == leaf[0] and leaf[1] not in _ids(state, name) for place, name in references)
 
 
 def _faults_of_recording(step: Transition, schema: StateSchema) -> Iterator[tuple[str, str, str]]:
@@ -173,16 +210,21 @@ def _ids(state: JsonObject, name: str) -> frozenset[str]:
     return frozenset(_entities(state, name))
 
 
-def _texts(value: JsonValue, place: Place = ()) -> Iterator[tuple[Place, str]]:
+def _texts(arguments: JsonObject) -> Iterator[tuple[Place, str]]:
     """Every text in some arguments, and its place."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, dict):
+    return ((place, value) for place, value in _leaves(arguments) if isinstance(value, str))
+
+
+def _leaves(value: JsonValue, place: Place = ()) -> Iterator[tuple[Place, JsonValue]]:
+    """Every value that holds no others, and its place."""
+    if isinstance(value, dict):
         for key, item in value.items():
-            yield from _texts(item, (*place, key))
+            yield from _leaves(item, (*place, key))
     elif isinstance(value, list):
         for item in value:
-            yield from _texts(item, (*place, "[]"))
+            yield from _leaves(item, (*place, "[]"))
+    else:
+        yield place, value
 
 
 def _equal(one: JsonValue, other: JsonValue) -> bool:

@@ -73,9 +73,26 @@ def test_ids_inside_of_lists_are_arguments_too() -> None:
         step(BEFORE, several(1, 2), [order(1), order(2)]),
         step(BEFORE, several(1, 9), "O-9 is unknown", refused=True),
     )
-    refusal = precondition(asked(BEFORE, several(1, 44), *recorded))
-    assert refusal is not None
-    assert refusal.observation == "O-44 is unknown"
+    for asked_for in ((1, 44), (44, 2), (2, 1, 44)):
+        refusal = precondition(asked(BEFORE, several(*asked_for), *recorded))
+        assert refusal is not None
+        assert refusal.observation == "O-44 is unknown"
+
+
+def test_of_several_things_that_are_missing_the_refusal_tells_the_right_one() -> None:
+    def merge(order_id: int | str, into: int | str, times: int = 1) -> ToolCall:
+        return call("merge", order_id, into=f"O-{into}", times=times)
+
+    done = step(BEFORE, merge(1, 2), "merged")
+    both = step(BEFORE, merge(8, 9, 3), "no O-8, 3 times", refused=True)
+    second = step(BEFORE, merge(1, 9), "cannot merge into O-9", refused=True)
+    asked_both = precondition(asked(BEFORE, merge(44, 55, 7), done, second, both))
+    assert asked_both is not None
+    assert asked_both.observation == "no O-44, 7 times"
+    assert precondition(asked(BEFORE, merge(1, 55), done, both)) is None, "which of the two it was for is not known"
+    only = precondition(asked(BEFORE, merge(2, 55), done, both, second))
+    assert only is not None
+    assert only.observation == "cannot merge into O-55"
 
 
 def test_environments_of_text_have_no_such_checks() -> None:
