@@ -1,0 +1,361 @@
+"""What the calls of one tool do to an explicit state, learned from recordings of that tool, and done again.
+
+Recorded calls fall into outcomes: refused or not, with which answer, with which changes. Of each outcome a program is
+learned that gives exactly the recorded states and answers: dreamgym.experience.changes finds what changes,
+dreamgym.experience.explaining what every value follows from. Which outcome a new call has is decided by a tree over
+what the call can speak of (dreamgym.experience.outcomes). Where a value has no explanation there is no proposal:
+nothing is guessed. It is pure: same recordings, same proposal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+
+from pydantic import JsonValue
+
+from dreamgym.experience.changes import Case, Effect, Effects, Recorded, changes_of
+from dreamgym.experience.explaining import Explainer
+from dreamgym.experience.expressions import (
+    AsJson,
+    Calculation,
+    Constant,
+    Expression,
+    NoValue,
+    Sum,
+    Term,
+    Words,
+    in_style,
+    natural,
+    same,
+)
+from dreamgym.experience.model import Query
+from dreamgym.experience.outcomes import Answered, Outcomes, keys_of, learned
+from dreamgym.experience.situation import (
+    Numbering,
+    Situation,
+    World,
+    faults,
+    is_number,
+    numbering_of,
+    situation_of,
+)
+from dreamgym.experience.structured import Wording, completed, wording_of
+from dreamgym.experience.wording import alike, tokens
+from dreamgym.replay.buffer import GROUNDED
+from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, parsed
+from dreamgym.types import JsonObject, StepResult
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a call does and answers, as far as recordings show."""
+
+    operations: tuple[Operation, ...]
+    after: JsonObject
+    """The state with the operations applied."""
+    observation: str
+    structured: JsonObject | None
+    is_error: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the calls of one outcome do and answer."""
+
+    effects: tuple[Effect, ...]
+    is_error: bool
+    structured: Expression | None
+    text: Expression | Wording
+    looks_back: bool
+    """The answer may speak of what was before the call."""
+    orders: tuple[tuple[str, ...], ...] = ()
+    """In which order the answers' objects have their fields."""
+
+    def run(self, before: Situation, numbering: Mapping[str, Numbering], arguments: JsonObject) -> Proposal:
+        """Raises NoValue and ImpossibleChange."""
+        world = before.world
+        operations = tuple(op for effect in self.effects for op in effect.operations(before, numbering))
+        after = apply(world.state, operations, world.schema) if operations else world.state
+        made = {
+            effect.collection: str(before.values[effect.target])
+            for effect in self.effects
+            if effect.op == "new" and effect.over is None
+        }
+        situation = _after(before, World(after, world.schema), arguments, made) if self.looks_back else before
+        structured = None if self.structured is None else self._ordered(self.structured.value(situation))
+        if isinstance(self.text, Wording):
+            assert isinstance(structured, dict)
+            observation: JsonValue = self.text.text(structured)
+        elif isinstance(self.text, AsJson):
+            value = self._ordered(self.text.of.value(situation))
+            observation = in_style(value, self.text.style, is_ascii=self.text.is_ascii)
+        else:
+            observation = self.text.value(situation)
+        if not isinstance(observation, str) or not isinstance(structured, dict | None):
+            raise NoValue("the answer is no text, or its structured content no object")
+        return Proposal(operations, after, observation, structured, self.is_error)
+
+    def _ordered(self, value: JsonValue) -> JsonValue:
+        """With the fields of each object as the recorded answers had them; a state has them in alphabetical order."""
+        if isinstance(value, list):
+            return [self._ordered(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        order = next((names for names in self.orders if value.keys() == set(names)), tuple(value))
+        return {name: self._ordered(value[name]) for name in order}
+
+
+def _after(before: Situation, world: World, arguments: JsonObject, made: Mapping[str, str]) -> Situation:
+    return situation_of(world, arguments, made, before)
+
+
+class LearnedTool:
+    """One tool as its recordings show it.
+
+    Args:
+        recorded: calls of the tool, all different.
+        schema: of the state.
+    """
+
+    def __init__(self, recorded: Sequence[Recorded], schema: StateSchema) -> None:
+        self._schema = schema
+        changes = [changes_of(one, schema) for one in recorded]
+        self._numbering = _numberings(recorded, [set(found) for found in changes], schema)
+        plain = [situation_of(World(one.before, schema), one.arguments) for one in recorded]
+        self._faults = faults(plain)
+        self._cases = [self._case(one, found) for one, found in zip(recorded, changes, strict=True)]
+        self._programs: list[Program | None] = []
+        outcomes = self._learn()
+        known = [program for program in self._programs if program is not None]
+        self._outcomes: Outcomes = learned(
+            [case.before for case in self._cases],
+            outcomes,
+            [self._answered(outcome, outcomes) for outcome in range(len(self._programs))],
+            sorted({fall for program in known for fall in _falls(program)}, key=repr),
+            sorted({part for program in known for part in _calculations(program)}, key=repr),
+        )
+
+    def propose(self, state: JsonObject, arguments: JsonObject) -> Proposal | None:
+        """What a call does; None where the recordings do not tell."""
+        before = self._before(state, arguments)
+        outcome = self._outcomes.decide(before)
+        program = None if outcome is None else self._programs[outcome]
+        if program is None:
+            return None
+        try:
+            return program.run(before, self._numbering, arguments)
+        except (NoValue, ImpossibleChange, ValueError):
+            return None
+
+    def _answered(self, outcome: int, outcomes: Sequence[int]) -> Answered:
+        program = self._programs[outcome]
+        if program is None:
+            is_error = self._cases[outcomes.index(outcome)].recorded.result.is_error
+            return Answered(is_error, frozenset(), frozenset())
+        if not program.is_error:
+            return Answered(False, frozenset(), frozenset())
+        return Answered(True, frozenset(keys_of(program)), frozenset(_told(program.text)))
+
+    def _before(self, state: JsonObject, arguments: JsonObject) -> Situation:
+        world = World(state, self._schema)
+        made = {name: numbering.after(list(world.collections[name])) for name, numbering in self._numbering.items()}
+        return situation_of(world, arguments, made, firsts=self._faults)
+
+    def _case(self, recorded: Recorded, changes: dict) -> Case:  # type: ignore[type-arg]
+        before = self._before(recorded.before, recorded.arguments)
+        made = {name: min(found, key=natural) for (kind, name, _), found in changes.items() if kind == "new"}
+        after = _after(before, World(recorded.after, self._schema), recorded.arguments, made)
+        return Case(recorded, before, after, changes)
+
+    def _learn(self) -> list[int]:
+        """The outcome of each case; programs are stored by outcome."""
+        outcomes = [-1] * len(self._cases)
+        for group in self._by_answer():
+            whole = self._program(group)
+            parts = [(group, whole)] if whole is not None else self._split(group)
+            for part, program in parts:
+                for i in part:
+                    outcomes[i] = len(self._programs)
+                self._programs.append(program)
+        return outcomes
+
+    def _split(self, group: Sequence[int]) -> list[tuple[list[int], Program | None]]:
+        """By what changes and by the truth values answered; what a larger part explains goes there."""
+        parts: dict[str, list[int]] = {}
+        for i in group:
+            case = self._cases[i]
+            parts.setdefault(repr((sorted(case.changes), _truths(case.recorded.result))), []).append(i)
+        learned: list[tuple[list[int], Program | None]] = []
+        left = sorted(parts.values(), key=lambda part: (-len(part), part))
+        while left:
+            part = left.pop(0)
+            program = self._program(part)
+            if program is not None:
+                for other in left:
+                    part += [i for i in other if self._gives(program, i)]
+                left = [rest for other in left if (rest := [i for i in other if i not in part])]
+            learned.append((part, program))
+        return learned
+
+    def _by_answer(self) -> list[list[int]]:
+        """Cases whose answers have one form."""
+        groups: list[tuple[object, Sequence[tuple[str, bool]] | None, list[int]]] = []
+        for i, case in enumerate(self._cases):
+            form, words = _form(case)
+            for known, told, group in groups:
+                if known == form and (words is None or told is None or alike(told, words)):
+                    group.append(i)
+                    break
+            else:
+                groups.append((form, words, [i]))
+        return [group for _, _, group in groups]
+
+    def _program(self, group: Sequence[int]) -> Program | None:
+        cases = [self._cases[i] for i in group]
+        if any("content" in case.recorded.result.info for case in cases):
+            return None
+        effects = Effects(cases, self._numbering).learned()
+        if effects is None:
+            return None
+        looks_back = bool(effects)
+        explainer = Explainer([case.after if looks_back else case.before for case in cases])
+        results = [case.recorded.result for case in cases]
+        structured = None
+        text: Expression | Wording | None = None
+        if results[0].structured is not None:
+            structured = explainer.find([result.structured for result in results])
+            if structured is None:
+                return None
+            text = wording_of(results)
+        text = text or explainer.find([result.observation for result in results])
+        if text is None:
+            return None
+        orders = tuple(dict.fromkeys(names for result in results for names in _orders(_value(result))))
+        program = Program(effects, results[0].is_error, structured, text, looks_back, orders)
+        return program if all(self._gives(program, i) for i in group) else None
+
+    def _gives(self, program: Program, i: int) -> bool:
+        """The program says exactly what was recorded."""
+        case, recorded = self._cases[i], self._cases[i].recorded
+        try:
+            said = program.run(case.before, self._numbering, recorded.arguments)
+        except (NoValue, ImpossibleChange, ValueError):
+            return False
+        return (
+            same(said.after, recorded.after)
+            and same(said.structured, recorded.result.structured)
+            and (said.observation == recorded.result.observation or _same_json(said.observation, recorded.result))
+            and said.is_error == recorded.result.is_error
+        )
+
+
+def propose(query: Query) -> Proposal | None:
+    """What the demonstrations of the called tool say that this call does to an explicit state, and answers.
+
+    None where the state is none, or where something that is needed has no explanation.
+    """
+    schema, state = query.spec.state, parsed(query.state)
+    if schema is None or state is None:
+        return None
+    recorded = [
+        Recorded(before, step.action.arguments, completed(step, query.spec).result, after)
+        for shown in query.demonstrations
+        if (step := shown.transition).action.name == query.action.name
+        and shown.source in GROUNDED
+        and (before := parsed(step.state)) is not None
+        and (after := parsed(step.next_state)) is not None
+    ]
+    return LearnedTool(recorded, schema).propose(state, query.action.arguments) if recorded else None
+
+
+def _numberings(recorded: Sequence[Recorded], kinds: Sequence[set], schema: StateSchema) -> dict[str, Numbering]:  # type: ignore[type-arg]
+    """How the ids follow each other in the collections that the tool adds to."""
+    made: dict[str, list[tuple[list[str], str]]] = {}
+    for one, found in zip(recorded, kinds, strict=True):
+        for kind, name, _ in found:
+            if kind == "new":
+                before, after = World(one.before, schema).collection(name), World(one.after, schema).collection(name)
+                made.setdefault(name, []).append((list(before), min(after.keys() - before.keys(), key=natural)))
+    found_ = {name: numbering_of(pairs) for name, pairs in sorted(made.items())}
+    return {name: numbering for name, numbering in found_.items() if numbering is not None}
+
+
+def _form(case: Case) -> tuple[object, Sequence[tuple[str, bool]] | None]:
+    """What kind of answer it is, and its words where it is a text."""
+    result = case.recorded.result
+    value = _value(result)
+    if value is None:
+        return (result.is_error, None), tokens(result.observation, case.after)
+    keys = tuple(sorted(value)) if isinstance(value, dict) else ()
+    return (result.is_error, result.structured is None, keys), None
+
+
+def _truths(result: StepResult) -> list[tuple[str, bool]]:
+    value = _value(result)
+    return [(name, part) for name, part in value.items() if isinstance(part, bool)] if isinstance(value, dict) else []
+
+
+def _value(result: StepResult) -> JsonValue:
+    """The answer as JSON; None where it is none."""
+    if result.structured is not None:
+        return result.structured
+    if result.observation[:1] not in {"{", "["}:
+        return None
+    try:
+        value: JsonValue = json.loads(result.observation)
+    except ValueError:
+        return None
+    return value
+
+
+def _orders(value: JsonValue) -> Iterator[tuple[str, ...]]:
+    if isinstance(value, list):
+        for part in value:
+            yield from _orders(part)
+    elif isinstance(value, dict):
+        yield tuple(value)
+        for part in value.values():
+            yield from _orders(part)
+
+
+def _calculations(part: object) -> Iterator[Expression]:
+    """Every calculation in a program: what it comes to may decide whether it is done."""
+    if isinstance(part, Calculation | Sum):
+        yield part
+    if is_dataclass(part) and not isinstance(part, type):
+        for one in fields(part):
+            yield from _calculations(getattr(part, one.name))
+    elif isinstance(part, tuple):
+        for inner in part:
+            yield from _calculations(inner)
+
+
+def _falls(program: Program) -> Iterator[Expression]:
+    """What the numbers come to that a program adds to."""
+    for effect in program.effects:
+        if effect.op == "increase" and effect.over is None and effect.value is not None and effect.collection:
+            there = Term((*effect.target, f">{effect.collection}", *effect.tail))
+            yield Calculation("+", there, effect.value)
+
+
+def _told(part: object) -> Iterator[float]:
+    """Constant numbers in a text."""
+    if isinstance(part, Constant):
+        value = json.loads(part.text)
+        if is_number(value):
+            yield value
+    if isinstance(part, Words):
+        for inner in part.parts:
+            yield from _told(inner)
+
+
+def _same_json(text: str, result: StepResult) -> bool:
+    try:
+        return same(json.loads(text), json.loads(result.observation))
+    except ValueError:
+        return False
+
+
+__all__ = ["LearnedTool", "Proposal", "Recorded", "propose"]
