@@ -20,6 +20,7 @@ from dreamgym.experience.fitted import read_fitting
 from dreamgym.experience.prompt import PromptForm
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
+from dreamgym_integrations.models.certainty import Certainty
 
 BATCH = 32
 
@@ -120,19 +121,23 @@ class CheckpointModel:
         prompts = [prompt_ids(tokenizer, question.messages) for question in batch]
         room = getattr(model.config, "max_position_embeddings", None)
         fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) < room]
-        rows = self._written([batch[i] for i in fitting], [prompts[i] for i in fitting], room) if fitting else []
-        written = dict(zip(fitting, rows, strict=True))
+        asked = [batch[i] for i in fitting]
+        rows, watching = self._written(asked, [prompts[i] for i in fitting], room) if fitting else ([], None)
+        completions = {
+            i: self._completion(batch[i], len(prompts[i]), row, watching, number)
+            for number, (i, row) in enumerate(zip(fitting, rows, strict=True))
+        }
         return [
-            self._completion(question, len(prompts[i]), written[i])
-            if i in written
+            completions[i]
+            if i in completions
             else ValueError(f"a prompt of {len(prompts[i])} tokens does not fit into {room}")
-            for i, question in enumerate(batch)
+            for i in range(len(batch))
         ]
 
     def _written(
         self, batch: Sequence[_Question], prompts: Sequence[Sequence[int]], room: int | None
-    ) -> list[list[int]]:
-        """The tokens of the answers, as long as the longest of them."""
+    ) -> tuple[list[list[int]], Certainty | None]:
+        """The tokens of the answers, as long as the longest of them, and how sure the model was where it was greedy."""
         import torch
 
         model, tokenizer = self._loaded()
@@ -146,6 +151,7 @@ class CheckpointModel:
         sampled: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         if batch[0].alone:
             sampled = {"do_sample": True, "temperature": batch[0].temperature, "top_p": None, "top_k": 0}
+        watching = None if batch[0].alone else Certainty(tokenizer)
         # The process may be training too: its random numbers go on as if nothing had been sampled here.
         with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(batch[0].seed)
@@ -154,11 +160,14 @@ class CheckpointModel:
                 attention_mask=mask,
                 max_new_tokens=limit if room is None else min(limit, room - width),
                 pad_token_id=pad,
+                logits_processor=[] if watching is None else [watching],
                 **sampled,
             )[:, width:].tolist()
-        return written
+        return written, watching
 
-    def _completion(self, question: _Question, prompt_tokens: int, row: list[int]) -> Completion:
+    def _completion(
+        self, question: _Question, prompt_tokens: int, row: list[int], watching: Certainty | None, number: int
+    ) -> Completion:
         ends = self._model.generation_config.eos_token_id
         stops = set(ends) if isinstance(ends, list) else {ends}
         end = next((at for at, token in enumerate(row) if token in stops), None)
@@ -169,6 +178,7 @@ class CheckpointModel:
             finish_reason="stop" if whole else "length",
             prompt_tokens=prompt_tokens,
             completion_tokens=len(kept),
+            probabilities={} if watching is None else watching.probabilities(number, kept),
         )
 
     def _loaded(self) -> tuple[Any, Any]:

@@ -1,0 +1,78 @@
+"""How sure a transformers model was of its answer, out of the logits that it chose from.
+
+Logits of a whole answer would take gigabytes, so only what is needed of each step is kept: the probability of the
+token that was chosen, and the logits of the tokens that differ in nothing but `true` and `false`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+DIGITS = 4
+"""What stands beside a question in a batch changes the rest."""
+_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|true|false')
+
+
+class Certainty:
+    """A logits processor that changes nothing and watches greedy decoding."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._pairs = _pairs(tokenizer.get_vocab())
+        self._ids = sorted({token for pair in self._pairs.values() for token in pair})
+        self._at = {token: number for number, token in enumerate(self._ids)}
+        self._log_probabilities: list[Any] = []
+        self._truths: list[Any] = []
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Called by `generate` with the logits of one step, of shape (batch, vocabulary)."""
+        wide = scores.float()
+        self._log_probabilities.append((wide.max(dim=-1).values - wide.logsumexp(dim=-1)).tolist())
+        self._truths.append(wide[:, self._ids].tolist())
+        return scores
+
+    def probabilities(self, row: int, tokens: Sequence[int]) -> dict[str, float]:
+        """As in Completion, for one row of the batch and the tokens of its answer."""
+        if not tokens:
+            return {}
+        found = {"tokens": math.exp(sum(step[row] for step in self._log_probabilities[: len(tokens)]) / len(tokens))}
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        for name, position in _truth_values(text):
+            at = bisect_right(
+                range(1, len(tokens) + 1),
+                position,
+                key=lambda count: len(self._tokenizer.decode(tokens[:count], skip_special_tokens=True)),
+            )
+            pair = self._pairs.get(tokens[at]) if at < len(tokens) else None
+            if pair is not None:
+                true, false = (self._truths[at][row][self._at[token]] for token in pair)
+                found[name] = 1 / (1 + math.exp(min(false - true, 700.0)))
+        return {name: round(probability, DIGITS) for name, probability in found.items()}
+
+
+def _pairs(vocabulary: dict[str, int]) -> dict[int, tuple[int, int]]:
+    """(the token with true, the token with false) by either of them; they may hold what stands before the value too."""
+    pairs = {}
+    for piece, token in vocabulary.items():
+        other = vocabulary.get("false".join(piece.rsplit("true", 1))) if "true" in piece else None
+        if other is not None:
+            pairs[token] = pairs[other] = (token, other)
+    return pairs
+
+
+def _truth_values(text: str) -> Iterator[tuple[str, int]]:
+    """Each key of the outermost object that has a truth value, and where that stands."""
+    depth, key = 0, ""
+    for found in _JSON.finditer(text):
+        if found[0] in "{[":
+            depth += 1
+        elif found[0] in "}]":
+            depth -= 1
+        elif depth == 1 and found[0] in {"true", "false"}:
+            yield key, found.start()
+        elif depth == 1:
+            key = found[0][1:-1]
