@@ -86,6 +86,11 @@ def stated(
             say("no state is derived: no two entities with ids of their own are shown by two answers each")
         return Stated(words, None, last)
     if not is_told:
+        for name in (name for name, collection in schema.collections.items() if collection.complete):
+            say(
+                f"[state.{name}] in env.toml is complete, but the server tells no states: what no answer shows does not "
+                "exist then; put complete = false where it may"
+            )
         trajectories = with_facts(words, schema, tools, deterministic=deterministic)
     runs = {episode.trajectory.id: episode.run for episode in episodes}
     fit = [fitting(trajectory, schema, runs[trajectory.id], say) for trajectory in trajectories]

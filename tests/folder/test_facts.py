@@ -229,6 +229,10 @@ def test_seeding_facts_is_asked_for_once_and_then_goes_by_env_toml(tmp_path: Pat
     assert env.read_text() == edited
     assert report.messages == ("[state] in env.toml was changed by hand and stays as it is",)
 
+    env.write_text(edited.replace("complete = false", "complete = true"))
+    (message,) = build_folder(folder).messages
+    assert message.startswith("[state.persons] in env.toml is complete, but the server tells no states")
+
 
 CALLS = st.lists(
     st.tuples(

@@ -9,15 +9,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import aiohttp
 import pytest
+from dreamgym_integrations.environments.mcp_server import McpEnvironment, McpOptions
 from dreamgym_server.recorder.hidden import Events, Lines, shown
 from dreamgym_server.running import running
+from dreamgym_server.worlds import RealWorlds
 from hypothesis import given
 from hypothesis import strategies as st
 from recorder_stage import BIN, HERE, RawHttp, RawStdio, call, events, raw_stdio, recording
-from telling_server import Shop, telling_app
+from server_stage import Stage
+from telling_server import TOOLS, Shop, telling_app
 
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.recording import Exchange
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.state import parsed
+from dreamgym.types import Task
 
 TELLING = [sys.executable, str(HERE / "telling_server.py")]
 CALLS = [call("look", 1, sku="S-1"), call("buy", 2, sku="S-1"), call("buy", 3, sku="S-2"), call("nope", 4)]
@@ -126,3 +135,22 @@ def test_an_event_over_several_lines_is_understood_and_a_comment_does_not_wait()
     first = passing.pass_on(b': ping\r\ndata: {"result":{"_meta":\r\nda')
     rest = passing.pass_on(b'ta: {"dreamgym/state":{}}}}\r\nid: 2\r\n\r\n')
     assert (first, rest) == (b": ping\r\n", b'data: {"result": {}}\r\nid: 2\r\n\r\n')
+
+
+@pytest.mark.anyio
+async def test_an_agent_of_ours_does_not_see_the_state_of_a_real_server_either() -> None:
+    spec = EnvironmentSpec(
+        name="shop", tools_list=({"tools": TOOLS},), tasks=(Task(id="buy", env="shop", instruction="Buy."),)
+    )
+    stage = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+    worlds = RealWorlds(spec, lambda: McpEnvironment(McpOptions(command=tuple(TELLING))))
+    async with stage.serve(worlds) as (_, control), aiohttp.ClientSession() as http:
+        made = (await control.post("/envs/shop/episodes", json={"task_id": "buy"})).json()
+        client = RawHttp(http, made["mcp_url"])
+        await client.shake_hands()
+        answers = [(await client.post(message))[1] for message in CALLS[:3]]
+        episode = (await control.post(f"/envs/shop/episodes/{made['episode']}/finish", json={})).json()
+    assert b"Lamp" in answers[0]
+    assert all(b"stock" not in answer and b"dreamgym/state" not in answer for answer in answers)
+    states = [parsed(step["next_state"]) for step in episode["trajectory"]["transitions"]]
+    assert [state and state["clock"] for state in states] == [0, 1, 1]
