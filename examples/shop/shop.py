@@ -104,7 +104,7 @@ class Shop:
         """The room itself, and whether it is free."""
         room = self._one("rooms", room_id)
         _check_day(day)
-        return {**_shown(room), "day": day, "available": self._booked(room_id, day) is None}
+        return {**_shown(room), "day": int(day), "available": self._booked(room_id, day) is None}
 
     def set_order_address(self, order_id: str, address: str) -> JsonObject:
         """Only before it is shipped."""
@@ -162,7 +162,7 @@ class Shop:
             order_id=order_id,
             customer_id=customer_id,
             status="placed",
-            items=json.dumps([{"product_id": item["product_id"], "quantity": item["quantity"]} for item in items]),
+            items=json.dumps([{"product_id": item["product_id"], "quantity": int(item["quantity"])} for item in items]),
             total_cents=total,
             refunded_cents=0,
             address=address or customer["address"],

@@ -12,6 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from mcp import Client
 
 from dreamgym.environment import EnvironmentSpec, read_jsonl
@@ -162,6 +164,40 @@ def test_what_is_undone_is_as_it_was_but_for_the_status(example: SimpleNamespace
     acted(example, shop, "refund_order", order_id="O-1009")
     left = changed_fields(before, shop.state())
     assert {path.split("/")[2] for path in left} == {"O-1009"}
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), world=st.integers(0, 5))
+def test_whatever_is_done_money_goods_and_counts_add_up(example: SimpleNamespace, seed: int, world: int) -> None:
+    start = example.worlds.start(world)
+    end = example.outcomes.left_by(example.sessions.session(seed, 20, world), world)
+    assert worth(end) == worth(start)
+    orders, bookings = end["orders"].values(), end["bookings"].values()
+    active = [one for one in bookings if one["status"] == "booked"]
+    assert len({(one["room_id"], one["day"]) for one in active}) == len(active)
+    for room in end["rooms"].values():
+        assert room["free_days"] == 30 - sum(one["room_id"] == room["room_id"] for one in active)
+    for customer in end["customers"].values():
+        own = [one for one in orders if one["customer_id"] == customer["customer_id"]]
+        assert customer["open_orders"] == sum(one["status"] in ("placed", "shipped") for one in own)
+        assert customer["points"] == sum(one["total_cents"] // 100 for one in own if one["status"] == "delivered")
+        assert customer["bookings"] == sum(one["customer_id"] == customer["customer_id"] for one in active)
+        assert customer["balance_cents"] >= 0
+    assert all(product["stock"] >= 0 for product in end["products"].values())
+
+
+def worth(world: Any) -> dict[str, int]:
+    """What each customer has and has paid, and how much there is of each product, sold or not."""
+    found = {i: one["balance_cents"] for i, one in world["customers"].items()}
+    found |= {i: one["stock"] for i, one in world["products"].items()}
+    for order in world["orders"].values():
+        found[order["customer_id"]] += order["total_cents"] - order["refunded_cents"]
+        if order["status"] != "refunded":
+            for item in order["items"]:
+                found[item["product_id"]] += item["quantity"]
+    for booking in world["bookings"].values():
+        found[booking["customer_id"]] += booking["price_cents"]
+    return found
 
 
 @pytest.mark.parametrize("world", [0, 1, 7])
