@@ -12,7 +12,7 @@ from queries import HOUSE, act, query, transition
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
 from dreamgym.experience.answer import SCHEMA, StepAnswer
 from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Prediction
+from dreamgym.experience.model import Part, Prediction
 from dreamgym.experience.reward import SCHEMA as JUDGE_SCHEMA
 from dreamgym.experience.reward import Verdict
 from dreamgym.llm import Completion, Message, ScriptedLLM
@@ -139,25 +139,83 @@ async def test_a_model_that_fails_is_a_failed_prediction_and_not_asked_again() -
 
 async def test_a_claimed_success_counts_when_the_judge_confirms_it() -> None:
     prediction, llm = await predicted(step(terminated=True, success=True), verdict(accomplished=True))
-    assert (prediction.success, prediction.terminated) == (True, True)
+    assert (prediction.success, prediction.terminated, prediction.provenance.judged) == (True, True, True)
     assert len(llm.asked) == 2
 
 
 async def test_no_judge_is_asked_where_no_success_is_claimed() -> None:
     prediction, llm = await predicted(step(terminated=True))
     assert (prediction.success, prediction.terminated, len(llm.asked)) == (False, True, 1)
+    assert prediction.provenance.judged is None
 
 
 async def test_a_success_that_the_judge_denies_is_none_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="dreamgym.experience.reward"):
         prediction, _ = await predicted(step(terminated=True, success=True), verdict(accomplished=False))
-    assert (prediction.success, prediction.terminated) == (False, True)
+    assert (prediction.success, prediction.terminated, prediction.provenance.judged) == (False, True, False)
     assert "not confirmed" in caplog.text
 
 
 async def test_a_judge_without_a_valid_verdict_fails_the_prediction() -> None:
     with pytest.raises(PredictionError):
         await predicted(step(terminated=True, success=True), "yes", '{"accomplished": "yes"}')
+
+
+async def test_without_checks_a_claim_is_believed_and_nobody_judges() -> None:
+    llm = ScriptedLLM([step(terminated=True, success=True)])
+    asked = query(HOUSE, KITCHEN, act("take coin")).model_copy(update={"without": frozenset({Part.CHECKS})})
+    prediction = await LanguageModel(llm).predict(asked)
+    assert (prediction.success, prediction.provenance.judged, len(llm.asked)) == (True, None, 1)
+
+
+async def test_a_fitted_model_is_no_judge_of_its_own_claims() -> None:
+    llm = Priced([step(terminated=True, success=True)])
+    llm.form = "fitted"
+    prediction = await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("take coin")))
+    assert (prediction.success, prediction.provenance.judged, len(llm.asked)) == (True, None, 1)
+    assert [message.role for message in llm.asked[0]] == ["user"]
+
+
+class Priced(ScriptedLLM):
+    """Each question costs ten times as many tokens as the one before; the answers are less and less sure."""
+
+    form = "data"
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        price = 10 ** len(self.asked)
+        whole = await super().complete(messages)
+        sure = {"success": 1 / price}
+        return Completion(text=whole.text, prompt_tokens=2 * price, completion_tokens=price, probabilities=sure)
+
+
+async def test_a_prediction_counts_the_tokens_of_all_its_questions() -> None:
+    llm = Priced(["rubbish", step(terminated=True, success=True), verdict(accomplished=True)])
+    prediction = await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("take coin")))
+    assert prediction.provenance.prompt_tokens == 222
+    assert prediction.provenance.completion_tokens == 111
+    assert prediction.probabilities == {"success": 0.1}
+
+
+async def test_a_model_that_loops_or_speaks_another_language_fails_clearly_after_one_more_question() -> None:
+    loop = step()[:-30] + "and then the door, " * 200
+    for text, reason in ((loop, "Invalid JSON"), ("我认为门会打开。", "Invalid JSON")):
+        llm = ScriptedLLM([text, text])
+        with pytest.raises(PredictionError, match=f"not even when asked again: {reason}"):
+            await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("move east")))
+        assert len(llm.asked[1][-2].content) <= 2_000
+
+
+async def test_a_valid_answer_in_another_language_is_taken_as_it_is() -> None:
+    prediction, _ = await predicted(step(reasoning="这里有一扇门。", observation="大厅。西：厨房。"))
+    assert prediction.observation == "大厅。西：厨房。"
 
 
 async def test_an_instruction_in_an_argument_reaches_the_judge_as_data_and_the_judge_wins() -> None:
