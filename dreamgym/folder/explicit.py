@@ -88,8 +88,8 @@ def stated(
     if not is_told:
         for name in (name for name, collection in schema.collections.items() if collection.complete):
             say(
-                f"[state.{name}] in env.toml is complete, but the server tells no states: what no answer shows does not "
-                "exist then; put complete = false where it may"
+                f"[state.{name}] in env.toml is complete, but the server tells no states: what no answer shows does "
+                "not exist then; put complete = false where it may"
             )
         trajectories = with_facts(words, schema, tools, deterministic=deterministic)
     runs = {episode.trajectory.id: episode.run for episode in episodes}

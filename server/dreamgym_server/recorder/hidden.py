@@ -88,6 +88,8 @@ class Events:
         ends = [found.end() for found in _EVENT_END.finditer(self._rest, seen)]
         comments = _COMMENTS.match(self._rest, ends[-1] if ends else 0)
         cut = comments.end() if comments else ends[-1] if ends else 0
+        if not cut:
+            return b""
         whole, self._rest = bytes(self._rest[:cut]), self._rest[cut:]
         if _SIGN not in whole:
             return whole
