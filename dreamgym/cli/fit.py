@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
+from dreamgym.cli.check import recorded_of
 from dreamgym.cli.wiring import Dsn, EnvName, Seed, opened_store, say
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.model import Part
-from dreamgym.types import Source, Trajectory
+from dreamgym.types import Trajectory
 
 TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
 """What a row can lack; the other parts are none of the model's."""
@@ -106,19 +107,14 @@ def _learning_rate(base: str, *, lora: bool) -> float:
 
 def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | None) -> Sequence[Trajectory]:
     """Recorded trajectories, none of them dreamed. Raises InvalidInput where there are none."""
-    folder = Path(env) / "trajectories.jsonl"
-    file = file or (folder if folder.is_file() else None)
-    found = asyncio.run(_stored(spec, dsn)) if file is None else read_jsonl(file, Trajectory)
-    recorded = [one for one in found if one.source is not Source.SYNTHETIC]
-    for one in recorded:
-        if one.task.env != spec.name:
-            raise InvalidInput(f"{file}: {one.id!r} is of environment {one.task.env!r}, not {spec.name!r}")
-    if not recorded:
-        raise InvalidInput(
-            f"nothing is recorded of {spec.name!r}: run `dreamgym collect` or `dreamgym seed` first, or name a file "
-            "with --trajectories"
-        )
-    return recorded
+    if file is not None or (Path(env) / "trajectories.jsonl").is_file():
+        return recorded_of(spec, env, file)
+    if found := asyncio.run(_stored(spec, dsn)):
+        return found
+    raise InvalidInput(
+        f"nothing is recorded of {spec.name!r}: run `dreamgym collect` or `dreamgym seed` first, or name a file with "
+        "--trajectories"
+    )
 
 
 async def _stored(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:

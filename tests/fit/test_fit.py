@@ -120,6 +120,16 @@ def test_it_ends_early_where_the_held_out_loss_no_longer_falls(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_fit_whose_recordings_are_gone_is_not_finished(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepared = prepare(SPEC, PLAYED, out, SETTINGS.model_copy(update={"steps": 1}), TrigramEncoder())
+    train(out, prepared)
+    with pytest.raises(InvalidInput, match="11 recordings that the fit was begun with are gone"):
+        finish(SPEC, PLAYED[:1], out, prepared, losses(out), TrigramEncoder(), steps=1)
+    assert not out.exists()
+
+
+@pytest.mark.slow
 def test_low_rank_adapters_are_merged_into_an_ordinary_folder(model: Path, tmp_path: Path) -> None:
     lora = SETTINGS.model_copy(
         update={"base": str(model), "lora": True, "steps": 2, "without": (Part.HISTORY,), "demonstrations": 1}
@@ -186,6 +196,13 @@ def test_rows_that_are_too_long_are_not_cut(tmp_path: Path) -> None:
 def test_a_base_that_is_none_is_refused(base: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"expected `tiny`, `local`, a \.gguf file or a transformers checkpoint"):
         refused(tmp_path / "out", base=base)
+
+
+def test_a_file_that_is_no_gguf_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"no weights")
+    with pytest.raises(InvalidInput, match="transformers cannot read"):
+        refused(tmp_path / "out", base=str(tmp_path / "broken.gguf"))
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.gguf"]
 
 
 def test_a_base_without_weights_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

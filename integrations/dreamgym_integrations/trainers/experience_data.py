@@ -125,7 +125,11 @@ def prepare(
         known, held_out = split(recorded, settings.held_out, settings.seed)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        return _prepared(spec, known, held_out, work, settings, encoder, say)
+        try:
+            return _prepared(spec, known, held_out, work, settings, encoder, say)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)  # nothing in it could be gone on with
+            raise
 
 
 class Progress:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dreamgym.agreement import Compared
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
 from dreamgym.experience.fitted import FILE, FittedModel, Fitting, tokenizer_digest
 from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.experience.nearest import NearestModel
@@ -91,12 +92,20 @@ def finish(
         encoder: for retrieval, as in training.
         steps: how many held-out steps are predicted for the card.
         say: told what happens.
+
+    Raises:
+        InvalidInput: recordings are gone.
     """
     work = working_folder(out)
     trained = work / "trained"
     fitting = _fitting(trained, prepared, losses)
     (trained / FILE).write_text(fitting.model_dump_json(indent=2) + "\n", encoding="utf-8")
     by_id = {one.id: one for one in recorded}
+    if gone := [name for name in (*prepared.known, *prepared.held_out) if name not in by_id]:
+        raise InvalidInput(
+            f"{len(gone)} recordings that the fit was begun with are gone ({gone[0]} is one): it cannot be measured; "
+            "bring them back and --resume"
+        )
     known = [by_id[name] for name in prepared.known]
     held_out = drawn(steps_of(by_id[name] for name in prepared.held_out), steps, prepared.settings.seed)
     measured = asyncio.run(_measured(spec, trained, known, held_out, encoder, prepared, say))
