@@ -15,11 +15,13 @@ from pydantic import JsonValue, model_validator
 
 from dreamgym.content import with_stand_ins
 from dreamgym.experience.asking import Answer
+from dreamgym.experience.checks import shown_value
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.structured import Wording, completed, wording_of
-from dreamgym.state import Operation, apply, as_text, difference, fields, parsed
+from dreamgym.experience.views import only_reads, put_right, shown_otherwise
+from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed
 from dreamgym.tools import fault_under, output_schema
-from dreamgym.types import JsonObject, Provenance, Tier, Transition
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 PLAIN = ("reasoning", "observation", "state", "error", "terminated", "success")
 STRUCTURED = ("reasoning", "error", "observation", "structured", "state", "terminated", "success")
@@ -118,13 +120,16 @@ class AnswerForm:
         elif fault := fault_under(self._output, answer.structured):
             return f'"structured" is off the outputSchema: {fault}'
         try:
-            self.prediction(answer, "")
+            prediction = self.prediction(answer, "")
         except ValueError as error:
             return str(error)
+        if self._output is not None and prediction.structured is not None:
+            return fault_under(self._output, prediction.structured)
         return None
 
     def prediction(self, answer: StepAnswer, model: str) -> Prediction:
         """What the answer says; a claimed success is not judged yet. Raises ValueError where it cannot be."""
+        answer = self._seen_right(answer)
         observation = self._observation(answer)
         content = with_stand_ins(observation, _blocks(self._query))
         return Prediction(
@@ -145,6 +150,26 @@ class AnswerForm:
                 seed=self._query.seed,
             ),
         )
+
+    def _seen_right(self, answer: StepAnswer) -> StepAnswer:
+        """The answer with what it shows of an explicit state as the state has it, as far as that is beyond doubt."""
+        query, before, schema = self._query, parsed(self._query.state), self._query.spec.state
+        if before is None or schema is None or answer.error or not is_explicit(query) or Part.CHECKS in query.without:
+            return answer
+        shown = shown_value(answer.structured, answer.observation or "")
+        of_tool = [step for step in recorded(query) if step.action.name == query.action.name]
+        made = answer.changes or ()
+        if shown is None or not (made or only_reads(query.spec, query.action.name, of_tool)):
+            return answer
+        after = apply(before, made, schema)
+        paths = changed_fields(before, after) if made else None
+        right = put_right(shown, after, schema, paths, shown_otherwise(of_tool, schema))
+        if right == shown or not isinstance(right, dict):
+            return answer
+        if answer.structured is not None:
+            return answer.model_copy(update={"structured": right})
+        way = wording_of([StepResult(observation=answer.observation or "", info={"structured": shown})])
+        return answer if way is None else answer.model_copy(update={"observation": way.text(right)})
 
     def _observation(self, answer: StepAnswer) -> str:
         if self._wording is not None and answer.structured is not None:
@@ -266,12 +291,12 @@ def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue
         return operation
     assert isinstance(old, int | float)
     assert isinstance(new, int | float)
-    if isinstance(old, float) and isinstance(new, int):
-        return operation
-    by = new - old if isinstance(new, int) else float(Decimal(str(new)) - Decimal(str(old)))
+    is_whole = isinstance(new, int) and isinstance(old, int)
+    by = new - old if is_whole else float(Decimal(str(new)) - Decimal(str(old)))
     if new in named and by not in named and -by not in named:
         return operation
-    return Operation(op="increase", path=operation.path, value=by)
+    is_exact = as_text(apply({"n": old}, [Operation(op="increase", path="/n", value=by)])) == as_text({"n": new})
+    return Operation(op="increase", path=operation.path, value=by) if is_exact else operation
 
 
 def _is_number(value: JsonValue) -> bool:

@@ -115,17 +115,49 @@ async def test_an_answer_of_another_form_is_no_answer(text: str) -> None:
 READ: dict[str, object] = {"structured": {"order_id": "O-1", "status": "lost", "total": 30}, "observation": None}
 
 
-async def test_a_read_that_contradicts_the_state_is_asked_for_again_unless_checks_are_left_out() -> None:
+async def test_a_read_shows_the_state_whatever_the_model_copies_wrong_unless_checks_are_left_out() -> None:
     query = asked(call("get_order"), LOOK)
-    right = {**READ, "structured": {"order_id": "O-1", "status": "paid", "total": 30}}
-    prediction, llm = await predicted(said(**READ), said(**right), query=query)
-    assert json.loads(prediction.observation) == right["structured"]
-    assert "paid" in llm.asked[1][-1].content
-    with pytest.raises(PredictionError, match="the state after it"):
-        await predicted(said(**READ), said(**READ), query=query)
+    prediction, llm = await predicted(said(**READ), query=query)
+    assert prediction.structured == {"order_id": "O-1", "status": "paid", "total": 30}
+    assert json.loads(prediction.observation) == prediction.structured
+    assert len(llm.asked) == 1
     unchecked = query.model_copy(update={"without": frozenset({Part.CHECKS})})
     believed, _ = await predicted(said(**READ), query=unchecked)
     assert believed.structured == READ["structured"]
+
+
+async def test_a_read_of_what_is_not_there_is_asked_for_again_and_then_an_error() -> None:
+    query = asked(call("get_order", "O-8"), LOOK)
+    other = {**READ, "structured": {"order_id": "O-8", "status": "paid", "total": 1}}
+    with pytest.raises(PredictionError, match="which the state does not have"):
+        await predicted(said(**other), said(**other), query=query)
+
+
+SHOWN = '{"order_id": "O-1", "status": "refunded", "total": 30}'
+
+
+async def test_a_write_that_shows_what_it_did_not_change_is_asked_for_again() -> None:
+    query = asked(call("refund"), step(call("refund"), world(), world("refunded"), SHOWN))
+    prediction, llm = await predicted(said(observation=SHOWN), said(PAID, observation=SHOWN), query=query)
+    assert prediction.next_state == as_text(world("refunded"))
+    assert "'refunded'" in llm.asked[1][-1].content or '"refunded"' in llm.asked[1][-1].content
+
+
+async def test_what_a_write_changes_is_shown_as_code_calculates_it() -> None:
+    query = asked(call("refund"), step(call("refund"), world(), world("refunded"), SHOWN))
+    less = {"op": "increase", "path": "/orders/O-1/total", "value": -7}
+    prediction, llm = await predicted(said(PAID, less, observation=SHOWN.replace("30", "24")), query=query)
+    assert prediction.observation == SHOWN.replace("30", "23")
+    assert len(llm.asked) == 1
+
+
+async def test_a_field_that_the_recordings_show_otherwise_than_the_state_stays_as_the_model_says() -> None:
+    rounded = step(
+        call("get_order", "O-2"), world(), world(), structured={"order_id": "O-2", "status": "sent", "total": 0}
+    )
+    answer = {**READ, "structured": {"order_id": "O-1", "status": "lost", "total": 20}, "observation": "x"}
+    prediction, _ = await predicted(said(**answer), query=asked(call("get_order"), rounded))
+    assert prediction.structured == {"order_id": "O-1", "status": "paid", "total": 20}
 
 
 async def test_without_the_explicit_state_the_next_state_is_written_whole() -> None:
