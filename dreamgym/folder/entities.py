@@ -33,7 +33,7 @@ def derive_facts(trajectories: Sequence[Trajectory], tools: Mapping[str, JsonObj
     """The entities that answers show again and again; None where there are none.
 
     The key of objects of one shape is the field of theirs that is called like an id, else one whose values the agent
-    uses as arguments, and which no two different objects of an answer share; of several the one with the most values,
+    uses as arguments, and that no two different objects of an answer share; of several the one with the most values,
     then the first. Objects in an entity that are entities themselves are no field of it, nor is what a read is asked.
     """
     shapes: dict[frozenset[str], list[_Object]] = defaultdict(list)
@@ -41,7 +41,7 @@ def derive_facts(trajectories: Sequence[Trajectory], tools: Mapping[str, JsonObj
         for step, transition in enumerate(trajectory.transitions):
             for noun, value in _objects(answered(transition.result), _noun(transition.action.name)):
                 shapes[frozenset(value)].append(_Object((number, step), noun, value))
-    used = frozenset().union(*(mentioned(step.action.arguments) for one in trajectories for step in one.transitions))
+    used = frozenset(text for one in trajectories for step in one.transitions for text in _texts(step.action.arguments))
     keys = {shape: key for shape, found in shapes.items() if (key := _key(found, used)) is not None}
     members: dict[tuple[str, str], list[_Object]] = defaultdict(list)
     for shape, key in keys.items():
@@ -73,8 +73,14 @@ def _key(found: Sequence[_Object], used: frozenset[str]) -> str | None:
     values = {field: [identity_of(one.value[field]) for one in found] for field in found[0].value}
     candidates = {field: ids for field, ids in values.items() if None not in ids and _is_key(field, found)}
     named = [field for field in candidates if _ID.fullmatch(field)]
-    others = [field for field, ids in candidates.items() if len(used.intersection(map(str, ids))) >= MIN_ENTITIES]
+    others = [field for field in candidates if len(used & {str(one.value[field]) for one in found}) >= MIN_ENTITIES]
     return max(named or others, key=lambda field: len(set(candidates[field])), default=None)
+
+
+def _texts(arguments: JsonObject) -> Iterator[str]:
+    """Arguments that are a text, or a list of some; texts in objects are contents and name nothing."""
+    for value in arguments.values():
+        yield from (text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str))
 
 
 def _is_key(field: str, found: Sequence[_Object]) -> bool:

@@ -16,23 +16,31 @@ def reads_in(
 ) -> frozenset[str]:
     """The recorded tools that change nothing.
 
-    `readOnlyHint` counts. Of the other tools those are writes that explain the changes: again and again the one whose
-    calls lie between two different values of a fact most often, by its number of calls; of equal ones all.
+    `readOnlyHint` counts. Of the other tools those are writes that explain the changes: again and again the one with
+    the largest share of its calls between two different values of a fact; of equal ones all.
     """
     hints = {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
     calls = Counter(step.action.name for one in trajectories for step in one.transitions)
     writes = {name for name in calls if hints.get(name) is False}
     blameless = {name for name, is_read in hints.items() if is_read}
-    changes = [between for one in trajectories for between in _changes(one, schema, blameless)]
-    while unexplained := [between for between in changes if between and not between & writes]:
-        blamed = Counter(name for between in unexplained for name in between)
+    changes = [
+        {(number, step) for step in between}
+        for number, trajectory in enumerate(trajectories)
+        for between in _changes(trajectory, schema, blameless)
+    ]
+
+    def names(between: set[tuple[int, int]]) -> list[str]:
+        return [trajectories[number].transitions[step].action.name for number, step in between]
+
+    while unexplained := [between for between in changes if between and writes.isdisjoint(names(between))]:
+        blamed = Counter(names(set().union(*unexplained)))
         most = max(count / calls[name] for name, count in blamed.items())
         writes |= {name for name, count in blamed.items() if count / calls[name] == most}
     return frozenset(calls) - writes
 
 
-def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[str]]:
-    """The tools that were called from after one value of a fact to the next one, which differs, and may be to blame.
+def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[int]]:
+    """The calls from after one value of a fact to the next one, which differs, that may be to blame.
 
     Where some of these calls name the entity, the others are not.
     """
@@ -42,8 +50,8 @@ def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -
         for one, other in pairwise(shown):
             if one.value != other.value:
                 steps = [step for step in range(one.step + 1, other.step + 1) if tools[step] not in blameless]
-                naming = [step for step in steps if identity in named[step] and step < other.step]
-                yield {tools[step] for step in naming or steps}
+                naming = [step for step in steps if identity in named[step]]
+                yield set(naming or steps)
 
 
 def _hint(tool: JsonObject) -> bool | None:
