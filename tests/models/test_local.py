@@ -50,8 +50,16 @@ async def test_concurrent_questions_get_valid_answers_that_do_not_depend_on_what
         *(model.complete(asked(command), schema=SCHEMA, max_tokens=200) for command in commands)
     )
     for answer in answers:
-        StepAnswer.model_validate_json(answer.text)
+        said = StepAnswer.model_validate_json(answer.text)
         assert answer.finish_reason == "stop"
+        sure = answer.probabilities
+        assert sure.keys() == {"error", "terminated", "success", "tokens"}
+        assert [sure[name] > 0.5 for name in ("error", "terminated", "success")] == [
+            said.error,
+            said.terminated,
+            said.success,
+        ]
+        assert 0 < sure["tokens"] < 1
     assert answers[0] == answers[2]
     assert 0 < answers[0].completion_tokens < 200
 
