@@ -24,59 +24,65 @@ from dreamgym.fidelity.setting import Setting, setting
 from dreamgym.fidelity.tables import as_text
 from dreamgym.llm import LLM
 
+Compare = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="A B", help="Two settings instead of --model: 'MODEL' or 'MODEL without history,state'."),
+]
+Shown = Annotated[int | None, typer.Option("-k", min=0, help="Show the model so many recorded transitions; 0: none.")]
+Recorded = Annotated[
+    Path | None,
+    typer.Option(help="JSONL of recorded trajectories, as `dreamgym collect --out` writes; default: the folder's."),
+]
+HeldOut = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is predicted and not known.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Predict only so many held-out steps, drawn by the seed.")]
+Known = Annotated[int | None, typer.Option(min=0, help="Know only so many recorded transitions, drawn by the seed.")]
+Loop = Annotated[
+    int, typer.Option(min=0, help="Play so many held-out tasks in dream and reality, and attack the dream's reward.")
+]
+JudgeName = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
+]
+Gamma = Annotated[float | None, typer.Option(min=0.0, max=0.9999, help="Of the bound. Default: 1 - 1 / max_steps.")]
+Divergence = Annotated[float, typer.Option(min=0.0, help="KL of a policy step, for the bound.")]
+PriceIn = Annotated[float | None, typer.Option(min=0.0, help="Money per million prompt tokens.")]
+PriceOut = Annotated[float | None, typer.Option(min=0.0, help="Money per million completion tokens.")]
+RealSeconds = Annotated[
+    float | None, typer.Option(min=1e-9, help="Of a step of the real environment; --closed-loop measures it.")
+]
+RealPrice = Annotated[float | None, typer.Option(min=0.0, help="Money per step of the real environment.")]
+RealParallel = Annotated[int | None, typer.Option(min=1, help="Sessions that the real environment can run at once.")]
+EncoderName = Annotated[str | None, typer.Option(help="Encoder of the retrieval keys: minilm or trigram.")]
+Parallel = Annotated[int, typer.Option(min=1, help="How many steps are asked for at a time.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write report.html, report.json and calibration.json here; nothing kept here is asked again."),
+]
+
 
 def fidelity(
     env: EnvName,
     model: ModelName = None,
-    compare: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Two settings instead of --model: 'MODEL' or 'MODEL without history,state'."),
-    ] = None,
-    k: Annotated[
-        int | None, typer.Option("-k", min=0, help="Show the model so many recorded transitions; 0: none at all.")
-    ] = None,
+    compare: Compare = None,
+    k: Shown = None,
     without: Without = None,
-    trajectories: Annotated[
-        Path | None,
-        typer.Option(help="JSONL of recorded trajectories, as `dreamgym collect --out` writes; default: the folder's."),
-    ] = None,
-    held_out: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is predicted and not known.")
-    ] = 0.3,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Predict only so many held-out steps, drawn by the seed.")
-    ] = None,
-    known: Annotated[
-        int | None, typer.Option(min=0, help="Know only so many recorded transitions, drawn by the seed.")
-    ] = None,
-    closed_loop: Annotated[
-        int,
-        typer.Option(min=0, help="Play so many held-out tasks in dream and reality, and attack the dream's reward."),
-    ] = 0,
-    judge: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
-    ] = None,
-    gamma: Annotated[
-        float | None, typer.Option(min=0.0, max=0.9999, help="Of the bound. Default: 1 - 1 / max_steps.")
-    ] = None,
-    kl: Annotated[float, typer.Option(min=0.0, help="Divergence of a policy step, for the bound.")] = 0.0,
-    price_in: Annotated[float | None, typer.Option(min=0.0, help="Money per million prompt tokens.")] = None,
-    price_out: Annotated[float | None, typer.Option(min=0.0, help="Money per million completion tokens.")] = None,
-    real_seconds: Annotated[
-        float | None, typer.Option(min=1e-9, help="Of a step of the real environment; --closed-loop measures it.")
-    ] = None,
-    real_price: Annotated[float | None, typer.Option(min=0.0, help="Money per step of the real environment.")] = None,
-    real_parallel: Annotated[
-        int | None, typer.Option(min=1, help="Sessions that the real environment can run at once.")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder of the retrieval keys: minilm or trigram.")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="How many steps are asked for at a time.")] = 1,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write report.html, report.json and calibration.json here; nothing kept here is asked again."
-        ),
-    ] = None,
+    trajectories: Recorded = None,
+    held_out: HeldOut = 0.3,
+    limit: Limit = None,
+    known: Known = None,
+    closed_loop: Loop = 0,
+    judge: JudgeName = None,
+    gamma: Gamma = None,
+    kl: Divergence = 0.0,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
+    real_seconds: RealSeconds = None,
+    real_price: RealPrice = None,
+    real_parallel: RealParallel = None,
+    encoder: EncoderName = None,
+    parallel: Parallel = 1,
+    out: Out = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     seed: Seed = 0,
 ) -> None:
@@ -100,16 +106,17 @@ def fidelity(
         limit=limit,
         seed=seed,
     )
+    prices = Prices(
+        prompt=price_in,
+        completion=price_out,
+        real_seconds=real_seconds,
+        real_price=real_price,
+        real_parallel=real_parallel,
+    )
     wanted = Wanted(
         gamma=1 - 1 / spec.max_steps if gamma is None else gamma,
         divergence=kl,
-        prices=Prices(
-            prompt=price_in,
-            completion=price_out,
-            real_seconds=real_seconds,
-            real_price=real_price,
-            real_parallel=real_parallel,
-        ),
+        prices=prices,
         parallel=parallel,
         judge=_judge(judge),
         closed_loop=closed_loop,

@@ -73,7 +73,7 @@ def sections(one: Measured, *, named: bool = False) -> list[Section]:
         parts.insert(3, Section("final answers", final_rows(one.finals)))
     if one.closed_loop is not None:
         parts.append(Section("closed loop", player_rows(one.closed_loop), _loop_notes(one.closed_loop)))
-    if one.consistency is not None:
+    if one.consistency is not None and one.consistency.reads:
         parts.append(Section("reads after writes", consistency_rows(one.consistency)))
     if one.attacks is not None:
         parts.append(Section("reward attacks", attack_rows(one.attacks)))
@@ -307,8 +307,8 @@ def _loop_notes(one: ClosedLoop) -> list[str]:
         notes.append(f"Rank correlation of the players' success, dream and reality: {points(one.correlation)}.")
     if one.play_along is not None:
         notes.append(
-            f"Play-along: players that are bad on purpose succeed {signed(one.play_along.difference)} points more "
-            "often in the dream; of the calls that reality refuses the dream accepts "
+            f"Play-along: success of players that are bad on purpose, dream minus reality, in points: "
+            f"{signed(one.play_along.difference)}. Of the calls that reality refuses the dream accepts "
             f"{rate(one.play_along.accepted_wrongly)}."
         )
     return notes
