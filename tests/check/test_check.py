@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dreamgym.cli.app import app
 from dreamgym.errors import InvalidInput
+from dreamgym.experience.nearest import NearestModel
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import StepResult
 
@@ -39,7 +40,8 @@ def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed
     printed = checked(env, "--against", "dream", "--model", "nearest", "--held-out", "0.4")
     held_out = json.loads(checked(env, "--against", "real", "--held-out", "0.4", "--json"))["held_out"]
     assert printed.startswith(
-        "counter against dream of nearest, 16 transitions shown: 2 trajectories held out, 3 known"
+        f"counter against dream of nearest, {NearestModel.demonstrations} transitions shown: 2 trajectories held out, "
+        "3 known"
     )
     assert [line.split()[:3] for line in printed.splitlines() if line.startswith("secret")] == [["secret", "2", "100"]]
     assert f"  {held_out[0]} step 4: add" in printed
