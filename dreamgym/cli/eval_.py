@@ -78,6 +78,6 @@ async def _evaluate(
     if against is Against.REAL:
         return await evaluate_policy(policy, codec, spec, tasks, real_of(spec).create, seed=seed)
     async with opened_store(dsn) as store:
-        chosen = remembered(load_model(model, env=spec.name), store, without)
+        chosen = remembered(load_model(model, env=spec.name), model, store, without)
         make = environment_maker(spec, against, chosen, store.buffer, without=without)
         return await evaluate_policy(policy, codec, spec, tasks, make, seed=seed)

@@ -125,7 +125,7 @@ async def _dreams(
     loaded = load_model(model)
     for spec in specs:
         check_environment(loaded, spec.name)
-    experience = remembered(loaded, store, options.without)
+    experience = remembered(loaded, model, store, options.without)
     stack.push_async_callback(experience.close)
     typer.echo(f"experience model: {experience.name}", err=True)
     for spec in specs:

@@ -20,7 +20,7 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.cache import remembering
+from dreamgym.experience.cache import remembering, weights_fingerprint
 from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import ReplayBuffer
@@ -104,11 +104,11 @@ def environment_maker(
     return lambda: DreamEnvironment(spec, model, buffer, without=without)
 
 
-def remembered(model: ExperienceModel, store: Store, without: frozenset[Part]) -> ExperienceModel:
-    """The model with a memory in the store, unless the tier is left out; `nearest` is faster than any memory."""
+def remembered(model: ExperienceModel, name: str | None, store: Store, without: frozenset[Part]) -> ExperienceModel:
+    """The model of this name with a memory, unless that tier is left out; `nearest` is faster than any memory."""
     if isinstance(model, NearestModel) or Part.CACHE in without:
         return model
-    return remembering(model, store.predictions)
+    return remembering(model, store.predictions, weights_fingerprint(name))
 
 
 def left_out(without: Sequence[Part] | None, against: Against) -> frozenset[Part]:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -26,9 +27,24 @@ SPEC = {"name", "description", "rules", "tools_list", "state"}
 """Of a spec, what a prediction may depend on."""
 
 
-def remembering(model: ExperienceModel, predictions: Predictions) -> Remembering:
+def remembering(model: ExperienceModel, predictions: Predictions, fingerprint: str = "") -> Remembering:
     """The model with a memory; a judge remains one."""
-    return RememberingJudge(model, predictions) if isinstance(model, Judge) else Remembering(model, predictions)
+    kind = RememberingJudge if isinstance(model, Judge) else Remembering
+    return kind(model, predictions, fingerprint)
+
+
+def weights_fingerprint(model: str | None) -> str:
+    """What tells apart models in files of the same name, by the string `--model`; empty where it names no file.
+
+    A folder that is trained into once more is another model. By size and time, because weights are large.
+    """
+    path = Path(model or "")
+    files = sorted(path.rglob("*")) if model and path.is_dir() else [path] if path.is_file() else []
+    stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
+    if not stats:
+        return ""
+    told = "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 class Remembering:
@@ -37,16 +53,16 @@ class Remembering:
     Two identical questions at the same time share one prediction. One that failed is not remembered.
 
     Args:
-        model: is asked what is not known; closed together with this one. `fingerprint`, where it has one, tells apart
-            models of the same name.
+        model: is asked what is not known; closed together with this one.
         predictions: where answers are remembered.
+        fingerprint: tells apart models of the same name, as the model's own attribute `fingerprint` does.
     """
 
-    def __init__(self, model: ExperienceModel, predictions: Predictions) -> None:
+    def __init__(self, model: ExperienceModel, predictions: Predictions, fingerprint: str = "") -> None:
         self._model = model
         self._predictions = predictions
         self._asking: dict[bytes, asyncio.Task[str]] = {}
-        self._identity = f"{model.name}\n{getattr(model, 'fingerprint', '')}"
+        self._identity = f"{model.name}\n{fingerprint}\n{getattr(model, 'fingerprint', '')}"
 
     @property
     def name(self) -> str:

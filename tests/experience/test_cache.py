@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from queries import DESK, HOUSE, act, query, transition
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.cache import Remembering, remembering
+from dreamgym.experience.cache import Remembering, remembering, weights_fingerprint
 from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import Judge, Part, Prediction, Query
 from dreamgym.experience.nearest import NearestModel
@@ -151,6 +153,25 @@ async def test_another_model_and_the_same_name_with_another_fingerprint_are_aske
     for model in models:
         await Remembering(model, predictions).predict(QUESTION)
     assert [model.asked for model in models] == [1, 1, 1]
+
+
+def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path) -> None:
+    weights = tmp_path / "model" / "weights.bin"
+    weights.parent.mkdir()
+    weights.write_bytes(b"one")
+    first = weights_fingerprint(str(weights.parent))
+    assert first
+    assert first == weights_fingerprint(str(weights.parent)) != weights_fingerprint(str(weights))
+    os.utime(weights, ns=(1, 1))
+    assert weights_fingerprint(str(weights.parent)) != first
+    assert {weights_fingerprint(name) for name in (None, "nearest", "http://host/v1#m", "")} == {""}
+
+
+async def test_a_fingerprint_makes_another_model() -> None:
+    predictions, model = MemoryPredictions(), Moody()
+    for fingerprint in ("one", "two", "one"):
+        await remembering(model, predictions, fingerprint).predict(QUESTION)
+    assert model.asked == 2
 
 
 async def test_how_earlier_answers_came_about_and_how_near_a_recording_was_make_no_other_question() -> None:

@@ -1,0 +1,68 @@
+"""What an iteration plays: groups whose episodes share task, seed and group, and nothing with another group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from lamp import LampEnvironment
+
+from dreamgym import EnvironmentSpec, StepResult, Task
+from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.rollout import Generation
+from dreamgym.training import Practice, Settings
+
+pytestmark = pytest.mark.anyio
+
+
+class Mute:
+    """A policy that says nothing, in a language without words."""
+
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seed: int) -> list[Generation]:
+        return [Generation(ids=(1,), logprobs=(0.0,)) for _ in prompts_B]
+
+    def start(self, text: str) -> list[int]:
+        return [0]
+
+    def turn(self, text: str, *, ended: bool) -> list[int]:
+        return [0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "nothing"
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        return True
+
+
+class Noting(LampEnvironment):
+    """A lamp that notes what it was started with."""
+
+    def __init__(self, version: int, group: str, notes: list[tuple[int, str, str, int | None]]) -> None:
+        super().__init__()
+        self._made, self._notes = (version, group), notes
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        self._notes.append((*self._made, task.id, seed))
+        return await super().reset(task, seed=seed)
+
+
+async def test_the_episodes_of_a_group_share_its_name_task_and_seed(lamp_spec: EnvironmentSpec, tmp_path: Path) -> None:
+    settings = Settings(steps=2, groups=3, group_size=4)
+    notes: list[tuple[int, str, str, int | None]] = []
+
+    async def play(iteration: int) -> None:
+        curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
+        practice = Practice(
+            lamp_spec, curriculum, None, lambda v, g: Noting(v, g, notes), settings, tmp_path / f"{len(notes)}.jsonl"
+        )
+        await practice.iterate(Mute(), Mute(), iteration)
+        await practice.iterate(Mute(), Mute(), iteration + 1)
+
+    await play(1)
+    await play(1)
+    groups = [notes[start : start + 4] for start in range(0, len(notes), 4)]
+    assert [len(set(group)) for group in groups] == [1] * 12
+    assert len({group[0][1] for group in groups}) == 12, "names are never used again, not even by another run"
+    assert [group[0][0] for group in groups] == [1, 1, 1, 2, 2, 2] * 2
+    assert [group[0][2:] for group in groups[:6]] == [group[0][2:] for group in groups[6:]], "one seed, the same play"
