@@ -3,7 +3,8 @@
 A state holds what was known of the world, and what later answers show to have been true then. What an answer shows
 holds backwards to the last call that may have changed it, and forwards until an answer shows something else: nothing
 else is concluded. A call may change what it names, in its arguments or its answer, and what names or is named by
-that; a call that names nothing known may change everything; a read and a refused call change nothing.
+that; a call that names nothing known may change everything; a read and a refused call change nothing. What a tool that
+does not say that it reads shows unasked, without its id in the arguments, may be new.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.folder.reads import reads_in
+from dreamgym.folder.reads import hints_of, reads_in
 from dreamgym.folder.shown import Place, Shown, answered, facts_in
 from dreamgym.state import StateSchema, as_text, mentioned
 from dreamgym.types import JsonObject, Task, Trajectory, Transition
@@ -37,7 +38,8 @@ def with_facts(
         deterministic: the same task always is the same world, so that its recordings complete each other's start.
     """
     reads = reads_in(trajectories, schema, tools)
-    found = [_Episode(trajectory, schema, reads) for trajectory in trajectories]
+    sure = frozenset(name for name, is_read in hints_of(tools).items() if is_read)
+    found = [_Episode(trajectory, schema, reads, sure) for trajectory in trajectories]
     starts: dict[str, Facts] = defaultdict(dict)
     doubtful: dict[str, set[Place]] = defaultdict(set)
     if deterministic:
@@ -56,8 +58,10 @@ def with_facts(
 class _Episode:
     """One trajectory, and when each of its facts was true. State k is the one before call k."""
 
-    def __init__(self, trajectory: Trajectory, schema: StateSchema, reads: frozenset[str]) -> None:
-        self.trajectory, self._schema = trajectory, schema
+    def __init__(
+        self, trajectory: Trajectory, schema: StateSchema, reads: frozenset[str], sure: frozenset[str]
+    ) -> None:
+        self.trajectory, self._schema, self._sure = trajectory, schema, sure
         self._shown = facts_in(trajectory, schema)
         self._links = self._linked()
         self._writes = {
@@ -69,9 +73,7 @@ class _Episode:
     @property
     def start(self) -> Facts:
         """What its answers show to have been true from the start."""
-        return {
-            place: shown[0].value for place, shown in self._shown.items() if self._since(place, shown[0].step, 0) == 0
-        }
+        return {place: shown[0].value for place, shown in self._shown.items() if self._first(place, shown[0]) == 0}
 
     def stated(self, start: Facts) -> Trajectory:
         """The trajectory with its states.
@@ -98,12 +100,19 @@ class _Episode:
         last = 0
         for shown in self._shown.get(place, ()):
             if not values:
-                values.append((self._since(place, shown.step, 0), shown.value))
+                values.append((self._first(place, shown), shown.value))
             elif shown.value != values[-1][1]:
                 first = self._since(place, shown.step, last)
                 values.append((first if first > last else self._latest(shown, last), shown.value))
             last = shown.step + 1
         return values
+
+    def _first(self, place: Place, shown: Shown) -> int:
+        """The first state that is known to have had a fact when it was first shown."""
+        action = self.trajectory.transitions[shown.step].action
+        if action.name not in self._sure and place[1] not in mentioned(action.arguments):
+            return shown.step + 1
+        return self._since(place, shown.step, 0)
 
     def _since(self, place: Place, step: int, last: int) -> int:
         """The first state, not before `last`, that no call up to this one's answer has changed the fact in."""
@@ -135,8 +144,14 @@ class _Episode:
     def _state(self, facts: Facts) -> JsonObject:
         state: dict[str, dict[str, JsonObject]] = {name: {} for name in self._schema.collections}
         for (name, identity, field), value in facts.items():
-            state[name].setdefault(identity, {})[field] = value
+            state[name].setdefault(identity, self._bare(name, identity))[field] = value
         return {name: dict(found) for name, found in state.items()}
+
+    def _bare(self, name: str, identity: str) -> JsonObject:
+        """An entity of which nothing is known but that it is there."""
+        key = self._schema.collections[name].key
+        shown = self._shown.get((name, identity, key))
+        return {key: shown[0].value if shown else identity}
 
 
 def _with_states(transition: Transition, before: str, after: str) -> Transition:

@@ -19,7 +19,7 @@ def reads_in(
     `readOnlyHint` counts. Of the other tools those are writes that explain the changes: again and again the one with
     the largest share of its calls between two different values of a fact; of equal ones all.
     """
-    hints = {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
+    hints = hints_of(tools)
     calls = Counter(step.action.name for one in trajectories for step in one.transitions)
     writes = {name for name in calls if hints.get(name) is False}
     blameless = {name for name, is_read in hints.items() if is_read}
@@ -37,6 +37,11 @@ def reads_in(
         most = max(count / calls[name] for name, count in blamed.items())
         writes |= {name for name, count in blamed.items() if count / calls[name] == most}
     return frozenset(calls) - writes
+
+
+def hints_of(tools: Mapping[str, JsonObject]) -> dict[str, bool]:
+    """What tools say of themselves: True for a read, False for none."""
+    return {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
 
 
 def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[int]]:

@@ -31,7 +31,14 @@ from dreamgym.types import (
 
 WRITE: JsonObject = {"annotations": {"readOnlyHint": False}}
 READ: JsonObject = {"annotations": {"readOnlyHint": True}}
-TOOLS: dict[str, JsonObject] = {"get_order": READ, "list_orders": READ, "find": READ, "pay": WRITE, "note": WRITE}
+TOOLS: dict[str, JsonObject] = {
+    "get_order": READ,
+    "list_orders": READ,
+    "find": READ,
+    "get_all": READ,
+    "pay": WRITE,
+    "note": WRITE,
+}
 SCHEMA = StateSchema(
     collections={
         "orders": Collection(
@@ -143,6 +150,15 @@ def test_in_a_deterministic_environment_the_runs_of_a_task_complete_each_other_b
     assert known(first, *paths)[0] == ["open", "open", "open", None]
     assert known(second, *paths)[0] == ["open", "open", "paid", None]
     assert known(third, *paths)[0] == [None, None, None, "open"]
+
+
+def test_what_a_tool_shows_unasked_may_be_new_unless_it_says_that_it_reads() -> None:
+    found = with_facts(
+        [played(("search", {}, [order(1), order(2)]), ("look", {"id": "O-1"}, order(1, total=2)))], SCHEMA, {}
+    )[0]
+    paths = ["orders/O-1/status", "orders/O-1/total", "orders/O-2/status"]
+    assert known(found, *paths) == [[None, 2, None], ["open", 2, "open"], ["open", 2, "open"]]
+    assert _at(parsed(found.transitions[0].state), "orders/O-1/order_id") == "O-1"
 
 
 def test_tools_are_reads_where_they_say_so_or_no_change_needs_them() -> None:
