@@ -32,6 +32,8 @@ PromptForm = Literal["data", "turns", "fitted"]
 """What an LLM says in its attribute `form`, by default `data`. `data`: everything in one message, which larger models
 tell apart better. `turns`: recorded transitions and history as turns of the conversation, which small models copy
 better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools."""
+TURNS_CHARACTERS = 20_000
+"""Of a prompt in turns: 8,192 tokens less the answer, at 2.9 characters of JSON a token."""
 FITTED_STEPS = 12
 """Of the history, the last ones, for a fitted model is small and reads little; where the state is explicit, a third of
 them, for it holds what they did."""
@@ -41,14 +43,9 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
     """What a model is asked to predict one step."""
     if form == "fitted":
         return [Message(role="user", content=_fitted(query))]
-    rules = Message(role="system", content=_rules(query, form))
     if form == "turns":
-        steps = (*recorded(query), *(() if is_explicit(query) else history(query)))
-        return [
-            rules,
-            *(turn for step in steps for turn in _turns(query, step)),
-            _asked(query, query.state, query.action),
-        ]
+        return _conversation(query)
+    rules = Message(role="system", content=_rules(query, form))
     step = filled(
         "step",
         _parts(query),
@@ -92,6 +89,30 @@ def judge_messages(
 def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str:
     """One line of JSON in which no closing tag can stand."""
     return json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
+
+
+def _conversation(query: Query) -> list[Message]:
+    """Of what a small model cannot read as a whole, the oldest steps and the worst recordings are left out."""
+    while True:
+        steps = (*recorded(query), *(() if is_explicit(query) else history(query)))
+        messages = [
+            Message(role="system", content=_rules(query, "turns")),
+            *(turn for step in steps for turn in _turns(query, step)),
+            _asked(query, query.state, query.action),
+        ]
+        shorter = _shorter(query)
+        if shorter is None or sum(len(message.content) for message in messages) <= TURNS_CHARACTERS:
+            return messages
+        query = shorter
+
+
+def _shorter(query: Query) -> Query | None:
+    """Of a known state the history says little more; else it is worth more than a third recording."""
+    if query.history and (is_explicit(query) or len(query.demonstrations) <= 2):
+        return query.model_copy(update={"history": query.history[1:]})
+    if query.demonstrations:
+        return query.model_copy(update={"demonstrations": query.demonstrations[:-1]})
+    return None
 
 
 def _rules(query: Query, form: PromptForm) -> str:

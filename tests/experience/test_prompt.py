@@ -81,3 +81,19 @@ def test_whatever_the_agent_writes_the_prompt_keeps_its_tags(command: str) -> No
         assert content.count(f"</{tag}>") == 1
     line = content[content.index("\n<action>\n") + 10 : content.index("\n</action>")]
     assert json.loads(line) == {"tool": "act", "arguments": {"command": command}}
+
+
+def test_what_is_too_long_for_a_small_model_loses_its_worst_recordings_then_its_oldest_steps() -> None:
+    long = [transition(f"room {n}. {'x' * 5_000}", act("look"), f"seen {n}.") for n in range(5)]
+    steps = tuple(transition(f"state {n}. {'y' * 3_000}", act("wait"), f"waited {n}.") for n in range(4))
+    text = shown(step_messages(query(HOUSE, HALL, act("look"), *long, history=steps), "turns"))
+    assert len(text) < 21_000
+    assert [f"seen {n}." in text for n in range(5)] == [True, True, False, False, False]
+    assert [f"waited {n}." in text for n in range(4)] == [False, False, True, True]
+    whole = shown(step_messages(query(HOUSE, HALL, act("look"), *long, history=steps), "data"))
+    assert all(f"seen {n}." in whole and f"waited {n % 4}." in whole for n in range(5))
+
+
+def test_an_action_that_is_too_long_by_itself_is_asked_all_the_same() -> None:
+    messages = step_messages(query(HOUSE, HALL, act("z" * 30_000), *RECORDED, history=HISTORY), "turns")
+    assert [message.role for message in messages] == ["system", "user"]
