@@ -7,6 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
+import dreamgym
 from dreamgym.agreement import Compared, Shown, split
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import Encoder
@@ -316,7 +317,8 @@ class Measuring:
         """All that a prediction depends on."""
         given = self._given
         known = [f"{one.id} {step.digest().hex()}" for one in given.known for step in one.transitions]
-        fixed = [given.spec.model_dump_json(exclude={"tasks"}), self._model.name, self._encoder.fingerprint]
+        spec = given.spec.model_dump_json(exclude={"tasks"})
+        fixed = [dreamgym.__version__, spec, self._model.name, self._encoder.fingerprint]
         return [*fixed, str(self._setting), str(given.seed), *known]
 
     def _kept(self, row: type[Row], kind: str, *basis: str) -> Kept[Row] | None:

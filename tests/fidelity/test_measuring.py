@@ -13,7 +13,10 @@ from dreamgym.experience.model import ExperienceModel
 from dreamgym.fidelity.cost import Prices
 from dreamgym.fidelity.criteria import CRITERIA
 from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
+from dreamgym.fidelity.page import page
+from dreamgym.fidelity.report import Report
 from dreamgym.fidelity.setting import Setting
+from dreamgym.fidelity.tables import as_text
 from dreamgym.llm import ScriptedLLM
 
 pytestmark = pytest.mark.anyio
@@ -119,3 +122,14 @@ async def test_what_no_model_was_asked_for_writes_no_calibration(tmp_path: Path)
     await one.run()
     assert one.save_calibration(tmp_path / "calibration.json")
     assert (tmp_path / "calibration.json").is_file()
+
+
+async def test_what_has_not_begun_is_reported_as_nothing_and_is_no_failure() -> None:
+    found = measuring(await given()).measured()
+    assert (found.complete, found.steps.steps, found.calibration, found.worst) == (False, 0, None, ())
+    assert (found.steps.answered.low, found.steps.answered.high) == (0.0, 1.0)
+    report = Report(
+        env="desk", seed=0, known_transitions=0, held_out=(), contradicted=0, measured=(found,), differences=()
+    )
+    assert "Interrupted: this is what there is." in as_text(report)
+    assert "<svg" in page(report)
