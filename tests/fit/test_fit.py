@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from datasets import load_from_disk
 from dreamgym_integrations.trainers.experience import losses, train
 from dreamgym_integrations.trainers.experience_data import FitSettings, prepare, working_folder
 from dreamgym_integrations.trainers.experience_result import finish
+from dreamgym_integrations.trainers.experience_rows import IGNORED
 from lamps import SPEC, folder, recorded
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -173,6 +175,15 @@ def test_several_processes_make_one_model(tmp_path: Path) -> None:
 
 def refused(out: Path, played: list[Trajectory] = PLAYED, **changes: object) -> None:
     prepare(SPEC, played, out, SETTINGS.model_copy(update=changes), TrigramEncoder())
+
+
+def test_what_is_held_out_is_measured_by_its_answers_alone(tmp_path: Path) -> None:
+    prepared = prepare(SPEC, PLAYED, tmp_path / "out", SETTINGS, TrigramEncoder())
+    rows = working_folder(tmp_path / "out") / "rows"
+    learned, held_out = (load_from_disk(str(rows / name)) for name in ("train", "held_out"))
+    assert (len(learned), len(held_out)) == (prepared.rows, prepared.held_out_rows) == (40, 8)
+    assert all(IGNORED not in labels for labels in learned["labels"])
+    assert all(labels[0] == IGNORED != labels[-1] for labels in held_out["labels"])
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -90,6 +90,12 @@ async def test_what_is_learned_is_the_answer_and_its_end(tokenizer: PreTrainedTo
     assert tokenizer.decode(learned[:-1]) == example.answer
 
 
+async def test_a_model_from_scratch_learns_the_prompt_as_well(tokenizer: PreTrainedTokenizerFast) -> None:
+    example = (await made())[0]
+    one = row(tokenizer, example, whole=True)
+    assert one.labels == one.input_ids == row(tokenizer, example).input_ids
+
+
 async def test_a_recorded_answer_taken_from_a_row_leads_to_the_recorded_state() -> None:
     held_out = recorded(3, seed=3)
     answers = iter([example.answer for example in await made(held_out)])

@@ -151,7 +151,9 @@ class Progress:
         self._spoken = now
         since, first = self._started
         left = (now - since) / max(1, done - first) * (total - done)
-        self._say(f"    {done} of {total} {self._what}{more}, {left / 60:.0f} min left")
+        # the first few say nothing yet: retrieval embeds all keys at the first call
+        told = f", {left / 60:.0f} min left" if done > total / 50 else ""
+        self._say(f"    {done} of {total} {self._what}{more}{told}")
 
 
 def _resumed(work: Path, settings: FitSettings) -> Prepared:
@@ -179,13 +181,13 @@ def _prepared(
 
         create_tiny_model(learned, base, max_tokens=settings.max_tokens, seed=settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
-    rows = [row(tokenizer, example) for example in (*learned, *tested)]
-    fits = [len(one.input_ids) <= settings.max_tokens for one in rows]
-    train = [one for one, is_short in zip(rows[: len(learned)], fits, strict=False) if is_short]
-    test = [one for one, is_short in zip(rows[len(learned) :], fits[len(learned) :], strict=True) if is_short]
-    too_long = len(rows) - sum(fits)
+    # a model from scratch has to learn the language of the prompts too, and to copy from them
+    rows = [row(tokenizer, example, whole=settings.base == TINY) for example in learned]
+    test_rows = [row(tokenizer, example) for example in tested]
+    train, test = ([one for one in found if one.tokens <= settings.max_tokens] for found in (rows, test_rows))
+    too_long = len(rows) + len(test_rows) - len(train) - len(test)
     if not train or not test:
-        longest = max((len(one.input_ids) for one in rows), default=0)
+        longest = max((one.tokens for one in (*rows, *test_rows)), default=0)
         raise InvalidInput(
             f"{len(train)} rows to learn and {len(test)} held-out rows of {spec.name!r} have at most "
             f"{settings.max_tokens} tokens, and both need one: {too_long} are longer, the longest has {longest}; "
@@ -204,8 +206,8 @@ def _prepared(
         held_out_rows=len(test),
         too_long=too_long,
         contradicted=len(contradicted(spec, known)),
-        tokens=sum(len(one.input_ids) for one in train),
-        longest=max(len(one.input_ids) for one in (*train, *test)),
+        tokens=sum(one.tokens for one in train),
+        longest=max(one.tokens for one in (*train, *test)),
         seconds=time.monotonic() - started,
     )
     (work / "prepared.json").write_text(prepared.model_dump_json(indent=2), encoding="utf-8")

@@ -41,6 +41,11 @@ class Row(Frozen):
     input_ids: list[int]
     labels: list[int]
 
+    @property
+    def tokens(self) -> int:
+        """Of question and answer."""
+        return len(self.input_ids)
+
 
 class _Asked(PredictionError):
     """Ends a step at the question: the answer is recorded."""
@@ -101,11 +106,11 @@ async def examples(
             )
 
 
-def row(tokenizer: Any, example: Example) -> Row:
-    """The tokens of an example; only the answer and its end are learned."""
+def row(tokenizer: Any, example: Example, *, whole: bool = False) -> Row:
+    """The tokens of an example; only the answer and its end are learned, or the `whole` of it."""
     prompt = prompt_ids(tokenizer, example.messages)
     said = [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return Row(input_ids=[*prompt, *said], labels=[*([IGNORED] * len(prompt)), *said])
+    return Row(input_ids=[*prompt, *said], labels=[*(prompt if whole else [IGNORED] * len(prompt)), *said])
 
 
 async def _query(
