@@ -69,7 +69,7 @@ async def test_concurrent_questions_get_valid_answers_that_do_not_depend_on_what
 @WEIGHTS
 async def test_a_long_prompt_and_a_short_limit_are_told(model: LocalModel) -> None:
     with pytest.raises(EnvironmentUnavailable, match=r"a prompt of \d+ tokens leaves less than 512"):
-        await model.complete([Message(role="user", content="word " * 9_000)])
+        await model.complete([Message(role="user", content="word " * 17_000)])
     cut = await model.complete([Message(role="user", content="Count to one hundred.")], max_tokens=5)
     assert (cut.finish_reason, cut.completion_tokens) == ("length", 5)
 

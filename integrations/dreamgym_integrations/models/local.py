@@ -26,9 +26,9 @@ from dreamgym_integrations.models.skeleton import as_lines, fill
 if TYPE_CHECKING:
     from llama_cpp import Llama
 
-CONTEXT_TOKENS = 8192
+CONTEXT_TOKENS = 16_384
 LINE_TOKENS = 200
-"""Of one value; a longer one counts as cut off."""
+"""Of one value, or half of what may be written where that is more; a longer one counts as cut off."""
 
 
 def load(name: str) -> LocalModel:
@@ -152,6 +152,7 @@ class _LlamaWriter:
     def __init__(self, llama: Any, prompt: list[int], max_tokens: int, temperature: float, seed: int) -> None:
         self._llama = llama
         self._left = max_tokens
+        self._line = max(LINE_TOKENS, max_tokens // 2)
         self._temperature = temperature
         self._ends = {llama.token_eos(), *llama.tokenize(b"<|im_end|>", add_bos=False, special=True)}
         self.written = 0
@@ -169,7 +170,7 @@ class _LlamaWriter:
         self._llama.eval(self._tokens(text))
 
     def line(self) -> str:
-        return self._until(b"\n", LINE_TOKENS)
+        return self._until(b"\n", self._line)
 
     def rest(self) -> str:
         """Whatever the model writes until it ends."""
