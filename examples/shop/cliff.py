@@ -66,7 +66,7 @@ class Cell(NamedTuple):
 
     def file(self, plan: Plan, kind: str) -> Path:
         """Where its result is kept."""
-        name = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in str(self.setting))
+        name = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in str(self.setting))[-100:]
         known = "all" if self.known is None else self.known
         size = plan.sessions if kind == "sessions" else plan.limit or "all"
         return plan.out / f"{kind}-{name}-known-{known}-of-{size}-{plan.encoder}-seed-{self.seed}.json"
@@ -160,14 +160,14 @@ def drawn(plan: Plan, cell: Cell) -> Material:
 def fitted(plan: Plan, known: int, options: str, *, alone: bool) -> str:
     """The folder of a model fitted on the recordings that are known with the first seed; `alone`: never shown any."""
     folder = plan.out / f"fitted-{'alone-' if alone else ''}{known}"
-    if not (folder / "config.json").exists():
+    if not folder.exists():
         say(f"fit: {known} transitions known{', none shown' if alone else ''}")
         material = plan.out / f"known-{known}.jsonl"
         chosen = drawn(plan, Cell(setting(""), plan.seeds[0], known)).known
         keep(material, "".join(f"{one.model_dump_json()}\n" for one in chosen))
         command = [DREAMGYM, "fit", str(plan.folder), "--out", str(folder), "--trajectories", str(material)]
         command += [*(["--without", "retrieval"] if alone else []), *shlex.split(options)]
-        command += ["--resume"] if folder.exists() else []
+        command += ["--resume"] if folder.with_name(f"{folder.name}.partial").exists() else []
         if subprocess.run(command, check=False).returncode:
             sys.exit("dreamgym fit ended with an error; see above")
     return str(folder)
