@@ -65,7 +65,7 @@ def _plots(report: Report) -> str:
 
 def _section(section: Section) -> str:
     notes = "".join(f"<p>{escape(note)}</p>" for note in section.notes)
-    return f"<h3>{escape(section.title.capitalize())}</h3>{_table(section.rows)}{notes}"
+    return f"<h3>{escape(section.title[0].upper() + section.title[1:])}</h3>{_table(section.rows)}{notes}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -19,6 +19,22 @@ from dreamgym.fidelity.steps import StepFidelity
 
 Row = tuple[str, ...]
 
+STATE_NOTES = (
+    "Exact: the whole state after the call is the recorded one. F1: over the changed fields with their new values. "
+    '"not recorded": the steps that no recording answers word for word in this very state.',
+)
+ANSWER_NOTES = (
+    "Exact: error flag, structured content and text are the recorded ones. Similarity: F1 over words. Played along: "
+    "accepted although reality refused. A step without an answer agrees with nothing.",
+)
+FINAL_NOTES = (
+    "Recorded episodes whose success is known: what the dream would say of their recorded steps and answer.",
+)
+CONFIDENCE_NOTES = (
+    "Of the model's answers; right: answer, state, reward and end are the recorded ones. Fitted on one half of the "
+    "trajectories, measured on the other.",
+)
+
 
 class Section(NamedTuple):
     """A table and what is to be said of it."""
@@ -31,12 +47,9 @@ class Section(NamedTuple):
 def as_text(report: Report) -> str:
     """All tables for a terminal."""
     lines = [headline(report)]
-    parts = [section for one in report.measured for section in sections(one, named=len(report.measured) > 1)]
-    if report.differences:
-        parts.append(difference_section(report))
-    for section in parts:
-        lines += ["", section.title, *(f"  {line}" for line in [*aligned(section.rows), *section.notes])]
-    return "\n".join(lines)
+    for one in report.measured:
+        lines += ["", f"== {one.setting}", *(line for section in sections(one) for line in _lines(section))]
+    return "\n".join([*lines, *(_lines(difference_section(report)) if report.differences else ())])
 
 
 def headline(report: Report) -> str:
@@ -54,30 +67,29 @@ def headline(report: Report) -> str:
     )
 
 
-def sections(one: Measured, *, named: bool = False) -> list[Section]:
+def sections(one: Measured) -> list[Section]:
     """The tables of one setting."""
-    name = f"{one.setting}: " if named else ""
-    parts = [
-        Section(
-            f"{name}state ({one.setting})" if not named else f"{name}state", state_rows(one.steps), _state_notes(one)
-        ),
-        Section("answers", measure_rows(one.steps)),
+    found = [
+        Section("state", state_rows(one.steps), STATE_NOTES),
+        Section("answers", measure_rows(one.steps), ANSWER_NOTES),
         Section("tools", tool_rows(one.steps)),
+    ]
+    if one.finals is not None:
+        found.append(Section("final answers", final_rows(one.finals), FINAL_NOTES))
+    if one.calibration is not None:
+        found.append(Section("confidence", calibration_rows(one.calibration), CONFIDENCE_NOTES))
+    found += [
         Section("the paper's four criteria, 0 to 2", criteria_rows(one.criteria), _criteria_notes(one.criteria)),
-        Section("bound (theorem 1)", (), said(one.bound)),
+        Section("bound (Theorem 1)", (), said(one.bound)),
         Section("cost of a step", cost_rows(one.cost), one.cost.said),
     ]
-    if one.calibration is not None:
-        parts.insert(3, Section("confidence", calibration_rows(one.calibration)))
-    if one.finals is not None:
-        parts.insert(3, Section("final answers", final_rows(one.finals)))
     if one.closed_loop is not None:
-        parts.append(Section("closed loop", player_rows(one.closed_loop), _loop_notes(one.closed_loop)))
+        found.append(Section("closed loop", player_rows(one.closed_loop), _loop_notes(one.closed_loop)))
     if one.consistency is not None and one.consistency.reads:
-        parts.append(Section("reads after writes", consistency_rows(one.consistency)))
+        found.append(Section("reads after writes", consistency_rows(one.consistency)))
     if one.attacks is not None:
-        parts.append(Section("reward attacks", attack_rows(one.attacks)))
-    return parts
+        found.append(Section("reward attacks", attack_rows(one.attacks)))
+    return found
 
 
 def state_rows(steps: StepFidelity) -> list[Row]:
@@ -153,7 +165,7 @@ def calibration_rows(one: Calibrated) -> list[Row]:
         ("measure", "of", "value"),
         ("fitted on", str(one.fitted_on), ""),
         ("right", str(one.measured_on), rate(one.right)),
-        ("Brier score", str(one.measured_on), points(one.brier)),
+        ("Brier score", str(one.measured_on), f"{one.brier.mean:.3f} [{one.brier.low:.3f}, {one.brier.high:.3f}]"),
         ("Brier score of the base rate", str(one.measured_on), f"{one.brier_of_base_rate:.3f}"),
         ("expected calibration error", str(one.measured_on), f"{one.ece:.3f}"),
         ("AUROC", str(one.measured_on), "-" if one.auroc is None else f"{one.auroc:.3f}"),
@@ -280,15 +292,15 @@ def points(value: Rate) -> str:
     return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]" if value.n else "-"
 
 
-def _state_notes(one: Measured) -> list[str]:
-    return [
-        '"not recorded": the steps that no recording answers word for word in this very state.'
-        + ("" if one.complete else " Interrupted: not all steps were predicted.")
-    ]
+def _lines(section: Section) -> list[str]:
+    return ["", section.title, *(f"  {line}" for line in [*aligned(section.rows), *section.notes])]
 
 
 def _criteria_notes(one: Criteria) -> list[str]:
-    notes = []
+    notes = [
+        "Exact, in this order: F1 of the changes; as many fields changed as in reality; share of the recorded facts "
+        "that the answer has; share of its words that are grounded, none where error, success or end are wrong."
+    ]
     if one.distinct is not None:
         notes.append(f"Distinct predicted outcomes over distinct recorded ones: {one.distinct:.2f}.")
     if one.judge:
