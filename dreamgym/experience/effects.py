@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 
 from pydantic import JsonValue
 
@@ -45,7 +46,7 @@ from dreamgym.experience.structured import Wording, completed, wording_of
 from dreamgym.experience.wording import alike, tokens
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, parsed
-from dreamgym.types import JsonObject, StepResult
+from dreamgym.types import JsonObject, StepResult, Transition
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class LearnedTool:
             sorted({fall for program in known for fall in _falls(program)}, key=repr),
             sorted({part for program in known for part in _calculations(program)}, key=repr),
         )
+        self._cases = []  # learned from, and large
 
     def propose(self, state: JsonObject, arguments: JsonObject) -> Proposal | None:
         """What a call does; None where the recordings do not tell."""
@@ -259,15 +261,40 @@ def propose(query: Query) -> Proposal | None:
     schema, state = query.spec.state, parsed(query.state)
     if schema is None or state is None:
         return None
+    shown = {
+        step.digest(): step
+        for demonstration in query.demonstrations
+        if (step := completed(demonstration.transition, query.spec)).action.name == query.action.name
+        and demonstration.source in GROUNDED
+    }
+    tool = _learned(_Recordings(tuple(sorted(shown)), schema, tuple(shown[digest] for digest in sorted(shown))))
+    return None if tool is None else tool.propose(state, query.action.arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class _Recordings:
+    """Recorded calls of one tool; two with the same digests are the same."""
+
+    digests: tuple[bytes, ...]
+    schema: StateSchema
+    steps: tuple[Transition, ...]
+
+    def __hash__(self) -> int:
+        return hash(self.digests)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Recordings) and (self.digests, self.schema) == (other.digests, other.schema)
+
+
+@lru_cache(maxsize=64)
+def _learned(recordings: _Recordings) -> LearnedTool | None:
+    """Learned once: the calls of an episode find mostly the same recordings."""
     recorded = [
-        Recorded(before, step.action.arguments, completed(step, query.spec).result, after)
-        for shown in query.demonstrations
-        if (step := shown.transition).action.name == query.action.name
-        and shown.source in GROUNDED
-        and (before := parsed(step.state)) is not None
-        and (after := parsed(step.next_state)) is not None
+        Recorded(before, step.action.arguments, step.result, after)
+        for step in recordings.steps
+        if (before := parsed(step.state)) is not None and (after := parsed(step.next_state)) is not None
     ]
-    return LearnedTool(recorded, schema).propose(state, query.action.arguments) if recorded else None
+    return LearnedTool(recorded, recordings.schema) if recorded else None
 
 
 def _numberings(recorded: Sequence[Recorded], kinds: Sequence[set], schema: StateSchema) -> dict[str, Numbering]:  # type: ignore[type-arg]

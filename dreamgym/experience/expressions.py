@@ -106,10 +106,9 @@ class Entities:
         return [situation.of_entity(self.collection, identity) for identity in self.ids(situation)]
 
     def ids(self, situation: Situation) -> list[str]:
-        """Which they are."""
+        """Which they are, in their order."""
         entities = situation.world.collections[self.collection]
-        passing = [part.ids(self.collection, situation) for part in self.filters]
-        found = sorted(passing[0].intersection(*passing[1:]) if passing else entities, key=natural)
+        found = sorted(self.unordered(situation), key=natural)
         if self.order:
             found.sort(key=lambda one: _sortable(entities[one].get(self.order)), reverse=self.descending)
         elif self.descending:
@@ -117,10 +116,12 @@ class Entities:
         limit = situation.values.get(self.limit)
         return found[:limit] if isinstance(limit, int) and limit >= 0 else found
 
-    def entities(self, situation: Situation) -> list[JsonObject]:
-        """Themselves."""
-        entities = situation.world.collections[self.collection]
-        return [entities[one] for one in self.ids(situation)]
+    def unordered(self, situation: Situation) -> frozenset[str]:
+        """All that pass."""
+        if not self.filters:
+            return frozenset(situation.world.collections[self.collection])
+        passing = [part.ids(self.collection, situation) for part in self.filters]
+        return passing[0].intersection(*passing[1:])
 
 
 @dataclass(frozen=True)
@@ -193,10 +194,11 @@ class Sum:
     def value(self, situation: Situation) -> JsonValue:
         """Whole where all parts are."""
         if self.each is None:
-            items = self.over.ids(situation) if isinstance(self.over, Entities) else self.over.situations(situation)
-            return len(items)
+            over = self.over
+            return len(over.unordered(situation) if isinstance(over, Entities) else over.situations(situation))
         if isinstance(self.over, Entities) and isinstance(self.each, Term) and len(self.each.key) == 2:
-            parts = [entity.get(self.each.key[1]) for entity in self.over.entities(situation)]
+            entities = situation.world.collections[self.over.collection]
+            parts = [entities[one].get(self.each.key[1]) for one in self.over.unordered(situation)]
         else:
             parts = [self.each.value(item) for item in self.over.situations(situation)]
         if not all(is_number(part) for part in parts):

@@ -26,6 +26,8 @@ from dreamgym.experience.sources import lists_of, related
 
 Column = tuple[Decimal, ...]
 """The value of one expression in each situation."""
+SOURCES = 12
+"""So many ways to narrow a collection are tried for sums."""
 MOST = 400
 """So many columns are combined with each other."""
 
@@ -52,7 +54,9 @@ class Numbers:
     @cached_property
     def entity_columns(self) -> dict[Column, Expression]:
         """How many entities there are of some kind, and what they come to."""
-        return self._columns(self._sums(related(self._situations, self._keys)) if self._counts_entities else ())
+        return self._columns(
+            self._sums(related(self._situations, self._keys, SOURCES)) if self._counts_entities else ()
+        )
 
     def find(self, targets: Sequence[JsonValue]) -> Expression | None:
         """The plainest calculation that gives all targets; None where there is none, or one target alone."""
@@ -108,9 +112,7 @@ class Numbers:
         for source in sources:
             yield Sum(source)
             if isinstance(source, Entities):
-                worlds = [situation.world.collections[source.collection] for situation in self._situations]
-                fields = {f for world in worlds for one in world.values() for f, v in one.items() if is_number(v)}
-                yield from (Sum(source, Term(("item", field))) for field in sorted(fields))
+                yield from (Sum(source, Term(("item", field))) for field in self._numeric(source.collection))
                 continue
             items = [item for situation in self._situations for item in source.situations(situation)]
             if items:
@@ -120,6 +122,11 @@ class Numbers:
                 for number, one in enumerate(own):
                     for other in own[number + 1 :]:
                         yield Sum(source, Calculation("*", Term(one), Term(other)))
+
+    def _numeric(self, collection: str) -> list[str]:
+        """The fields of a collection that are numbers, as far as one world shows."""
+        entities = self._situations[0].world.collections[collection].values()
+        return sorted({field for one in entities for field, value in one.items() if is_number(value)})
 
     def _column(self, expression: Expression) -> Column | None:
         try:
@@ -137,7 +144,10 @@ def _with_constant(targets: Column, column: Column, expression: Expression) -> I
         return
     ratios = {t / c for t, c in zip(targets, column, strict=True)}
     if len(ratios) == 1:
-        yield Calculation("*", expression, _constant(ratios.pop()))
+        ratio = ratios.pop()
+        yield Calculation("*", expression, _constant(ratio))
+        if ratio and 1 / ratio == int(1 / ratio):
+            yield Calculation("//", expression, _constant(1 / ratio))
     elif (divisor := _divisor(targets, column)) is not None:
         yield Calculation("//", expression, _constant(Decimal(divisor)))
 

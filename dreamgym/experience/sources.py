@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.experience.expressions import Entities, Filter, Items, same
+from dreamgym.experience.expressions import Entities, Filter, Items
 from dreamgym.experience.situation import Key, Situation, is_number
 from dreamgym.types import JsonObject
 
 KINDS = 8
 """A field with more values than so many is no category."""
+NARROWED = 12
+"""So many ways to narrow a collection are tried, and each with some categories."""
 Found = Sequence[Sequence[str]]
 """Ids of entities in each situation."""
 
@@ -31,8 +34,14 @@ def shortened(items: Items, keys: Sequence[Key], situations: Sequence[Situation]
                 yield Items(items.key, (mine, other))
 
 
-def related(situations: Sequence[Situation], keys: Sequence[Key]) -> list[Entities]:
-    """Collections narrowed to the entities with what can be named in a field, and then to those of one category."""
+def related(situations: Sequence[Situation], keys: Sequence[Key], most: int = 4 * NARROWED) -> list[Entities]:
+    """Collections narrowed to the entities with what can be named in a field, and then to those of one category.
+
+    Args:
+        situations: where.
+        keys: what can be named in all of them.
+        most: so many of each collection.
+    """
     found: list[Entities] = []
     for name in sorted(situations[0].world.collections):
         worlds = [situation.world.collections[name] for situation in situations]
@@ -50,10 +59,12 @@ def related(situations: Sequence[Situation], keys: Sequence[Key]) -> list[Entiti
             for other in matching[number + 1 :]
             if one.field != other.field
         ]
-        filters: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs]
-        for category in _categories(worlds):
-            filters += [(*one, category) for one in filters if len(one) < 3 and category not in one and _plainest(one)]
-        found += [Entities(name, part) for part in filters[:60]]
+        filters: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs][:NARROWED]
+        categories = _categories(worlds)
+        kinds = Counter(category.field for category in categories)
+        for category in sorted(categories, key=lambda one: (kinds[one.field], one.field, str(one.other))):
+            filters += [(*one, category) for one in filters if _is_of_call(one)]
+        found += [Entities(name, part) for part in filters[:most]]
     return found
 
 
@@ -187,8 +198,6 @@ def _is_entity(key: Key) -> bool:
     return key[-1].startswith(">")
 
 
-def _plainest(filters: tuple[Filter, ...]) -> bool:
+def _is_of_call(filters: tuple[Filter, ...]) -> bool:
+    """Narrowed by what the call names alone, and by no category so far."""
     return all(not isinstance(part.other, str) for part in filters)
-
-
-__all__ = ["among_entities", "lists_of", "narrowed", "related", "same", "shortened"]
