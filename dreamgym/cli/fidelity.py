@@ -122,6 +122,8 @@ def fidelity(
         closed_loop=closed_loop,
         make_real=real_of(spec).create if closed_loop and spec.adapter else None,
     )
+    if closed_loop and wanted.make_real is None:
+        say(f"{spec.name!r} names no real environment ([real] in env.toml): only the dream's reward is attacked")
     report = _measured(given, wanted, list(zip(chosen, models, strict=True)), encoder, out)
     typer.echo(report.model_dump_json(indent=2) if json else as_text(report))
     if not report.complete:

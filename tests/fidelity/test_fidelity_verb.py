@@ -163,3 +163,12 @@ def test_what_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(error, match=reason):
         ran(folder, *arguments)
+
+
+def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(folder: str) -> None:
+    result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--json")
+    assert "'desk' names no real environment" in result.stderr
+    (one,) = Report.model_validate_json(result.stdout).measured
+    assert one.closed_loop is None
+    assert one.attacks is not None
+    assert one.attacks.rewarded.mean == 0.0
