@@ -17,13 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 from dreamgym.environment import Environment
-from dreamgym.errors import (
-    DreamGymError,
-    EnvironmentUnavailable,
-    StaleEpisode,
-    UnknownEpisode,
-    UnknownName,
-)
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable, StaleEpisode, UnknownEpisode, UnknownName
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.tools import Tools
