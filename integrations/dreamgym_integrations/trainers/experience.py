@@ -26,13 +26,13 @@ from dreamgym_integrations.trainers.experience_data import (
     Prepared,
     Progress,
     Say,
+    processes,
     working_folder,
 )
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
     import torch
-    from accelerate import PartialState
     from datasets import load_from_disk
     from transformers import AutoTokenizer, EarlyStoppingCallback, PrinterCallback, TrainerCallback
     from trl import SFTConfig, SFTTrainer
@@ -42,7 +42,7 @@ except ImportError as error:
 
 def is_first_process() -> bool:
     """Of those that a launcher started; true where there is one alone."""
-    return bool(PartialState().is_main_process)
+    return bool(processes().is_main_process)
 
 
 def train(out: Path, prepared: Prepared, *, say: Say = lambda text: None) -> Path:
@@ -104,15 +104,15 @@ def _trainer(work: Path, prepared: Prepared, say: Say) -> SFTTrainer:
 
 def _config(work: Path, settings: FitSettings) -> SFTConfig:
     gpu = torch.cuda.is_available()
-    processes = PartialState().num_processes
-    micro = min(settings.micro_batch, max(1, settings.batch // processes))
+    count = processes().num_processes
+    micro = min(settings.micro_batch, max(1, settings.batch // count))
     every = max(1, settings.steps // EVALUATIONS)
     return SFTConfig(
         output_dir=str(work / "checkpoints"),
         max_steps=settings.steps,
         per_device_train_batch_size=micro,
         per_device_eval_batch_size=micro,
-        gradient_accumulation_steps=max(1, settings.batch // (micro * processes)),
+        gradient_accumulation_steps=max(1, settings.batch // (micro * count)),
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=settings.steps // 20,

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from pydantic import Field
@@ -91,6 +92,11 @@ class Prepared(Frozen):
     """Spent on retrieval and tokenisation."""
 
 
+def processes() -> PartialState:
+    """Those of the launcher. The others wait for the first to make the rows, however long that takes."""
+    return PartialState(timeout=timedelta(days=1))
+
+
 def working_folder(out: Path) -> Path:
     """Where a fit is until it is whole."""
     return out.with_name(f"{out.name}.partial")
@@ -113,8 +119,8 @@ def prepare(
             cannot be used.
     """
     work = working_folder(out)
-    with PartialState().main_process_first():
-        if not PartialState().is_main_process:
+    with processes().main_process_first():
+        if not processes().is_main_process:
             return Prepared.model_validate_json((work / "prepared.json").read_text(encoding="utf-8"))
         if out.exists():
             raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
