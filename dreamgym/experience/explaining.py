@@ -3,7 +3,7 @@
 Of several that do, the first of this order is taken:
 
 1. what can be named and has the value's own name, the shortest way first; what is after the call before what was;
-2. an argument, or an id that the call made, unless its value is as common as 0, 1 or true;
+2. an argument, or an id that the call made, unless its value is as common as 0, 1 or true and stands in no text;
 3. a constant, where all calls had it (in a text: after 4, since words there mostly say what they are about);
 4. anything else that can be named;
 5. an argument where one was given, and 1, 3 or 4 where none was;
@@ -79,7 +79,10 @@ class Explainer:
         own = [key for key in keys if key[-1] == name]
         is_constant = all(same(target, targets[0]) for target in targets[1:])
         is_common = is_constant and any(same(targets[0], one) for one in COMMON)
-        spoken = [] if is_common else [key for key in keys if key[0] in {"arg", "new", "item"} and not _goes_on(key)]
+        roots = {"arg", "new", "item"} if in_text or not is_common else set()
+        spoken = [key for key in keys if key[0] in roots and not _goes_on(key)]
+        if in_text and not spoken:
+            spoken = [key for key in keys if key[0] == "first"]  # a refusal tells what is wrong with the item
         # A number that a sentence always says is its own; a word that it always says mostly names what it is about.
         is_told = in_text and not is_common and not (len(targets) > 1 and is_number(targets[0]) and is_constant)
         if plainest := own[:1] or spoken[:1] or (keys[:1] if is_told else []):

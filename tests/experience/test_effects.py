@@ -73,6 +73,16 @@ def test_a_refusal_for_too_little_stock_is_learned_with_its_numbers() -> None:
             assert proposal.observation == step.result.observation
 
 
+def test_a_refusal_that_was_recorded_once_speaks_of_the_call_at_hand() -> None:
+    shown = [step for step in recordings("reserve", 40, seed=5) if not step.result.is_error]
+    refused = next(step for step in recordings("reserve", 40, seed=6) if "wanted" in step.result.observation)
+    for step in recordings("reserve", 40, seed=7):
+        if "wanted" in step.result.observation:
+            proposal = propose(asked(step, *shown, refused))
+            assert proposal is not None
+            assert (proposal.observation, proposal.is_error) == (step.result.observation, True)
+
+
 def test_what_depends_on_an_argument_that_may_be_left_out_is_told_apart() -> None:
     shown = tuple(recordings("buy", 20, seed=1))
     state = start(random.Random(3))
