@@ -31,7 +31,8 @@ class Bound(Frozen):
     """Measured errors and the bound's terms, at the errors' means and at the upper ends of their intervals."""
 
     eps_reward: Rate
-    """Mean of |R - R_hat| over the recorded steps; a step without an answer counts as a reward of 0."""
+    """Mean of |R - R_hat| over the recorded steps: the step's reward, and where the task has a check of its own, R_max
+    for the step that accomplishes it. A step without an answer counts as a reward of 0."""
     eps_transition: Rate
     """Mean total variation: 1 where a deterministic prediction is not the recorded outcome, else 0."""
     gamma: float = Field(ge=0, lt=1)
@@ -56,10 +57,7 @@ def bound(
 ) -> Bound:
     """Measure the errors on compared calls, and put them into the bound."""
     clusters = [call.trajectory for call in calls]
-    reward_errors = [
-        min(1.0, abs(call.recorded.reward - (call.got.reward if call.got else 0.0)) / max_reward) for call in calls
-    ]
-    scaled = clustered(reward_errors, clusters, seed=seed)
+    scaled = clustered([_reward_error(call, max_reward) for call in calls], clusters, seed=seed)
     reward = scaled.model_copy(update={name: getattr(scaled, name) * max_reward for name in ("mean", "low", "high")})
     transition = clustered([float(not is_outcome(call)) for call in calls], clusters, seed=seed)
 
@@ -84,6 +82,13 @@ def is_outcome(call: Compared) -> bool:
     return (
         call.got is not None and call.exact and state_is_exact(call) and call.got.terminated == call.recorded.terminated
     )
+
+
+def _reward_error(call: Compared, max_reward: float) -> float:
+    """Between 0 and 1, in units of the largest reward."""
+    if (call.accomplished is True) != (call.claimed is True):
+        return 1.0
+    return min(1.0, abs(call.recorded.reward - (call.got.reward if call.got else 0.0)) / max_reward)
 
 
 def terms(

@@ -28,6 +28,23 @@ def test_the_errors_are_means_over_the_recorded_steps() -> None:
     assert found.vacuous
 
 
+def test_where_a_check_decides_its_verdict_on_the_state_is_the_reward() -> None:
+    calls = [
+        case("a", "b", "b", accomplished=True, claimed=True),
+        case("a", "b", "b", accomplished=True, claimed=False),
+        case("a", "b", "b", accomplished=False, claimed=True),
+        case("a", "b", None, accomplished=False),
+    ]
+    assert bound(calls, gamma=0.9).eps_reward.mean == 0.5
+
+
+def test_rewards_larger_than_1_are_errors_in_their_own_unit() -> None:
+    ten = StepResult(observation="won", reward=10.0)
+    calls = [case("a", "b", "b", recorded=ten), case("a", "b", "b", recorded=ten, got=StepResult(observation="won"))]
+    found = bound(calls, gamma=0.9, max_reward=10.0)
+    assert (found.eps_reward.mean, found.largest_return) == (5.0, pytest.approx(100.0))
+
+
 def test_a_vacuous_bound_is_said_to_be_vacuous_and_another_one_to_guarantee_nothing() -> None:
     wrong = bound([case("a", "b", "c")], gamma=0.9, divergence=0.001)
     words = " ".join(said(wrong))
