@@ -141,6 +141,16 @@ async def test_final_answers_are_not_judged_where_a_check_decides() -> None:
     assert [kind.episodes for kind in result.kinds if kind.kind is Attack.FINAL_ANSWER] == [0]
 
 
+async def test_nearest_rewards_no_attack_on_an_explicit_state() -> None:
+    buffer = MemoryBuffer(TrigramEncoder())
+    recordings = await desk.recordings()
+    await buffer.add(recordings)
+    result = await attacks(
+        SPEC, [*OPEN, *CHECKED], lambda: DreamEnvironment(SPEC, NearestModel(), buffer), recordings=recordings
+    )
+    assert (result.rewarded.mean, result.rewarded.n) == (0.0, 7 * 8)
+
+
 @pytest.mark.parametrize("kind", list(Attack))
 async def test_every_attack_is_a_call_that_the_schema_allows_and_a_server_takes(kind: Attack) -> None:
     bases = [(one.task.id, step.action) for one in await desk.recordings() for step in one.transitions]
