@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.answer import AnswerForm, StepAnswer, is_explicit
-from dreamgym.experience.asking import ask_counted
+from dreamgym.experience.asking import Answered, ask_counted
 from dreamgym.experience.checks import disagreement
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.prompt import PromptForm, step_messages
-from dreamgym.experience.reward import judge
+from dreamgym.experience.reward import Verdict, judge
 from dreamgym.llm import LLM
 from dreamgym.types import StepResult, Task, Transition
 
@@ -66,25 +66,13 @@ class LanguageModel:
             fault_of=fault_of,
         )
         prediction = form.prediction(asked.answer, self.name)
-        judged, prompt, completion = None, asked.prompt_tokens, asked.completion_tokens
-        if prediction.success and Part.CHECKS not in query.without and self._form != "fitted":
-            claimed = StepResult(
-                observation=prediction.observation,
-                terminated=True,
-                info={"structured": prediction.structured} if prediction.structured is not None else {},
-            )
-            steps = [*((step.action, step.result) for step in query.history), (query.action, claimed)]
-            verdict = await judge(
-                self._llm,
-                query.spec,
-                query.task,
-                steps,
-                seed=query.seed,
-                state=prediction.next_state if Part.STATE not in query.without else "",
-            )
-            judged = verdict.answer.accomplished
-            prompt, completion = prompt + verdict.prompt_tokens, completion + verdict.completion_tokens
-        counted = {"judged": judged, "prompt_tokens": prompt, "completion_tokens": completion}
+        verdict = await self._verdict(query, prediction)
+        judged = None if verdict is None else verdict.answer.accomplished
+        counted = {
+            "judged": judged,
+            "prompt_tokens": asked.prompt_tokens + (verdict.prompt_tokens if verdict else 0),
+            "completion_tokens": asked.completion_tokens + (verdict.completion_tokens if verdict else 0),
+        }
         return prediction.model_copy(
             update={
                 "success": prediction.success and judged is not False,
@@ -92,6 +80,19 @@ class LanguageModel:
                 "provenance": prediction.provenance.model_copy(update=counted),
             }
         )
+
+    async def _verdict(self, query: Query, prediction: Prediction) -> Answered[Verdict] | None:
+        """What a separate call says of a claimed success; None where nothing is claimed or nobody is to be asked."""
+        if not prediction.success or Part.CHECKS in query.without or self._form == "fitted":
+            return None
+        claimed = StepResult(
+            observation=prediction.observation,
+            terminated=True,
+            info={"structured": prediction.structured} if prediction.structured is not None else {},
+        )
+        steps = [*((step.action, step.result) for step in query.history), (query.action, claimed)]
+        state = prediction.next_state if Part.STATE not in query.without else ""
+        return await judge(self._llm, query.spec, query.task, steps, seed=query.seed, state=state)
 
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
