@@ -1,0 +1,114 @@
+"""What each part of the experience model is worth: settings against the first one, on the same held-out steps.
+
+    python examples/ablation.py shop-folder/ --limit 40 --setting local --setting "local without state"
+
+It measures nothing itself: every cell is `dreamgym fidelity --compare`. What is predicted is kept in `--out`, and a
+second start goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dreamgym.evaluation import Rate
+from dreamgym.fidelity.comparing import Paired
+from dreamgym.fidelity.report import Measured, Report
+from dreamgym.fidelity.setting import setting
+
+DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
+HEAD = (
+    "setting",
+    "answered",
+    "state right",
+    "against the first",
+    "answer right",
+    "refused as recorded",
+    "played along",
+    "false rewards",
+    "rewards found",
+    "s per step",
+)
+
+
+def measured(one: str, other: str, options: Sequence[str], out: Path) -> Report:
+    """Both settings on the same steps."""
+    print(f"{time.strftime('%H:%M:%S')} {other}", file=sys.stderr, flush=True)
+    command = [DREAMGYM, "fidelity", *options, "--compare", one, other, "--out", str(out), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"dreamgym fidelity ended with exit code {done.returncode}; see above")
+    return Report.model_validate_json(done.stdout)
+
+
+def table(settings: Sequence[str], options: Sequence[str], out: Path) -> Iterator[str]:
+    """One row per setting; the first one's has no difference."""
+    yield f"| {' | '.join(HEAD)} |"
+    yield "|---" * len(HEAD) + "|"
+    first, *others = settings
+    reports = {other: measured(first, other, options, out) for other in others}
+    base = next(iter(reports.values())).measured[0]
+    yield row(base, None)
+    for report in reports.values():
+        yield row(report.measured[1], next(pair for pair in report.differences if pair.measure == "state exact"))
+
+
+def row(one: Measured, pair: Paired | None) -> str:
+    """The step level of one setting in one line."""
+    steps = one.steps
+    difference = "" if pair is None else points(pair.difference)
+    rewards = (steps.reward.precision, steps.reward.recall)
+    if not rewards[1].n:  # success is no step's here: the task's own check tells it
+        rewards = (steps.accomplished.precision, steps.accomplished.recall)
+    false = Rate(mean=1 - rewards[0].mean, low=1 - rewards[0].high, high=1 - rewards[0].low, n=rewards[0].n)
+    cells = (
+        share(steps.answered),
+        share(steps.state["all"].exact),
+        difference,
+        share(steps.observation),
+        share(steps.refusals.refused),
+        share(steps.refusals.played_along),
+        share(false),
+        share(rewards[1]),
+        f"{steps.seconds / max(1, steps.steps):.2f}",
+    )
+    name = str(one.setting).replace(one.setting.model, Path(one.setting.model).name, 1)
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def share(rate: Rate) -> str:
+    return f"{100 * rate.mean:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}] ({rate.n})" if rate.n else "-"
+
+
+def points(rate: Rate) -> str:
+    return f"{100 * rate.mean:+.0f} [{100 * rate.low:+.0f}, {100 * rate.high:+.0f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("env", help="as `dreamgym fidelity` takes it")
+    parser.add_argument("--setting", action="append", required=True, help='"MODEL" or "MODEL without state,checks"')
+    parser.add_argument("--trajectories", help="JSONL of recordings; default: the folder's")
+    parser.add_argument("--held-out", default="0.3", help="share of the trajectories; default: 0.3")
+    parser.add_argument("--limit", help="held-out steps per setting; default: all")
+    parser.add_argument("--known", help="transitions known; default: all")
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--out", type=Path, default=Path("runs") / "ablation")
+    given = parser.parse_args()
+    settings = [str(setting(text)) for text in given.setting]
+    if len(settings) < 2:
+        parser.error("expected two settings or more: the first one is what the others are compared with")
+    options = [given.env, "--held-out", given.held_out, "--seed", given.seed]
+    for flag, value in (("--trajectories", given.trajectories), ("--limit", given.limit), ("--known", given.known)):
+        options += [flag, value] if value else []
+    lines = list(table(settings, options, given.out))
+    print("\n".join(lines))
+    print("\nShares in percent with 95 % intervals and (n); 'against the first' in points, paired, over trajectories.")
+
+
+if __name__ == "__main__":
+    main()
