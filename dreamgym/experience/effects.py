@@ -4,112 +4,45 @@ Recorded calls fall into outcomes: refused or not, with which answer, with which
 learned that gives exactly the recorded states and answers: dreamgym.experience.changes finds what changes,
 dreamgym.experience.explaining what every value follows from. Which outcome a new call has is decided by a tree over
 what the call can speak of (dreamgym.experience.outcomes). Where a value has no explanation there is no proposal:
-nothing is guessed. It is pure: same recordings, same proposal.
+nothing is guessed; nor where a field that an outcome turns into one value had a value from which no recording shows it
+turn. It is pure: same recordings, same proposal.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import JsonValue
 
-from dreamgym.experience.changes import Case, Effect, Effects, Recorded, changes_of
+from dreamgym.experience.changes import Case, Effects, Recorded, changes_of
 from dreamgym.experience.explaining import Explainer
 from dreamgym.experience.expressions import (
-    AsJson,
-    Calculation,
     Constant,
     Expression,
     NoValue,
-    Sum,
-    Term,
-    Words,
-    in_style,
     natural,
     same,
 )
 from dreamgym.experience.model import Query
 from dreamgym.experience.outcomes import Answered, Outcomes, keys_of, learned
+from dreamgym.experience.programs import Program, Proposal, after_call, calculations, falls, told
 from dreamgym.experience.situation import (
+    Key,
     Numbering,
     Situation,
     World,
     faults,
-    is_number,
     numbering_of,
     situation_of,
 )
 from dreamgym.experience.structured import Wording, completed, wording_of
 from dreamgym.experience.wording import alike, tokens
 from dreamgym.replay.buffer import GROUNDED
-from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, parsed
+from dreamgym.state import ImpossibleChange, StateSchema, parsed
 from dreamgym.types import JsonObject, StepResult, Transition
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What a call does and answers, as far as recordings show."""
-
-    operations: tuple[Operation, ...]
-    after: JsonObject
-    """The state with the operations applied."""
-    observation: str
-    structured: JsonObject | None
-    is_error: bool
-
-
-@dataclass(frozen=True)
-class Program:
-    """What the calls of one outcome do and answer."""
-
-    effects: tuple[Effect, ...]
-    is_error: bool
-    structured: Expression | None
-    text: Expression | Wording
-    looks_back: bool
-    """The answer may speak of what was before the call."""
-    orders: tuple[tuple[str, ...], ...] = ()
-    """In which order the answers' objects have their fields."""
-
-    def run(self, before: Situation, numbering: Mapping[str, Numbering], arguments: JsonObject) -> Proposal:
-        """Raises NoValue and ImpossibleChange."""
-        world = before.world
-        operations = tuple(op for effect in self.effects for op in effect.operations(before, numbering))
-        after = apply(world.state, operations, world.schema) if operations else world.state
-        made = {
-            effect.collection: str(before.values[effect.target])
-            for effect in self.effects
-            if effect.op == "new" and effect.over is None
-        }
-        situation = _after(before, World(after, world.schema), arguments, made) if self.looks_back else before
-        structured = None if self.structured is None else self._ordered(self.structured.value(situation))
-        if isinstance(self.text, Wording):
-            assert isinstance(structured, dict)
-            observation: JsonValue = self.text.text(structured)
-        elif isinstance(self.text, AsJson):
-            value = self._ordered(self.text.of.value(situation))
-            observation = in_style(value, self.text.style, is_ascii=self.text.is_ascii)
-        else:
-            observation = self.text.value(situation)
-        if not isinstance(observation, str) or not isinstance(structured, dict | None):
-            raise NoValue("the answer is no text, or its structured content no object")
-        return Proposal(operations, after, observation, structured, self.is_error)
-
-    def _ordered(self, value: JsonValue) -> JsonValue:
-        """With the fields of each object as the recorded answers had them; a state has them in alphabetical order."""
-        if isinstance(value, list):
-            return [self._ordered(part) for part in value]
-        if not isinstance(value, dict):
-            return value
-        order = next((names for names in self.orders if value.keys() == set(names)), tuple(value))
-        return {name: self._ordered(value[name]) for name in order}
-
-
-def _after(before: Situation, world: World, arguments: JsonObject, made: Mapping[str, str]) -> Situation:
-    return situation_of(world, arguments, made, before)
 
 
 class LearnedTool:
@@ -134,9 +67,10 @@ class LearnedTool:
             [case.before for case in self._cases],
             outcomes,
             [self._answered(outcome, outcomes) for outcome in range(len(self._programs))],
-            sorted({fall for program in known for fall in _falls(program)}, key=repr),
-            sorted({part for program in known for part in _calculations(program)}, key=repr),
+            sorted({fall for program in known for fall in falls(program)}, key=repr),
+            sorted({part for program in known for part in calculations(program)}, key=repr),
         )
+        self._seen = [self._turned(outcome, outcomes) for outcome in range(len(self._programs))]
         self._cases = []  # learned from, and large
 
     def propose(self, state: JsonObject, arguments: JsonObject) -> Proposal | None:
@@ -144,12 +78,26 @@ class LearnedTool:
         before = self._before(state, arguments)
         outcome = self._outcomes.decide(before)
         program = None if outcome is None else self._programs[outcome]
-        if program is None:
+        if outcome is None or program is None:
             return None
+        for key, values in self._seen[outcome].items():
+            if json.dumps(before.values.get(key)) not in values:
+                return None
         try:
             return program.run(before, self._numbering, arguments)
         except (NoValue, ImpossibleChange, ValueError):
             return None
+
+    def _turned(self, outcome: int, outcomes: Sequence[int]) -> dict[Key, set[str]]:
+        """From which values an outcome turned texts and truth values into one: none of them says what others become."""
+        program = self._programs[outcome]
+        cases = [case for case, its in zip(self._cases, outcomes, strict=True) if its == outcome]
+        keys = [
+            (*effect.target, f">{effect.collection}", *effect.tail)
+            for effect in (program.effects if program else ())
+            if effect.op == "set" and effect.over is None and effect.collection and isinstance(effect.value, Constant)
+        ]
+        return {key: {json.dumps(case.before.values.get(key)) for case in cases} for key in keys}
 
     def _answered(self, outcome: int, outcomes: Sequence[int]) -> Answered:
         program = self._programs[outcome]
@@ -158,7 +106,7 @@ class LearnedTool:
             return Answered(is_error, frozenset(), frozenset())
         if not program.is_error:
             return Answered(False, frozenset(), frozenset())
-        return Answered(True, frozenset(keys_of(program)), frozenset(_told(program.text)))
+        return Answered(True, frozenset(keys_of(program)), frozenset(told(program.text)))
 
     def _before(self, state: JsonObject, arguments: JsonObject) -> Situation:
         world = World(state, self._schema)
@@ -168,7 +116,7 @@ class LearnedTool:
     def _case(self, recorded: Recorded, changes: dict) -> Case:  # type: ignore[type-arg]
         before = self._before(recorded.before, recorded.arguments)
         made = {name: min(found, key=natural) for (kind, name, _), found in changes.items() if kind == "new"}
-        after = _after(before, World(recorded.after, self._schema), recorded.arguments, made)
+        after = after_call(before, World(recorded.after, self._schema), recorded.arguments, made)
         return Case(recorded, before, after, changes)
 
     def _learn(self) -> list[int]:
@@ -206,8 +154,8 @@ class LearnedTool:
         groups: list[tuple[object, Sequence[tuple[str, bool]] | None, list[int]]] = []
         for i, case in enumerate(self._cases):
             form, words = _form(case)
-            for known, told, group in groups:
-                if known == form and (words is None or told is None or alike(told, words)):
+            for known, said, group in groups:
+                if known == form and (words is None or said is None or alike(said, words)):
                     group.append(i)
                     break
             else:
@@ -345,37 +293,6 @@ def _orders(value: JsonValue) -> Iterator[tuple[str, ...]]:
         yield tuple(value)
         for part in value.values():
             yield from _orders(part)
-
-
-def _calculations(part: object) -> Iterator[Expression]:
-    """Every calculation in a program: what it comes to may decide whether it is done."""
-    if isinstance(part, Calculation | Sum):
-        yield part
-    if is_dataclass(part) and not isinstance(part, type):
-        for one in fields(part):
-            yield from _calculations(getattr(part, one.name))
-    elif isinstance(part, tuple):
-        for inner in part:
-            yield from _calculations(inner)
-
-
-def _falls(program: Program) -> Iterator[Expression]:
-    """What the numbers come to that a program adds to."""
-    for effect in program.effects:
-        if effect.op == "increase" and effect.over is None and effect.value is not None and effect.collection:
-            there = Term((*effect.target, f">{effect.collection}", *effect.tail))
-            yield Calculation("+", there, effect.value)
-
-
-def _told(part: object) -> Iterator[float]:
-    """Constant numbers in a text."""
-    if isinstance(part, Constant):
-        value = json.loads(part.text)
-        if is_number(value):
-            yield value
-    if isinstance(part, Words):
-        for inner in part.parts:
-            yield from _told(inner)
 
 
 def _same_json(text: str, result: StepResult) -> bool:

@@ -167,6 +167,15 @@ async def test_without_an_explicit_state_words_are_copied_as_ever() -> None:
     assert prediction.next_state != step.next_state
 
 
+def test_a_status_that_was_never_seen_to_change_is_not_said_to_change() -> None:
+    shown = [step for step in recordings("cancel", 40, seed=1) if not step.result.is_error]
+    calls = list(recordings("cancel", 40, seed=2))
+    refused = [step for step in calls if "not open" in step.result.observation]
+    assert refused
+    assert all(propose(asked(step, *shown)) is None for step in refused)
+    assert all(propose(asked(step, *shown)) is not None for step in calls if not step.result.is_error)
+
+
 def test_recordings_that_contradict_each_other_teach_nothing() -> None:
     one = next(step for step in recordings("close_stall", 9, seed=1) if not step.result.is_error)
     state = state_of(one.state)
