@@ -199,8 +199,14 @@ def rubric_messages(spec: EnvironmentSpec, call: Compared) -> list[Message]:
 def weighted_kappa(
     ours: Sequence[int], theirs: Sequence[int], clusters: Sequence[str], *, seed: int = 0
 ) -> Rate | None:
-    """Cohen's kappa of two scores from 0 to 2 with quadratic weights; bootstrap over clusters (Cohen 1968)."""
+    """Cohen's kappa of two scores from 0 to 2 with quadratic weights; bootstrap over clusters (Cohen 1968).
+
+    None where one of the two never varies: it agrees by chance alone, and nothing is known of it.
+    """
     import numpy as np
+
+    if min(len(set(ours)), len(set(theirs))) < 2:
+        return None
 
     names = {name: i for i, name in enumerate(sorted(set(clusters)))}
     tables = np.zeros((len(names), 3, 3))
@@ -217,8 +223,7 @@ def weighted_kappa(
         found: NDArray[np.float64] = 1 - seen[told] / chance[told]
         return found
 
-    if not len(mean := of(tables.sum(axis=0, keepdims=True))):
-        return None
+    mean = of(tables.sum(axis=0, keepdims=True))
     drawn = np.random.default_rng(seed).integers(len(names), size=(RESAMPLES, len(names)))
     low, high = np.percentile(of(tables[drawn].sum(axis=1)), [2.5, 97.5])
     return Rate(mean=float(mean[0]), low=float(min(low, mean[0])), high=float(max(high, mean[0])), n=len(ours))

@@ -84,7 +84,13 @@ def sections(one: Measured) -> list[Section]:
         Section("cost of a step", cost_rows(one.cost), one.cost.said),
     ]
     if one.closed_loop is not None:
-        found.append(Section("closed loop", player_rows(one.closed_loop), _loop_notes(one.closed_loop)))
+        found.append(
+            Section(
+                "closed loop",
+                player_rows(one.closed_loop) if one.closed_loop.tasks else (),
+                _loop_notes(one.closed_loop),
+            )
+        )
     if one.consistency is not None and one.consistency.reads:
         found.append(Section("reads after writes", consistency_rows(one.consistency)))
     if one.attacks is not None:
