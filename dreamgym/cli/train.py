@@ -79,6 +79,7 @@ def train(
     Example: dreamgym train coin --policy tiny --steps 100 --against dream --model nearest --out runs/coin
     """
     spec = load_spec(env)
+    flags = without_flags(left_out(without, against))
     if agent != TRAINABLE:
         raise InvalidInput(f"agent {agent!r} cannot be trained yet: only {TRAINABLE!r}, whose tokens are recorded here")
     if (out / "metrics.jsonl").exists() and not resume:
@@ -92,7 +93,6 @@ def train(
         say("no probe: the curve below says nothing about the real environment")
     settings = Settings(steps=steps, seed=seed)
     base = out / "warm" if policy == "tiny" else Path(policy)
-    flags = without_flags(left_out(without, against))
     run_training(Run(spec, env, against, base, out, settings, probed, model, dsn, flags, resume, _show))
     say(f"policy saved to {out / 'policy'}")
 

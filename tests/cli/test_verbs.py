@@ -36,6 +36,17 @@ def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Com
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("verb", [("train", "--steps", "1"), ("eval",)])
+def test_nothing_can_be_left_out_of_the_real_environment(
+    dreamgym: Command, verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *rest = verb
+    code, _, err = dreamgym(name, "coin", *rest, "--policy", "p", "--against", "real", "--without", "history")
+    assert (code, err) == (2, "dreamgym: --without is for dreams: leave it out with --against real\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> None:
     code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest", "--dsn", dsn)
     assert code == 2
