@@ -56,9 +56,13 @@ def players_of(spec: EnvironmentSpec, recordings: Sequence[Trajectory] = ()) -> 
 
 
 def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
-    """The tasks that the recordings are of, each once; those with a check first, since it tells who succeeded."""
+    """The tasks that the recordings are of, each once.
+
+    Those with a check come first, since it tells who succeeded; of them, those that some recording accomplished.
+    """
     tasks = {one.task.id: one.task for one in recordings if one.transitions}.values()
-    return tuple(sorted(tasks, key=lambda task: "success" not in task.metadata))
+    done = {one.task.id for one in recordings if one.transitions and _succeeded(one)}
+    return tuple(sorted(tasks, key=lambda task: ("success" not in task.metadata, task.id not in done)))
 
 
 def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: int = 20) -> Player:

@@ -109,9 +109,10 @@ async def test_a_player_stops_when_the_result_is_done() -> None:
         assert counted.steps <= 1
 
 
-async def test_the_tasks_of_recordings_begin_with_those_that_a_check_tells_about() -> None:
+async def test_the_tasks_of_recordings_begin_with_those_that_a_check_tells_about_and_that_were_accomplished() -> None:
     recorded = [await desk.recorded(desk.task(i, checked=i % 2 == 0), call("get", "O-1")) for i in (1, 2, 3, 4, 4)]
-    assert [task.id for task in tasks_of(recorded)] == ["ship-2", "ship-4", "ship-1", "ship-3"]
+    recorded.append(await desk.recorded(desk.task(6), call("ship", "O-6")))
+    assert [task.id for task in tasks_of(recorded)] == ["ship-6", "ship-2", "ship-4", "ship-1", "ship-3"]
 
 
 async def test_the_behaviours_of_a_real_environment_are_players_that_know_every_task() -> None:
