@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pydantic import JsonValue
 
 from dreamgym.errors import PredictionError
-from dreamgym.experience.effects import propose
+from dreamgym.experience.effects.proposing import propose
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.recorded import content_of, is_valid, repeat
 from dreamgym.experience.structured import completed, wording_of

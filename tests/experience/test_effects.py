@@ -10,7 +10,8 @@ from queries import query
 from stalls import SCHEMA, SPEC, call, play, recordings, start
 
 from dreamgym.errors import PredictionError
-from dreamgym.experience.effects import LearnedTool, Recorded, propose
+from dreamgym.experience.effects.changes import Recorded
+from dreamgym.experience.effects.proposing import LearnedTool, propose
 from dreamgym.experience.model import Part, Query
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.state import apply, as_text, changed_fields, parsed

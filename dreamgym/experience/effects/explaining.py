@@ -23,7 +23,7 @@ from functools import cached_property
 
 from pydantic import JsonValue
 
-from dreamgym.experience.expressions import (
+from dreamgym.experience.effects.expressions import (
     AsJson,
     Constant,
     Each,
@@ -35,10 +35,10 @@ from dreamgym.experience.expressions import (
     same,
     style_of,
 )
-from dreamgym.experience.numbers import Numbers
-from dreamgym.experience.situation import Key, Situation, is_number
-from dreamgym.experience.sources import among_entities, lists_of, shortened
-from dreamgym.experience.wording import Wordings
+from dreamgym.experience.effects.numbers import Numbers
+from dreamgym.experience.effects.situation import Key, Situation, is_number
+from dreamgym.experience.effects.sources import among_entities, lists_of, shortened
+from dreamgym.experience.effects.wording import Wordings
 
 COMMON = (None, True, False, 0, 1, "")
 """Values that agree by chance."""

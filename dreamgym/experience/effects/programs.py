@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from pydantic import JsonValue
 
-from dreamgym.experience.changes import Effect
-from dreamgym.experience.expressions import (
+from dreamgym.experience.effects.changes import Effect
+from dreamgym.experience.effects.expressions import (
     AsJson,
     Calculation,
     Constant,
@@ -20,7 +20,7 @@ from dreamgym.experience.expressions import (
     Words,
     in_style,
 )
-from dreamgym.experience.situation import Numbering, Situation, World, is_number, situation_of
+from dreamgym.experience.effects.situation import Numbering, Situation, World, is_number, situation_of
 from dreamgym.experience.structured import Wording
 from dreamgym.state import Operation, apply
 from dreamgym.types import JsonObject

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pydantic import JsonValue
 
-from dreamgym.experience.expressions import (
+from dreamgym.experience.effects.expressions import (
     Calculation,
     Constant,
     Entities,
@@ -21,8 +21,8 @@ from dreamgym.experience.expressions import (
     decimal,
     same,
 )
-from dreamgym.experience.situation import Key, Situation, is_number
-from dreamgym.experience.sources import lists_of, related
+from dreamgym.experience.effects.situation import Key, Situation, is_number
+from dreamgym.experience.effects.sources import lists_of, related
 
 Column = tuple[Decimal, ...]
 """The value of one expression in each situation."""

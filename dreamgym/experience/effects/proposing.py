@@ -1,11 +1,10 @@
 """What the calls of one tool do to an explicit state, learned from recordings of that tool, and done again.
 
 Recorded calls fall into outcomes: refused or not, with which answer, with which changes. Of each outcome a program is
-learned that gives exactly the recorded states and answers: dreamgym.experience.changes finds what changes,
-dreamgym.experience.explaining what every value follows from. Which outcome a new call has is decided by a tree over
-what the call can speak of (dreamgym.experience.outcomes). Where a value has no explanation there is no proposal:
-nothing is guessed; nor where a field that an outcome turns into one value had a value from which no recording shows it
-turn. It is pure: same recordings, same proposal.
+learned that gives exactly the recorded states and answers: `changes` finds what changes, `explaining` what every value
+follows from. Which outcome a new call has is decided by questions about what the call can speak of (`outcomes`). Where
+a value has no explanation there is no proposal: nothing is guessed; nor where a field that an outcome turns into one
+value had a value from which no recording shows it turn. It is pure: same recordings, same proposal.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ from functools import lru_cache
 
 from pydantic import JsonValue
 
-from dreamgym.experience.changes import Case, Effects, Recorded, changes_of
-from dreamgym.experience.explaining import Explainer
-from dreamgym.experience.expressions import (
+from dreamgym.experience.effects.changes import Case, Effects, Recorded, changes_of
+from dreamgym.experience.effects.explaining import Explainer
+from dreamgym.experience.effects.expressions import (
     Constant,
     Expression,
     NoValue,
     natural,
     same,
 )
-from dreamgym.experience.model import Query
-from dreamgym.experience.outcomes import Answered, Outcomes, keys_of, learned
-from dreamgym.experience.programs import Program, Proposal, after_call, calculations, falls, told
-from dreamgym.experience.situation import (
+from dreamgym.experience.effects.outcomes import Answered, Outcomes, keys_of, learned
+from dreamgym.experience.effects.programs import Program, Proposal, after_call, calculations, falls, told
+from dreamgym.experience.effects.situation import (
     Key,
     Numbering,
     Situation,
@@ -38,8 +36,9 @@ from dreamgym.experience.situation import (
     numbering_of,
     situation_of,
 )
+from dreamgym.experience.effects.wording import alike, tokens
+from dreamgym.experience.model import Query
 from dreamgym.experience.structured import Wording, completed, wording_of
-from dreamgym.experience.wording import alike, tokens
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.state import ImpossibleChange, StateSchema, parsed
 from dreamgym.types import JsonObject, StepResult, Transition

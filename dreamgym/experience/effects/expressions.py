@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from dreamgym.experience.situation import Key, Situation, is_number
+from dreamgym.experience.effects.situation import Key, Situation, is_number
 from dreamgym.experience.structured import JSON_STYLES
 from dreamgym.types import JsonObject
 

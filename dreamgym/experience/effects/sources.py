@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.experience.expressions import Entities, Filter, Items
-from dreamgym.experience.situation import Key, Situation, is_number
+from dreamgym.experience.effects.expressions import Entities, Filter, Items
+from dreamgym.experience.effects.situation import Key, Situation, is_number
 from dreamgym.types import JsonObject
 
 KINDS = 8

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.experience.expressions import FORMS, Expression, Words, written
-from dreamgym.experience.situation import Situation, is_number
+from dreamgym.experience.effects.expressions import FORMS, Expression, Words, written
+from dreamgym.experience.effects.situation import Situation, is_number
 
 Token = tuple[str, bool]
 """A piece of a text, and whether it may be another one in another call."""

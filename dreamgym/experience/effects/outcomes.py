@@ -21,10 +21,20 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from dreamgym.experience.explaining import rank
-from dreamgym.experience.expressions import Constant, Entities, Expression, NoValue, Sum, Term, decimal, is_empty, same
-from dreamgym.experience.situation import Key, Situation, is_number
-from dreamgym.experience.sources import related
+from dreamgym.experience.effects.explaining import rank
+from dreamgym.experience.effects.expressions import (
+    Constant,
+    Entities,
+    Expression,
+    NoValue,
+    Sum,
+    Term,
+    decimal,
+    is_empty,
+    same,
+)
+from dreamgym.experience.effects.situation import Key, Situation, is_number
+from dreamgym.experience.effects.sources import related
 
 VALUES = 8
 """A key with more values than so many is asked for none of them."""

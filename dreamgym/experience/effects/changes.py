@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from dreamgym.experience.explaining import Explainer, rank
-from dreamgym.experience.expressions import Calculation, Constant, Expression, NoValue, Source, decimal
-from dreamgym.experience.situation import (
+from dreamgym.experience.effects.explaining import Explainer, rank
+from dreamgym.experience.effects.expressions import Calculation, Constant, Expression, NoValue, Source, decimal
+from dreamgym.experience.effects.situation import (
     Key,
     Numbering,
     Situation,
     is_number,
 )
-from dreamgym.experience.sources import lists_of, narrowed
+from dreamgym.experience.effects.sources import lists_of, narrowed
 from dreamgym.state import Operation, StateSchema, difference
 from dreamgym.types import JsonObject, StepResult
 
