@@ -33,7 +33,7 @@ def fit(
         list[Part] | None,
         typer.Option(help="Leave out of every row: history, retrieval, reasoning, state. Repeatable."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Updates at most.")] = 600,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates at most. Default: 1500 for tiny, else 600.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Rows of an update, over all processes.")] = 16,
     micro_batch: Annotated[int, typer.Option(min=1, help="Rows that a process computes at once.")] = 8,
     learning_rate: Annotated[
@@ -76,7 +76,7 @@ def fit(
         demonstrations=k,
         without=tuple(part for part in TRAINED_PARTS if part in (without or [])),
         lora=lora,
-        steps=steps,
+        steps=steps or (1500 if base == "tiny" else 600),
         batch=batch,
         micro_batch=micro_batch,
         learning_rate=learning_rate or _learning_rate(base, lora=lora),

@@ -57,7 +57,7 @@ class FitSettings(Frozen):
     demonstrations: int = Field(default=3, ge=0)
     without: tuple[Part, ...] = ()
     lora: bool = False
-    steps: int = Field(default=600, ge=1)
+    steps: int = Field(default=1500, ge=1)
     """Updates at most: it ends earlier where the held-out loss no longer falls."""
     batch: int = Field(default=16, ge=1)
     """Rows of an update, over all processes."""
