@@ -101,7 +101,7 @@ def fidelity(
         spec,
         recorded_of(spec, env, trajectories),
         held_out=held_out,
-        unlearned=_unlearned(chosen),
+        learned=_learned(chosen),
         known=known,
         limit=limit,
         seed=seed,
@@ -136,17 +136,16 @@ def _models(spec: EnvironmentSpec, chosen: Sequence[Setting]) -> list[Experience
     return [load_model(one.model or None, env=spec.name) for one in chosen]
 
 
-def _unlearned(chosen: Sequence[Setting]) -> frozenset[str] | None:
-    """The trajectories that no fitted model has learned; None where none is fitted."""
+def _learned(chosen: Sequence[Setting]) -> frozenset[str] | None:
+    """The trajectories that some fitted model has learned; None where none is fitted."""
     from dreamgym.experience.fitted import read_fitting
 
     fitted = [read_fitting(Path(one.model)) for one in chosen if Path(one.model).is_dir()]
-    apart = [frozenset(one.held_out) for one in fitted if one is not None]
-    if not apart:
+    learned = [one.learned for one in fitted if one is not None]
+    if not learned:
         return None
-    held_out = frozenset.intersection(*apart)
-    say(f"held out are the {len(held_out)} trajectories that were held out from the fit; --held-out is not used")
-    return held_out
+    say("held out are the trajectories that the fitted model has not learned; --held-out is not used")
+    return frozenset().union(*learned)
 
 
 def _judge(name: str | None) -> LLM | None:

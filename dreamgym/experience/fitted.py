@@ -38,8 +38,8 @@ class Fitting(Frozen):
     seed: int
     rows: int
     steps: int
-    held_out: tuple[str, ...]
-    """Ids of the trajectories that it has not seen."""
+    learned: tuple[str, ...]
+    """Ids of the trajectories that it was fitted to."""
     versions: dict[str, str]
 
 

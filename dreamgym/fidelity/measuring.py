@@ -65,7 +65,7 @@ def material(
     recorded: Sequence[Trajectory],
     *,
     held_out: float,
-    unlearned: frozenset[str] | None = None,
+    learned: frozenset[str] | None = None,
     known: int | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -76,7 +76,7 @@ def material(
         spec: what was recorded.
         recorded: all trajectories.
         held_out: share of them that is held out.
-        unlearned: ids of the only trajectories that a fitted model has not learned; they are held out instead.
+        learned: ids of the trajectories that a fitted model has learned; all others are held out instead.
         known: so many transitions of the rest are known; None: all.
         limit: so many held-out steps are predicted; None: all.
         seed: of every draw.
@@ -84,11 +84,11 @@ def material(
     Raises:
         InvalidInput: nothing is left to predict.
     """
-    if unlearned is None:
+    if learned is None:
         rest, apart = split(recorded, held_out, seed)
     else:
-        apart = tuple(one for one in recorded if one.id in unlearned and one.transitions)
-        rest = tuple(one for one in recorded if one.id not in unlearned)
+        apart = tuple(one for one in recorded if one.id not in learned and one.transitions)
+        rest = tuple(one for one in recorded if one.id in learned)
     if not apart:
         raise InvalidInput(
             f"{spec.name!r} has no held-out transitions: the fitted model has learned all that there are"

@@ -52,12 +52,12 @@ def measuring(
 
 async def test_a_fitted_model_is_measured_on_what_it_has_not_learned() -> None:
     trajectories = await recordings()
-    unlearned = frozenset({trajectories[2].id, trajectories[5].id, "gone"})
-    found = material(SPEC, trajectories, held_out=0.9, unlearned=unlearned)
+    learned = {one.id for one in trajectories} - {trajectories[2].id, trajectories[5].id}
+    found = material(SPEC, trajectories, held_out=0.9, learned=frozenset({*learned, "gone"}))
     assert {one.id for one in found.held_out} == {trajectories[2].id, trajectories[5].id}
     assert len(found.known) == 6
     with pytest.raises(InvalidInput, match="has learned all that there are"):
-        material(SPEC, trajectories, held_out=0.9, unlearned=frozenset())
+        material(SPEC, trajectories, held_out=0.9, learned=frozenset(one.id for one in trajectories))
 
 
 async def test_an_interruption_leaves_what_there_is_and_the_next_start_goes_on(tmp_path: Path) -> None:

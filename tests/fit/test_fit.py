@@ -57,8 +57,8 @@ def test_the_folder_says_what_it_was_fitted_to(model: Path) -> None:
     assert fitting is not None
     assert (fitting.env, fitting.base, fitting.demonstrations, fitting.steps) == ("lamps", "tiny", 3, 20)
     assert fitting.rows == 40
-    assert set(fitting.held_out) < {one.id for one in PLAYED}
-    assert len(fitting.held_out) == 2
+    assert set(fitting.learned) < {one.id for one in PLAYED}
+    assert len(fitting.learned) == len(PLAYED) - 2
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ async def test_a_row_has_the_prompt_that_the_fitted_model_is_asked_in_a_dream(
         seed=0,
         rows=1,
         steps=1,
-        held_out=(),
+        learned=(),
         versions={},
     )
     buffer = MemoryBuffer(TrigramEncoder())
@@ -102,7 +102,7 @@ async def test_a_recorded_answer_taken_from_a_row_leads_to_the_recorded_state() 
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(PLAYED)
     fitting = Fitting(
-        env="lamps", demonstrations=3, base="", tokenizer="", seed=0, rows=1, steps=1, held_out=(), versions={}
+        env="lamps", demonstrations=3, base="", tokenizer="", seed=0, rows=1, steps=1, learned=(), versions={}
     )
     llm = Asked(lambda messages: next(answers))
     for trajectory in held_out:

@@ -129,7 +129,7 @@ def _fitting(trained: Path, prepared: Prepared, losses: Sequence[dict[str, float
         seed=settings.seed,
         rows=prepared.rows,
         steps=int(max((line["step"] for line in losses), default=0)),
-        held_out=prepared.held_out,
+        learned=prepared.known,
         versions={name: version(name) for name in VERSIONS},
     )
 
