@@ -3,8 +3,7 @@
     python examples/helpdesk/record.py --out helpdesk/ --sessions 60 --seed 1
 
 The calls of a session are drawn while they are played, so that a sensible one fits what the earlier ones have left;
-about a fifth is refused. They go to the tools in this process. With `dreamgym record` in front of `server.py` the same
-calls leave the same trajectories but for the times.
+about a fifth is refused. They go to the tools in this process, not through a server.
 """
 
 from __future__ import annotations
