@@ -1,8 +1,8 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-An answer comes from the first tier that has one: a recording of this very step, a check that refuses it, the model.
-What the model says is believed where it agrees with the state; a success where the task's own check, or a judge, says
-so as well.
+An answer comes from the first tier that has one: a recording of this very step, a check that refuses it, what the
+recorded calls of the tool show to follow, the model. The last two are believed where they agree with the state; a
+success where the task's own check, or a judge, says so as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dreamgym.experience.checks import disagreement, precondition, shown_value
 from dreamgym.experience.confidence import Calibration, check_calibration, features
 from dreamgym.experience.facts import with_facts
 from dreamgym.experience.grounding import Grounding, recorded_answer
+from dreamgym.experience.learned import learned_answer
 from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
@@ -124,11 +125,13 @@ class DreamEnvironment:
         )
 
     async def _predicted(self, query: Query) -> Prediction:
-        """What the model says, where it does not contradict the state."""
-        shown = () if Part.RETRIEVAL in self._without else query.demonstrations[: self._model.demonstrations]
-        prediction = await self._model.predict(query.model_copy(update={"demonstrations": shown}))
-        if fault := disagreement(query, prediction):
-            raise PredictionError(f"model {self._model.name!r}: {fault}")
+        """What follows from recorded effects, else what the model says, where it does not contradict the state."""
+        prediction = learned_answer(query)
+        if prediction is None or disagreement(query, prediction):
+            shown = () if Part.RETRIEVAL in self._without else query.demonstrations[: self._model.demonstrations]
+            prediction = await self._model.predict(query.model_copy(update={"demonstrations": shown}))
+            if fault := disagreement(query, prediction):
+                raise PredictionError(f"model {self._model.name!r}: {fault}")
         schema = self._spec.state
         if schema is None or Part.STATE in self._without or prediction.is_error:
             return prediction
@@ -136,7 +139,7 @@ class DreamEnvironment:
         return prediction.model_copy(update={"next_state": with_facts(prediction.next_state, value, schema)})
 
     def _rated(self, query: Query, prediction: Prediction) -> Prediction:
-        if self._calibration is None or prediction.provenance.tier not in {Tier.MODEL, Tier.CACHE}:
+        if self._calibration is None or prediction.provenance.tier is Tier.RECORDED:
             return prediction
         return _noted(prediction, confidence=self._calibration.confidence(features(query, prediction)))
 

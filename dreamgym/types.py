@@ -49,6 +49,8 @@ class Tier(StrEnum):
     """This very state and action was seen in reality, and the environment is declared deterministic."""
     CHECK = "check"
     """A check refused the action in recorded words; no model was asked."""
+    EFFECTS = "effects"
+    """Recordings of the tool show what follows from this explicit state and call; no model was asked."""
     CACHE = "cache"
     """A model predicted it before, asked the very same with the same seed."""
     MODEL = "model"

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.experience.learned import RECORDINGS
 from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.experience.recorded import is_valid, repeat
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
@@ -65,7 +66,8 @@ class Grounding:
         retrieval = retrieval.model_copy(update={"k": self._shown * CANDIDATES})
         found = await self._buffer.nearest(retrieval)
         if self._spec.state is not None and not any(shown.exact for shown in found):
-            same_tool = await self._buffer.nearest(retrieval.model_copy(update={"tool": action.name}))
+            of_tool = {"tool": action.name, "k": max(retrieval.k, RECORDINGS)}
+            same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
             found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
         if not is_forbidden(self._spec, action):
             found = tuple(shown for shown in found if not self._was_malformed(shown.transition))

@@ -28,6 +28,8 @@ class Part(StrEnum):
     """Checks before and after the model, and the judge of a claimed success."""
     RECORDED = "recorded"
     """The tier of the same name."""
+    EFFECTS = "effects"
+    """The tier of the same name."""
     CACHE = "cache"
     """The tier of the same name."""
 

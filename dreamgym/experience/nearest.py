@@ -1,7 +1,7 @@
 """The experience model without a language model: it copies the nearest recorded transition.
 
-Where the state is explicit it copies what recordings of the tool show to follow from state and call, not words: see
-dreamgym.experience.effects.
+Where the state is explicit it copies no words: what recordings show to follow from state and call is a tier of the
+dream (dreamgym.experience.learned), and what no recording explains is not answered.
 
 It never invents a reward. A success or an end is copied only where this very action was recorded in this very state,
 and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, or in a
@@ -17,12 +17,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pydantic import JsonValue
 
 from dreamgym.errors import PredictionError
-from dreamgym.experience.effects.proposing import propose
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.recorded import content_of, is_valid, repeat
 from dreamgym.experience.structured import completed, wording_of
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.state import as_text, entities, parsed
+from dreamgym.state import parsed
 from dreamgym.tools import output_schema
 from dreamgym.types import JsonObject, Provenance, Tier, ToolCall
 
@@ -41,15 +40,13 @@ class NearestModel:
     3. Else the nearest transition of the same tool answers, with the action's arguments in place of its own. Where that
        tool was never recorded there is no answer.
 
-    Where the state is explicit, 2 and 3 give way to the effects learned from all recordings of the tool that it is
-    shown. A call whose effects have no explanation is answered by 3 only if that answer is no refusal and changes
-    nothing, and shows no entity otherwise than the state does.
+    Where the state is explicit there is no 2 and no 3.
     What a tool's output schema forbids is not given, even where it was recorded: the next nearest answers then.
     """
 
     name = "nearest"
     demonstrations = 48
-    """So many show what follows from state and call, refusals included."""
+    """Most are for the tiers before it; it copies from the first of them."""
     learns_from_dreams = False
 
     async def predict(self, query: Query) -> Prediction:
@@ -63,30 +60,22 @@ class NearestModel:
         for demonstration in query.demonstrations[:COPIED]:
             if demonstration.exact and is_valid(copy := repeat(query, demonstration, model=self.name), schema):
                 return copy
-        is_explicit = _is_explicit(query)
-        if is_explicit:
-            proposed = _proposed(query)
-            if proposed is not None and is_valid(proposed, schema):
-                return proposed
-        elif query.spec.text_argument is not None:
+        if _is_explicit(query):
+            raise PredictionError(
+                f"the recordings of tool {query.action.name!r} do not show what this call does: record more calls of it"
+            )
+        if query.spec.text_argument is not None:
             refusal = _refusal(query)
             if refusal is not None:
                 return refusal
         nearest = [
-            shown
-            for shown in query.demonstrations[: None if is_explicit else COPIED]
-            if shown.transition.action.name == query.action.name
+            shown for shown in query.demonstrations[:COPIED] if shown.transition.action.name == query.action.name
         ]
         if not nearest:
             raise PredictionError(f"no call of tool {query.action.name!r} is recorded: record one")
         for demonstration in nearest:
-            answer = _read(query, demonstration) if is_explicit else _substitute(query, demonstration)
-            if answer is not None and is_valid(answer, schema):
+            if is_valid(answer := _substitute(query, demonstration), schema):
                 return answer
-        if is_explicit:
-            raise PredictionError(
-                f"the recordings of tool {query.action.name!r} do not show what this call does: record more calls of it"
-            )
         raise PredictionError(
             f"no recorded answer of tool {query.action.name!r} fits its output schema: "
             "record the tool with its structured content"
@@ -98,45 +87,6 @@ class NearestModel:
 
 def _is_explicit(query: Query) -> bool:
     return query.spec.state is not None and Part.STATE not in query.without and parsed(query.state) is not None
-
-
-def _proposed(query: Query) -> Prediction | None:
-    """What the recorded effects of the tool make of this state and call."""
-    proposal = propose(query)
-    if proposal is None:
-        return None
-    used = [shown.id for shown in query.demonstrations if shown.transition.action.name == query.action.name]
-    return Prediction(
-        observation=proposal.observation,
-        structured=proposal.structured,
-        next_state=as_text(proposal.after) if proposal.operations else query.state,
-        is_error=proposal.is_error,
-        provenance=Provenance(tier=Tier.MODEL, model=NearestModel.name, retrieved=tuple(used), seed=query.seed),
-    )
-
-
-def _read(query: Query, nearest: Demonstration) -> Prediction | None:
-    """The nearest answer of a call that changed nothing, where it shows nothing otherwise than this state does."""
-    step, schema, state = nearest.transition, query.spec.state, parsed(query.state)
-    if step.result.is_error or step.next_state != step.state or schema is None or state is None:
-        return None
-    copy = _substitute(query, nearest)
-    for name, identity, shown in entities(_value(copy), schema):
-        collection = state.get(name)
-        entity = collection.get(identity) if isinstance(collection, dict) else None
-        if not isinstance(entity, dict) or any(entity.get(field) != value for field, value in shown.items()):
-            return None
-    return copy.model_copy(update={"next_state": query.state})
-
-
-def _value(copy: Prediction) -> JsonValue:
-    if copy.structured is not None:
-        return copy.structured
-    try:
-        value: JsonValue = json.loads(copy.observation)
-    except ValueError:
-        return None
-    return value
 
 
 def _refusal(query: Query) -> Prediction | None:

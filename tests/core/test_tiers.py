@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
@@ -278,7 +279,27 @@ async def test_as_of_a_watermark_the_model_is_not_shown_what_came_later() -> Non
     await buffer.add([episode])
     shown = []
     for as_of in (then, None):
-        made, model = await dream(BY_MODEL, buffer=buffer, as_of=as_of)
+        made, model = await dream(BY_MODEL, buffer=buffer, as_of=as_of, without=frozenset({Part.EFFECTS}))
         await made.step(GET)
         shown.append([one.transition.action for one in model.asked[0].demonstrations])
     assert shown == [[call("get_order", 2)], [GET]]
+
+
+MANY = state(*(order(n) for n in (1, 2, 3, 4)))
+RECORDED = tuple(step(MANY, call("get_order", n), order(n)) for n in (1, 2, 3))
+
+
+async def test_what_recordings_of_the_tool_show_to_follow_is_answered_without_asking_the_model() -> None:
+    made, model = await dream(BY_MODEL, *RECORDED, task=TASK.model_copy(update={"initial_state": MANY}))
+    result = await made.step(call("get_order", 4))
+    assert json.loads(result.observation) == order(4)
+    assert made.transitions[0].provenance.tier is Tier.EFFECTS
+    assert not model.asked
+
+
+async def test_without_the_learned_effects_the_model_is_asked() -> None:
+    start = TASK.model_copy(update={"initial_state": MANY})
+    says = predicted(order(4), MANY)
+    made, model = await dream(says, *RECORDED, task=start, without=frozenset({Part.EFFECTS}))
+    await made.step(call("get_order", 4))
+    assert len(model.asked) == 1

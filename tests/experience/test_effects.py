@@ -12,6 +12,7 @@ from stalls import SCHEMA, SPEC, call, play, recordings, start
 from dreamgym.errors import PredictionError
 from dreamgym.experience.effects.changes import Recorded
 from dreamgym.experience.effects.proposing import LearnedTool, propose
+from dreamgym.experience.learned import learned_answer
 from dreamgym.experience.model import Part, Query
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.state import apply, as_text, changed_fields, parsed
@@ -102,7 +103,7 @@ def _said(observation: str) -> object:
     return json.loads(observation) if observation.startswith("{") else observation
 
 
-async def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> tuple[int, int]:
+def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> tuple[int, int]:
     """(answers of reads that agree with reality, reads) of a session of twenty calls that nothing corrects."""
     draw = random.Random(seed)
     real = dreamed = as_text(start(draw))
@@ -110,7 +111,10 @@ async def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> 
     for _ in range(20):
         tool = draw.choice(["get_stall", "list_lots", "reserve", "buy", "cancel", "close_stall", "rename"])
         step = play(state_of(real), call(tool, draw, state_of(real)), draw)
-        prediction = await NearestModel().predict(query(SPEC, dreamed, step.action, *shown[tool]))
+        prediction = learned_answer(query(SPEC, dreamed, step.action, *shown[tool]))
+        if prediction is None:
+            reads += real == step.next_state
+            continue
         real, dreamed = step.next_state, prediction.next_state
         if real == step.state:
             reads += 1
@@ -118,10 +122,9 @@ async def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> 
     return right, reads
 
 
-@pytest.mark.anyio
-async def test_reads_after_writes_agree_with_reality_over_sessions_of_twenty_calls() -> None:
+def test_reads_after_writes_agree_with_reality_over_sessions_of_twenty_calls() -> None:
     shown = {tool: tuple(recordings(tool, 40, seed=8)) for tool in READS_AND_WRITES}
-    counts = [await _free_running(seed, shown) for seed in range(4)]
+    counts = [_free_running(seed, shown) for seed in range(4)]
     assert sum(right for right, _ in counts) >= 0.95 * sum(reads for _, reads in counts)
 
 
@@ -135,28 +138,6 @@ async def test_nearest_has_no_answer_to_a_call_whose_effect_nobody_can_tell() ->
     *shown, step = recordings("stamp", 12, seed=1)
     with pytest.raises(PredictionError, match="'stamp' do not show what this call does"):
         await NearestModel().predict(asked(step, *shown))
-
-
-@pytest.mark.anyio
-async def test_nearest_copies_an_answer_without_an_explanation_where_the_call_changes_nothing() -> None:
-    *shown, step = recordings("say", 12, seed=1)
-    assert propose(asked(step, *shown)) is None
-    prediction = await NearestModel().predict(asked(step, *shown))
-    assert json.loads(prediction.observation)["said"] == step.action.arguments["words"]
-    assert prediction.next_state == step.state
-
-
-@pytest.mark.anyio
-async def test_a_copied_answer_never_shows_an_entity_otherwise_than_the_state_does() -> None:
-    *shown, step = recordings("get_stall", 2, seed=7)
-    odd = shown[0].model_copy(
-        update={"result": shown[0].result.model_copy(update={"observation": '{"stall": "S1", "sold": -1}'})}
-    )
-    lost = shown[0].model_copy(
-        update={"result": shown[0].result.model_copy(update={"observation": '{"stall": "S1", "sold": -7}'})}
-    )
-    with pytest.raises(PredictionError, match="do not show what this call does"):
-        await NearestModel().predict(asked(step, odd, lost))
 
 
 @pytest.mark.anyio
