@@ -83,17 +83,24 @@ def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALL
         yield Run(task.id, task, session(drawn, length, start), start)
 
 
-def prepare(folder: Path, runs: Sequence[Run]) -> None:
-    """What the folder holds besides recordings. Exits where it holds any."""
+def prepare(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
+    """What the folder holds besides recordings; `quiet`: nothing of the state. Exits where it holds recordings."""
     if (folder / "trajectories.jsonl").exists() or (folder / "recordings").exists():
         sys.exit(f"{folder} holds recordings already: give another --out, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     here = json.dumps([sys.executable, str(HERE / "server.py")])
     text = (HERE / "env.toml").read_text(encoding="utf-8")
+    text = text.partition("\n[state.")[0] + "\n" if quiet else text
     write_whole(folder / "env.toml", text.replace('["python", "examples/shop/server.py"]', here))
     write_whole(folder / "tools.json", json.dumps({"tools": list(TOOLS)}, indent=2) + "\n")
-    tasks = {run.task.id: run.task for run in runs}
+    tasks = {run.task.id: unseen(run.task) if quiet else run.task for run in runs}
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks.values()))
+
+
+def unseen(task: Task) -> Task:
+    """The task as one knows it who cannot see the state."""
+    metadata = {name: value for name, value in task.metadata.items() if name != "success"}
+    return task.model_copy(update={"initial_state": None, "metadata": metadata})
 
 
 def play_directly(folder: Path, runs: Sequence[Run]) -> None:
@@ -130,10 +137,10 @@ def played(run: Run) -> Trajectory:
     )
 
 
-def play_recorded(folder: Path, runs: Sequence[Run]) -> None:
+def play_recorded(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
     """All runs through `dreamgym record`; runs of one start world share a recorder."""
     for world in sorted({run.world for run in runs}):
-        with recorder(folder, world) as url:
+        with recorder(folder, world, quiet=quiet) as url:
             for number, run in enumerate(runs, start=1):
                 if run.world == world:
                     asyncio.run(_recorded(url, run))
@@ -141,10 +148,10 @@ def play_recorded(folder: Path, runs: Sequence[Run]) -> None:
 
 
 @contextmanager
-def recorder(folder: Path, world: int) -> Iterator[str]:
+def recorder(folder: Path, world: int, *, quiet: bool = False) -> Iterator[str]:
     """`dreamgym record` in front of the server; its address. It writes the folder's files when it ends."""
     command = [DREAMGYM, "record", ENV, "--out", str(folder), "--port", "0", "--"]
-    command += [sys.executable, str(HERE / "server.py"), "--world", str(world)]
+    command += [sys.executable, str(HERE / "server.py"), "--world", str(world), *(["--quiet"] if quiet else [])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
     assert process.stdout is not None
     try:
@@ -188,13 +195,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="draws the sessions")
     parser.add_argument("--worlds", type=int, default=1, help="start worlds that the sessions take in turn; default: 1")
     parser.add_argument("--direct", action="store_true", help="call the tools in this process")
+    parser.add_argument("--quiet", action="store_true", help="through the recorder, from a server that tells no state")
     given = parser.parse_args()
+    if given.quiet and given.direct:
+        parser.error("--quiet is a way of recording: leave --direct out")
     runs = [*task_runs(given.tasks, given.poor), *session_runs(given.sessions, given.seed, given.worlds)]
-    prepare(given.out, runs)
+    prepare(given.out, runs, quiet=given.quiet)
     if given.direct:
         play_directly(given.out, runs)
     else:
-        play_recorded(given.out, runs)
+        play_recorded(given.out, runs, quiet=given.quiet)
     say(f"{given.out}: {len(runs)} episodes, {sum(len(run.calls) for run in runs)} calls")
 
 

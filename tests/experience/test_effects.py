@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from queries import query
 from stalls import SCHEMA, SPEC, call, play, recordings, start
 
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.experience.effects.changes import Recorded
 from dreamgym.experience.effects.proposing import LearnedTool, propose
 from dreamgym.experience.learned import learned_answer
 from dreamgym.experience.model import Part, Query
 from dreamgym.experience.nearest import NearestModel
-from dreamgym.state import apply, as_text, changed_fields, parsed
-from dreamgym.types import JsonObject, ToolCall, Transition
+from dreamgym.state import Collection, StateSchema, apply, as_text, changed_fields, parsed
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
 
 READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")
 
@@ -182,3 +183,29 @@ def test_proposals_apply_under_the_schema_and_are_the_same_every_time(tool: str,
         assert apply(state_of(step.state), proposal.operations, SCHEMA) == proposal.after
         if proposal.is_error:
             assert proposal.operations == ()
+
+
+DESK = EnvironmentSpec(
+    name="desk",
+    tools_list={"tools": [{"name": "list_orders", "inputSchema": {"type": "object"}}]},  # type: ignore[arg-type]
+    state=StateSchema(collections={"orders": Collection(key="order_id", fields={"status": "string"}, complete=False)}),
+)
+
+
+def _listed(customer: str, *ids: str) -> Transition:
+    """A list that shows entities nobody knew of, with ids that follow no order."""
+    orders = [{"order_id": one, "status": "paid"} for one in ids]
+    after = as_text({"orders": {str(one["order_id"]): one for one in orders}})
+    return Transition(
+        state=as_text({"orders": {}}),
+        action=ToolCall(name="list_orders", arguments={"customer": customer, "orders": list(ids)}),
+        result=StepResult(observation=json.dumps({"orders": orders}), info={"state": after}),
+        next_state=after,
+        provenance=Provenance(tier=Tier.REAL),
+    )
+
+
+def test_entities_whose_ids_follow_no_order_are_not_told_ahead() -> None:
+    shown = [_listed("C-1", "x9k", "b2"), _listed("C-2", "q7", "zz1", "a"), _listed("C-3", "m4")]
+    asking = query(DESK, as_text({"orders": {}}), ToolCall(name="list_orders", arguments={"customer": "C-4"}), *shown)
+    assert propose(asking) is None

@@ -55,5 +55,5 @@ def test_a_setting_is_one_string() -> None:
     assert one.without == (Part.HISTORY, Part.STATE, Part.CHECKS)
     assert str(one) == "http://host/v1#a without history,state,checks -k 3"
     assert setting("local without history, state").without == (Part.HISTORY, Part.STATE)
-    with pytest.raises(UnknownName, match="unknown part 'memory': there is cache, checks, history"):
+    with pytest.raises(UnknownName, match="unknown part 'memory': there is cache, checks, effects"):
         setting("local without memory")

@@ -71,7 +71,9 @@ async def test_a_row_has_the_prompt_that_the_fitted_model_is_asked_in_a_dream(
     )
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(PLAYED)
-    dream = DreamEnvironment(SPEC, FittedModel(llm, fitting), buffer, without=frozenset(without) | {Part.CHECKS})
+    dream = DreamEnvironment(
+        SPEC, FittedModel(llm, fitting), buffer, without=frozenset(without) | {Part.CHECKS, Part.EFFECTS}
+    )
     for step, transition in enumerate(held_out.transitions):
         dream.resume(held_out.task, seed=_seed_of(held_out), transitions=held_out.transitions[:step])
         await dream.step(transition.action)
@@ -106,7 +108,9 @@ async def test_a_recorded_answer_taken_from_a_row_leads_to_the_recorded_state() 
     )
     llm = Asked(lambda messages: next(answers))
     for trajectory in held_out:
-        dream = DreamEnvironment(SPEC, FittedModel(llm, fitting), buffer, without=frozenset({Part.CHECKS}))
+        dream = DreamEnvironment(
+            SPEC, FittedModel(llm, fitting), buffer, without=frozenset({Part.CHECKS, Part.EFFECTS})
+        )
         await dream.reset(trajectory.task)
         for transition in trajectory.transitions:
             result = await dream.step(transition.action)

@@ -115,7 +115,7 @@ def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: 
     done = subprocess.run([*SERVE, *options], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     listed = re.sub(r"[^a-z']+", " ", done.stderr)
-    assert "'history' 'retrieval' 'reasoning' 'state' 'checks' 'recorded' 'cache'" in listed
+    assert "'history' 'retrieval' 'reasoning' 'state' 'checks' 'recorded' 'effects' 'cache'" in listed
 
 
 def test_a_limit_of_confidence_without_a_calibration_says_how_to_get_one(folder: Path, dsn: str) -> None:

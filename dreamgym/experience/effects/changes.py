@@ -197,6 +197,8 @@ class Effects:
     def _repeated(self, kind: Kind, open_: Sequence[set[str]]) -> Effect | None:
         """An effect on the entities that the items of a list name, or on those of a collection that pass filters."""
         collection = kind[1]
+        if kind[0] == "new" and collection not in self._numbering:
+            return None  # ids that follow no order cannot be told ahead
         for source in lists_of(self._explainer.keys, self._explainer.situations):
             items = [source.situations(case.before) for case in self._cases]
             every = [item for part in items for item in part]

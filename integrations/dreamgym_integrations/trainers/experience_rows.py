@@ -128,7 +128,7 @@ async def _query(
         model,
         buffer,
         episode_id=trajectory.id,
-        without=without | {Part.RECORDED, Part.CACHE, Part.CHECKS},
+        without=without | {Part.RECORDED, Part.EFFECTS, Part.CACHE, Part.CHECKS},
     )
     dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[:step])
     with suppress(_Asked):
