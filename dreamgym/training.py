@@ -6,22 +6,20 @@ environment is a dream nothing here can tell whether the policy gets better; the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pydantic import Field
 
 from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
-from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.evaluation import Evaluation
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import Codec, Policy, Rollout, rollout
+from dreamgym.rollout import Player, Rollout, draw_seed
 from dreamgym.types import Frozen, JsonObject, Task
 
 
@@ -47,11 +45,6 @@ class Settings(Frozen):
     """Updates between two checkpoints."""
 
 
-def env_seed(seed: int, iteration: int, group: int) -> int:
-    """Seed of one group's environments: equal within the group, so that only the policy makes a difference."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{iteration}:{group}".encode(), digest_size=4).digest(), "big")
-
-
 class Practice:
     """Plays the groups of each iteration and keeps the curriculum and the record.
 
@@ -59,8 +52,6 @@ class Practice:
         spec: the environment's description.
         curriculum: chooses tasks.
         generator: varies tasks; None leaves the given ones.
-        make_environment: one environment per rollout; called with the policy version and the name of the rollout's
-            group, whose episodes must differ by the policy alone.
         settings: how many, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe.
         buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
@@ -72,7 +63,6 @@ class Practice:
         spec: EnvironmentSpec,
         curriculum: Curriculum,
         generator: TaskGenerator | None,
-        make_environment: Callable[[int, str], Environment],
         settings: Settings,
         record: Path,
         *,
@@ -82,7 +72,6 @@ class Practice:
         self._spec = spec
         self.curriculum = curriculum
         self._generator = generator
-        self._make_environment = make_environment
         self._settings = settings
         self._record = record
         self._buffer = buffer
@@ -90,25 +79,18 @@ class Practice:
         self._run = secrets.token_hex(8)
         """Groups of another run are others."""
 
-    async def iterate(self, policy: Policy, codec: Codec, iteration: int) -> list[Rollout]:
+    async def iterate(self, player: Player, iteration: int) -> list[Rollout]:
         """Play P groups of G and return the P*G rollouts, groups adjacent."""
         settings, began = self._settings, time.monotonic()
         tasks_P = self.curriculum.sample(settings.groups, iteration)
-        size = settings.group_size
-        async with AsyncExitStack() as stack:
-            groups = [f"{self._run}-{iteration}-{p}" for p in range(len(tasks_P))]
-            environments = [self._make_environment(iteration, group) for group in groups for _ in range(size)]
-            for environment in environments:
-                stack.push_async_callback(environment.close)
-            episodes = await rollout(
-                policy,
-                codec,
-                self._spec,
-                environments,
-                [task for task in tasks_P for _ in range(size)],
-                seeds=[env_seed(settings.seed, iteration, p) for p in range(len(tasks_P)) for _ in range(size)],
-                sampling_seed=env_seed(settings.seed, iteration, -1),
-            )
+        slots = [p for p in range(len(tasks_P)) for _ in range(settings.group_size)]
+        episodes = await player.play(
+            [tasks_P[p] for p in slots],
+            groups=[f"{self._run}-{iteration}-{p}" for p in slots],
+            seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
+            version=iteration,
+            sampling_seed=draw_seed(settings.seed, iteration, -1),
+        )
         values = await self._learn_values(tasks_P, episodes, iteration)
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
@@ -131,7 +113,7 @@ class Practice:
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
         parents = self.curriculum.most_valuable(self._settings.vary)
-        self.curriculum.add(await generator.vary(parents, seed=env_seed(self._settings.seed, iteration, -2)))
+        self.curriculum.add(await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2)))
 
     def rewind(self, iteration: int) -> None:
         """Keep of the record what led to an iteration that training now continues from; of 0, nothing."""

@@ -24,8 +24,8 @@ from dreamgym.cli.wiring import (
     tasks_of,
 )
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, behaviours_of, load_spec
+from dreamgym.episode import load_agent, play
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import load_agent, play
 from dreamgym.types import Source, Task, Trajectory
 
 WORKERS = 4

@@ -12,8 +12,8 @@ import typer
 
 from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, PolicyUrl, Seed, server, tasks_of
 from dreamgym.environment import behaviours_of, load_spec
+from dreamgym.episode import Agent, load_agent, user_message
 from dreamgym.errors import InvalidInput
-from dreamgym.rollout import Agent, load_agent, user_message
 from dreamgym.types import StepResult, Task, Trajectory
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from dreamgym.environment import Environment, EnvironmentSpec, load_spec, real_o
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation import evaluate
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import Codec, Policy
+from dreamgym.rollout import Codec, Policy, TokenPlayer
 from dreamgym.training import Practice, Settings
 from dreamgym.types import JsonObject, Task, Trajectory
 
@@ -112,19 +112,20 @@ def run_training(run: Run) -> None:
         def remote(version: int, group: str) -> Environment:
             return RemoteEnvironment(url, run.spec.name, policy_version=version, group=group)
 
-        practice = portal.call(_practice, run, store.buffer, remote)
+        practice = portal.call(_practice, run, store.buffer)
         train_grpo(
             practice,
             run.base,
             run.out,
             run.settings,
             portal=portal,
+            player=lambda policy, codec: TokenPlayer(policy, codec, run.spec, remote),
             probe=_probe(run, practice) if run.probe_tasks else None,
             resume=run.resume,
         )
 
 
-async def _practice(run: Run, buffer: ReplayBuffer, make: Callable[[int, str], Environment]) -> Practice:
+async def _practice(run: Run, buffer: ReplayBuffer) -> Practice:
     recorded = await buffer.trajectories(run.spec.name)
     tasks = list({t.task.id: t.task for t in recorded}.values())
     if run.against is Against.REAL:
@@ -132,7 +133,7 @@ async def _practice(run: Run, buffer: ReplayBuffer, make: Callable[[int, str], E
     generator = _generator(run, recorded) if run.against is Against.DREAM else None
     curriculum = Curriculum(tasks, share=run.settings.share if generator else 0, seed=run.settings.seed)
     record = run.out / "metrics.jsonl"
-    return Practice(run.spec, curriculum, generator, make, run.settings, record, buffer=buffer, on_note=run.on_note)
+    return Practice(run.spec, curriculum, generator, run.settings, record, buffer=buffer, on_note=run.on_note)
 
 
 def _generator(run: Run, recorded: Sequence[Trajectory]) -> TaskGenerator | None:
@@ -147,7 +148,9 @@ def _generator(run: Run, recorded: Sequence[Trajectory]) -> TaskGenerator | None
 
 def _probe(run: Run, practice: Practice) -> Probe:
     async def probe(policy: Policy, codec: Codec, step: int) -> None:
-        result = await evaluate(policy, codec, run.spec, run.probe_tasks, real_of(run.spec).create, seed=step)
+        real = real_of(run.spec)
+        player = TokenPlayer(policy, codec, run.spec, lambda version, group: real.create())
+        result = await evaluate(player, run.probe_tasks, seed=step)
         practice.note_probe(step, "real", result)
 
     return probe

@@ -34,8 +34,8 @@ from dreamgym.cli.check import Report
 from dreamgym.cli.play import Played, play_agent
 from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import read_jsonl
+from dreamgym.episode import load_agent
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
-from dreamgym.rollout import load_agent
 from dreamgym.types import Task, Trajectory
 
 HERE = Path(__file__).parent

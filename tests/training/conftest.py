@@ -10,7 +10,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from lamp import COLOURS, TOOL, LampEnvironment
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
-from dreamgym.rollout import play
+from dreamgym.episode import play
 
 
 @pytest.fixture

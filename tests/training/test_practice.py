@@ -10,7 +10,7 @@ from lamp import LampEnvironment
 
 from dreamgym import EnvironmentSpec, StepResult, Task
 from dreamgym.curriculum.sampler import Curriculum
-from dreamgym.rollout import Generation
+from dreamgym.rollout import Generation, TokenPlayer
 from dreamgym.training import Practice, Settings
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 class Mute:
     """A policy that says nothing, in a language without words."""
 
-    def generate(self, prompts_B: Sequence[Sequence[int]], *, seed: int) -> list[Generation]:
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         return [Generation(ids=(1,), logprobs=(0.0,)) for _ in prompts_B]
 
     def start(self, text: str) -> list[int]:
@@ -53,11 +53,10 @@ async def test_the_episodes_of_a_group_share_its_name_task_and_seed(lamp_spec: E
 
     async def play(iteration: int) -> None:
         curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
-        practice = Practice(
-            lamp_spec, curriculum, None, lambda v, g: Noting(v, g, notes), settings, tmp_path / f"{len(notes)}.jsonl"
-        )
-        await practice.iterate(Mute(), Mute(), iteration)
-        await practice.iterate(Mute(), Mute(), iteration + 1)
+        practice = Practice(lamp_spec, curriculum, None, settings, tmp_path / f"{len(notes)}.jsonl")
+        player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda v, g: Noting(v, g, notes))
+        await practice.iterate(player, iteration)
+        await practice.iterate(player, iteration + 1)
 
     await play(1)
     await play(1)

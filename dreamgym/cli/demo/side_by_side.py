@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from dreamgym.cli.play import play_agent
 from dreamgym.cli.wiring import Against, server
-from dreamgym.rollout import load_agent
+from dreamgym.episode import load_agent
 from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
 
 if TYPE_CHECKING:

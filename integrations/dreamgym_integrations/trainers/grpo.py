@@ -1,37 +1,29 @@
-"""GRPO through TRL: our rollouts, TRL's loss.
-
-`rollout_func` is called with the prompts already repeated G times, groups adjacent; its answer must keep that order.
-Rewards come from the episode, never from decoded text; None becomes NaN in TRL and stays out of the group's baseline.
-With `use_vllm=False` TRL recomputes the old log-probabilities itself, so ours serve as a check only.
-"""
+"""A training run: trainer checkpoints, the curriculum in each of them, probes, resuming."""
 
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio.from_thread import BlockingPortal
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.rollout import Rollout
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.rollout import Codec, Player, Policy
 from dreamgym.training import Practice, Settings
 from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 try:
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 except ImportError as error:
     raise MissingPackage("training", "train") from error
 
 CURRICULUM_FILE = "curriculum.json"
-Result = TypeVar("Result")
 Probe = Callable[[TransformersPolicy, ChatCodec, int], Coroutine[Any, Any, None]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 
@@ -43,6 +35,7 @@ def train_grpo(
     settings: Settings,
     *,
     portal: BlockingPortal,
+    player: Callable[[Policy, Codec], Player],
     probe: Probe | None = None,
     resume: bool = False,
 ) -> None:
@@ -54,6 +47,7 @@ def train_grpo(
         out: run folder; trainer checkpoints go to `out/checkpoints`.
         settings: see Settings.
         portal: the event loop on which the environments live.
+        player: lets the policy play.
         probe: called before the first update, every `probe_every` updates, and after the last.
         resume: continue from the newest checkpoint in `out`, curriculum included.
 
@@ -65,18 +59,19 @@ def train_grpo(
     practice.rewind(0 if checkpoint is None else _update(checkpoint))
     if checkpoint is not None:
         practice.curriculum.restore(json.loads((checkpoint / CURRICULUM_FILE).read_text(encoding="utf-8")))
-    trainer = GRPOTrainer(
+    trainer = RolloutTrainer(
+        practice,
+        player(policy, codec),
+        portal,
         model=policy.model,
-        reward_funcs=_outcome,
         args=_config(out, settings, policy.temperature),
         train_dataset=Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
         processing_class=policy.tokenizer,
-        rollout_func=_rollout_func(practice, policy, codec, portal),
         callbacks=[_Bookkeeper(practice, policy, codec, portal, settings, probe)],
     )
     if trainer.accelerator.num_processes > 1:
         raise InvalidInput("training runs in one process so far: start it without a multi-process launcher")
-    policy.model = trainer.model
+    policy.model = trainer.accelerator.unwrap_model(trainer.model)
     trainer.remove_callback(PrinterCallback)
     with warnings.catch_warnings():
         # TRL 1.16 still asks transformers for this by its old name
@@ -108,32 +103,6 @@ def _config(out: Path, settings: Settings, temperature: float) -> GRPOConfig:
         logging_steps=10,
         disable_tqdm=True,
     )
-
-
-def _outcome(env_reward: list[float | None], **_: object) -> list[float | None]:
-    return env_reward
-
-
-def _rollout_func(
-    practice: Practice, policy: TransformersPolicy, codec: ChatCodec, portal: BlockingPortal
-) -> Callable[[list[str], GRPOTrainer], dict[str, Any]]:
-    def rollout_func(prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
-        policy.model = trainer.accelerator.unwrap_model(trainer.model)
-        episodes: list[Rollout] = portal.call(practice.iterate, policy, codec, trainer.state.global_step)
-        if len(episodes) != len(prompts):
-            raise InvalidInput(f"expected {len(prompts)} rollouts, got {len(episodes)}")
-        errors = {episode.error for episode in episodes if episode.error}
-        if all(episode.reward is None for episode in episodes):
-            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(sorted(errors))}")
-        return {
-            "prompt_ids": [episode.prompt_ids for episode in episodes],
-            "completion_ids": [episode.completion_ids or [policy.tokenizer.eos_token_id] for episode in episodes],
-            "logprobs": None,
-            "env_mask": [episode.mask or [0] for episode in episodes],
-            "env_reward": [episode.reward for episode in episodes],
-        }
-
-    return rollout_func
 
 
 class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed

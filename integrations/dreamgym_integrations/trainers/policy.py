@@ -15,7 +15,7 @@ from dreamgym.rollout import Generation
 
 try:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     raise MissingPackage("a policy checkpoint", "train") from error
@@ -89,38 +89,60 @@ class TransformersPolicy:
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
 
-    def generate(self, prompts_B: Sequence[Sequence[int]], *, seed: int) -> list[Generation]:
-        """Sample one answer per prompt; the global random state is left as it was."""
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
+        """Sample one answer per prompt, each with random numbers of its own; the global random state stays."""
         eos, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         longest = max(map(len, prompts_B))
         input_ids = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts_B])
         attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts_B])
+        uniform_BT = torch.stack(
+            [torch.rand(self.max_new_tokens, generator=torch.Generator().manual_seed(seed)) for seed in seeds_B]
+        )
         was_training = self.model.training
         self.model.eval()
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            output = self.model.generate(
-                input_ids=input_ids.to(self.model.device),
-                attention_mask=attention.to(self.model.device),
-                generation_config=GenerationConfig(
-                    do_sample=True,
-                    temperature=self.temperature,
-                    top_k=0,
-                    top_p=1.0,
-                    max_new_tokens=self.max_new_tokens,
-                    eos_token_id=eos,
-                    pad_token_id=pad,
-                    output_logits=True,
-                    return_dict_in_generate=True,
-                ),
-            )
+        with torch.inference_mode():
+            sampled_BT, logprobs_BT = self._sampled(input_ids, attention, uniform_BT)
         self.model.train(was_training)
-        sampled_BT = output.sequences[:, longest:]
-        logits_BTV = torch.stack(output.logits, dim=1).float() / self.temperature
-        logprobs_BT = logits_BTV.log_softmax(-1).gather(-1, sampled_BT.unsqueeze(-1)).squeeze(-1)
         return [
             _until(eos, ids, logprobs) for ids, logprobs in zip(sampled_BT.tolist(), logprobs_BT.tolist(), strict=True)
         ]
+
+    def _sampled(
+        self, input_ids: torch.Tensor, attention: torch.Tensor, uniform_BT: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and their log-probabilities, each of shape (B, T), until every row has ended."""
+        device = self.model.device
+        input_ids, attention, uniform_BT = input_ids.to(device), attention.to(device), uniform_BT.to(device)
+        ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=device)
+        cache, ids, logprobs = None, [], []
+        for t in range(self.max_new_tokens):
+            positions = (attention.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+            output = self.model(
+                input_ids=input_ids,
+                attention_mask=attention,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = output.past_key_values
+            logprobs_BV = (output.logits[:, -1].float() / self.temperature).log_softmax(-1)
+            drawn_B = _drawn(logprobs_BV, uniform_BT[:, t])
+            ids.append(drawn_B)
+            logprobs.append(logprobs_BV.gather(-1, drawn_B.unsqueeze(-1)).squeeze(-1))
+            ended_B |= drawn_B == self.tokenizer.eos_token_id
+            if bool(ended_B.all()):
+                break
+            input_ids = drawn_B.unsqueeze(-1)
+            attention = torch.cat([attention, torch.ones_like(input_ids)], dim=1)
+        return torch.stack(ids, dim=1), torch.stack(logprobs, dim=1)
+
+
+def _drawn(logprobs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """One token per row by inverting its distribution function: one random number a token, whatever the vocabulary."""
+    below_BV = logprobs_BV.double().exp().cumsum(-1)
+    threshold_B = uniform_B.double().unsqueeze(-1) * below_BV[:, -1:]
+    return torch.searchsorted(below_BV, threshold_B, right=True).squeeze(-1).clamp(max=logprobs_BV.shape[-1] - 1)
 
 
 def _until(eos: int, ids: list[int], logprobs: list[float]) -> Generation:

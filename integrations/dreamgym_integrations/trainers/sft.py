@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.rollout import user_message
 from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
 
