@@ -43,3 +43,21 @@ def generalised_advantages(
         ahead = rewards_T[t] + discount * following - values_T[t] + discount * decay * ahead
         advantages_T[t], following = ahead, values_T[t]
     return advantages_T
+
+
+def trusted(
+    rewards_G: Sequence[float | None], confidences_G: Sequence[float | None], *, least: float
+) -> list[float | None]:
+    """The rewards, None where the dream was less sure than `least`; what nobody has calibrated is taken as it is."""
+    return [
+        None if confidence is not None and confidence < least else reward
+        for reward, confidence in zip(rewards_G, confidences_G, strict=True)
+    ]
+
+
+def weighted(advantages_G: Sequence[float], confidences_G: Sequence[float | None]) -> list[float]:
+    """Each advantage times the dream's confidence in its episode; times 1 where nobody has calibrated the dream."""
+    return [
+        advantage if confidence is None else advantage * confidence
+        for advantage, confidence in zip(advantages_G, confidences_G, strict=True)
+    ]

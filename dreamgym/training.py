@@ -6,28 +6,54 @@ environment is a dream nothing here can tell whether the policy gets better; the
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal, Protocol, TypeVar
 
 from pydantic import Field
 
+from dreamgym.advantages import trusted
 from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation import Evaluation
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Player, Rollout, draw_seed
 from dreamgym.types import Frozen, JsonObject, Task
 
+T = TypeVar("T")
+
+
+class PPOSettings(Frozen):
+    """What PPO needs beyond GRPO."""
+
+    epochs: int = Field(default=2, ge=1)
+    """How often an update goes over its rollouts."""
+    mini_batches: int = Field(default=2, ge=1)
+    """Optimiser steps per epoch."""
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """Gamma, per sampled token."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of the advantage estimate, not the curriculum's."""
+    value_clip: float = Field(default=0.2, gt=0)
+    """A value may move so far from the one at the time of the rollout; further is not rewarded."""
+    value_coefficient: float = Field(default=0.1, ge=0)
+    """Weight of the value loss beside the policy's."""
+
 
 class Settings(Frozen):
     """How to train. The defaults are what the published results of the demonstration were made with."""
 
+    algorithm: Literal["grpo", "ppo"] = "grpo"
+    """Both learn from the same rollouts."""
     steps: int = Field(default=100, ge=1)
-    """Policy updates."""
+    """Policy updates: rounds of play, each of which is learned from."""
     groups: int = Field(default=8, ge=1)
     """Tasks per update (P)."""
     group_size: int = Field(default=8, ge=2)
@@ -43,6 +69,42 @@ class Settings(Frozen):
     """Updates between two evaluations in the real environment."""
     save_every: int = Field(default=25, ge=1)
     """Updates between two checkpoints."""
+    lora: int = Field(default=0, ge=0)
+    """Rank of the adapter that is trained; 0 trains all weights."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence from the start policy in the loss; 0 does without."""
+    accumulate: int = Field(default=1, ge=1)
+    """Forward passes per optimiser step: more need less memory."""
+    vllm: Literal["server", "colocate"] | None = None
+    """Where vLLM samples for the policy; None: transformers, in this process."""
+    weigh_confidence: bool = False
+    """Multiply each advantage by the calibrated confidence of the dream in its episode."""
+    least_confidence: float = Field(default=0.0, ge=0, le=1)
+    """Episodes that the dream was less sure of give no reward."""
+    dead_updates: int = Field(default=20, ge=0)
+    """Stop after so many updates in a row in which no rollout succeeded and every group was dead; 0: never."""
+    ppo: PPOSettings = PPOSettings()
+
+
+class Exchange(Protocol):
+    """The processes that train one policy together; each plays its share of the groups."""
+
+    index: int
+    """Of this process; the first, 0, writes."""
+    count: int
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What all processes have, in their order. Blocking, and every process must call it."""
+
+
+class Alone:
+    """The exchange of one process with itself."""
+
+    index, count = 0, 1
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What it has."""
+        return list(mine)
 
 
 class Practice:
@@ -78,45 +140,88 @@ class Practice:
         self._on_note = on_note
         self._run = secrets.token_hex(8)
         """Groups of another run are others."""
+        self.exchange: Exchange = Alone()
+        """Set by a trainer that runs in several processes, of which all have the same curriculum."""
+        self.dead_updates = 0
+        """So many of the last updates, in a row, had neither a success nor a group to learn from."""
 
     async def iterate(self, player: Player, iteration: int) -> list[Rollout]:
-        """Play P groups of G and return the P*G rollouts, groups adjacent."""
+        """Play P groups of G and return the rollouts of those that this process played, groups adjacent.
+
+        Raises:
+            EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
+        """
         settings, began = self._settings, time.monotonic()
         tasks_P = self.curriculum.sample(settings.groups, iteration)
-        slots = [p for p in range(len(tasks_P)) for _ in range(settings.group_size)]
-        episodes = await player.play(
+        episodes = await self._played(player, tasks_P, iteration)
+        outcomes = await asyncio.to_thread(
+            self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
+        )
+        values = await self._learn_values(tasks_P, outcomes, iteration)
+        if self._generator is not None and settings.share > 0:
+            await self._vary(self._generator, iteration)
+        self.note(_summary(iteration, outcomes, values, time.monotonic() - began))
+        dead = not any(values) and not any(outcome.success for outcome in outcomes)
+        self.dead_updates = self.dead_updates + 1 if dead else 0
+        if all(outcome.error is not None for outcome in outcomes):
+            errors = sorted({str(outcome.error) for outcome in outcomes})
+            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
+        return episodes
+
+    async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[Rollout]:
+        """The groups of this process."""
+        settings, index, count = self._settings, self.exchange.index, self.exchange.count
+        share = len(tasks_P) // count
+        slots = [p for p in range(index * share, (index + 1) * share) for _ in range(settings.group_size)]
+        apart = (index,) if index else ()
+        return await player.play(
             [tasks_P[p] for p in slots],
             groups=[f"{self._run}-{iteration}-{p}" for p in slots],
             seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
             version=iteration,
-            sampling_seed=draw_seed(settings.seed, iteration, -1),
+            sampling_seed=draw_seed(settings.seed, iteration, -1, *apart),
         )
-        values = await self._learn_values(tasks_P, episodes, iteration)
-        if self._generator is not None and settings.share > 0:
-            await self._vary(self._generator, iteration)
-        self.note(_summary(iteration, episodes, values, time.monotonic() - began))
-        return episodes
+
+    def rewards(self, episodes: Sequence[Rollout]) -> list[float | None]:
+        """What each episode may be learned from: None where it failed, or the dream was not sure enough of it."""
+        return trusted(
+            [episode.reward for episode in episodes],
+            [episode.confidence for episode in episodes],
+            least=self._settings.least_confidence,
+        )
 
     async def _learn_values(
         self, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
     ) -> list[float | None]:
         size, values = self._settings.group_size, []
-        if self._buffer is not None:
+        keeps = self._buffer is not None and self.exchange.index == 0
+        if self._buffer is not None and keeps:
             await self._buffer.add_tasks(tasks_P)
         for p, task in enumerate(tasks_P):
-            rewards_G = [episode.reward for episode in episodes[p * size : (p + 1) * size]]
+            rewards_G = self.rewards(episodes[p * size : (p + 1) * size])
             values.append(self.curriculum.record(task, rewards_G))
-            if self._buffer is not None:
+            if self._buffer is not None and keeps:
                 valid = [reward for reward in rewards_G if reward is not None]
                 await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid)
         return values
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
-        parents = self.curriculum.most_valuable(self._settings.vary)
-        self.curriculum.add(await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2)))
+        """The first process varies, for all."""
+        tasks: list[Task] = []
+        if self.exchange.index == 0:
+            parents = self.curriculum.most_valuable(self._settings.vary)
+            tasks = await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2))
+        self.curriculum.add(await asyncio.to_thread(self.exchange.gather, tasks))
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """What is practised in."""
+        return self._spec
 
     def rewind(self, iteration: int) -> None:
         """Keep of the record what led to an iteration that training now continues from; of 0, nothing."""
+        if self.exchange.index != 0:
+            return
 
         def led_here(line: JsonObject) -> bool:
             step = int(str(line["step"]))
@@ -126,7 +231,9 @@ class Practice:
         self._record.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
     def note(self, line: JsonObject) -> None:
-        """Append one line to the record."""
+        """Append one line to the record, of which the first process keeps the only copy."""
+        if self.exchange.index != 0:
+            return
         with self._record.open("a", encoding="utf-8") as record:
             record.write(json.dumps(line) + "\n")
         self._on_note(line)
