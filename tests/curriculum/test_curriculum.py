@@ -20,7 +20,7 @@ from dreamgym import (
     Transition,
 )
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, variation
-from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.curriculum.sampler import KEPT_GENERATED, Curriculum
 from dreamgym.curriculum.value import group_variance
 from dreamgym.errors import InvalidInput
 from dreamgym.llm import ScriptedLLM
@@ -68,12 +68,48 @@ def test_half_solved_tasks_are_the_most_valuable_and_solved_ones_are_no_parents(
     assert [task.id for task in curriculum.most_valuable(5)] == [half.id, rare.id]
 
 
-def test_a_generated_task_that_teaches_nothing_is_dropped() -> None:
+def test_a_generated_task_that_is_always_solved_is_dropped_and_does_not_come_back() -> None:
     curriculum = Curriculum(tasks(2), share=1, seed=0)
     new = variation(tasks(1)[0], "find it", "cellar")
     curriculum.add([new])
-    curriculum.record(new, [0.0, 0.0, 0.0])
+    curriculum.record(new, [1.0, 1.0, 1.0])
     assert curriculum.generated == ()
+    restored = Curriculum(tasks(2), share=1, seed=0)
+    restored.restore(json.loads(json.dumps(curriculum.state())))
+    for known in (curriculum, restored):
+        known.add([new])
+        assert known.generated == ()
+
+
+def test_a_generated_task_that_always_fails_is_dropped_after_sixteen_attempts() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    curriculum.sample(2, 0)
+    curriculum.record(new, [0.0] * 8)
+    assert curriculum.generated == (new,)
+    curriculum.sample(2, 1)
+    curriculum.record(new, [0.0] * 8)
+    assert curriculum.generated == ()
+
+
+def test_of_too_many_generated_tasks_the_valuable_and_the_newest_stay() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    made = [variation(tasks(1)[0], "find it", f"room {i}") for i in range(KEPT_GENERATED + 1)]
+    curriculum.add(made[:2])
+    curriculum.record(made[0], [1.0, 0.0, 1.0, 0.0])
+    curriculum.record(tasks(1)[0], [0.0, 0.0, 0.0, 0.0])
+    curriculum.add(made[2:])
+    assert curriculum.generated == (made[0], *made[2:])
+
+
+def test_tasks_of_one_group_share_its_value_and_their_single_rollouts_make_it() -> None:
+    two_halls = {"t0": "east", "t1": "east", "t2": "west", "t3": "west"}
+    curriculum = Curriculum(tasks(4), share=0, seed=0, groups=lambda task: two_halls[task.id])
+    curriculum.sample(4, 0)
+    for task, reward in zip(tasks(4), [1.0, 0.0, 1.0, 1.0], strict=True):
+        assert curriculum.record(task, [reward]) is None, "nothing follows from one rollout"
+    assert {task.id for task in curriculum.most_valuable(4)} == {"t0", "t1"}
 
 
 def test_a_failed_group_says_nothing_about_its_task() -> None:
