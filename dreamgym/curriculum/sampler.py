@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pydantic import ValidationError
 
 from dreamgym.curriculum.evidence import Evidence
+from dreamgym.curriculum.generator import content_of
 from dreamgym.curriculum.strategy import Strategy, choose
 from dreamgym.curriculum.value import group_variance
 from dreamgym.errors import InvalidInput
@@ -119,9 +120,14 @@ class Curriculum:
         return bool(groups) and groups[-1].variance > 0
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Take in generated tasks, but none that was dropped; of too many the most valuable stay, then the newest."""
-        new = (task for task in tasks if task.id not in self._dropped)
-        self._generated.update((task.id, task) for task in new)
+        """Take in generated tasks, but none that was given or dropped.
+
+        Of too many the most valuable stay, then the newest.
+        """
+        given = {content_of(task) for task in self._seeds}
+        for task in tasks:
+            if task.id not in self._dropped and content_of(task) not in given:
+                self._generated[task.id] = task
         if len(self._generated) > KEPT_GENERATED:
             newest_first = list(reversed(self._generated.values()))
             values = self._evidence.values([self._group_of(task) for task in newest_first], self._iteration)

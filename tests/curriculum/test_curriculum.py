@@ -227,3 +227,45 @@ async def test_without_a_recorded_world_the_instruction_is_varied(spec: Environm
 )
 async def test_a_model_that_answers_rubbish_yields_no_task(spec: EnvironmentSpec, answers: list[str]) -> None:
     assert await LanguageVariation(spec, ScriptedLLM(answers), RecordedWorlds([])).vary(tasks(1), seed=0) == []
+
+
+@pytest.mark.anyio
+async def test_malformed_and_repeated_proposals_do_not_reach_the_selection(spec: EnvironmentSpec) -> None:
+    bad = [" ", "a\x00b", "long " * 500, " FIND  it", "book  two Rooms"]
+    llm = ScriptedLLM([proposals(*((text, None) for text in bad), ("book two rooms", "roof")), SELECT_FIRST])
+    (varied,) = await LanguageVariation(spec, llm, RecordedWorlds([])).vary(tasks(1), seed=0)
+    assert varied.instruction == "book two rooms"
+    assert varied.initial_state == "hall", "the start is the parent's, whatever the model says"
+    assert '"candidates": [{"instruction": "book two rooms", "initial_state": "hall"}]' in llm.asked[1][0].content
+
+
+@pytest.mark.anyio
+async def test_where_success_is_judged_the_instruction_of_a_recorded_task_is_varied(recorded: RecordedWorlds) -> None:
+    judged = EnvironmentSpec(name="rooms", tools_list={"tools": [{"name": "act"}]}, max_steps=5)
+    unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
+    llm = ScriptedLLM([proposals(("book two rooms", None)), SELECT_FIRST])
+    (varied,) = await LanguageVariation(judged, llm, unsolved).vary(tasks(1), seed=0)
+    assert varied.instruction == "book two rooms"
+
+
+@pytest.mark.anyio
+async def test_a_recorded_game_that_was_never_won_is_not_varied_and_no_model_is_asked(spec: EnvironmentSpec) -> None:
+    llm = ScriptedLLM([])
+    unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
+    assert await LanguageVariation(spec, llm, unsolved).vary(tasks(1), seed=0) == []
+    assert llm.asked == []
+
+
+def test_a_check_of_success_belongs_to_its_own_instruction() -> None:
+    parent = tasks(1)[0].model_copy(update={"metadata": {"success": {"const": 1}, "split": "train"}})
+    assert variation(parent, "find it", "cellar").metadata == {**parent.metadata, "world": "t0"}
+    assert variation(parent, "book two rooms", "hall").metadata == {"split": "train", "world": "t0"}
+
+
+def test_the_same_variation_of_two_tasks_is_one_task_and_a_given_one_is_none() -> None:
+    hall = tasks(1)[0]
+    cellar = variation(hall, "find it", "cellar")
+    assert variation(variation(hall, "find it", "attic"), "find it", "cellar").id == cellar.id
+    curriculum = Curriculum([hall], share=1, seed=0)
+    curriculum.add([cellar, variation(cellar, "find it", "hall")])
+    assert curriculum.generated == (cellar,)
