@@ -36,7 +36,7 @@ from dreamgym.training import Practice, Settings
 from dreamgym.types import JsonObject, Task, Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym_integrations.trainers.grpo import Probe
+    from dreamgym_integrations.trainers.run import Probe
 
 TRAINABLE = "react"
 
@@ -101,7 +101,7 @@ def run_training(run: Run) -> None:
     """Train as the run says: the server in a process of its own, the environments reached through its door."""
     from anyio.from_thread import start_blocking_portal
     from dreamgym_client.environment import RemoteEnvironment
-    from dreamgym_integrations.trainers.grpo import train_grpo
+    from dreamgym_integrations.trainers.run import train_policy
 
     with (
         start_blocking_portal() as portal,
@@ -113,7 +113,7 @@ def run_training(run: Run) -> None:
             return RemoteEnvironment(url, run.spec.name, policy_version=version, group=group)
 
         practice = portal.call(_practice, run, store.buffer)
-        train_grpo(
+        train_policy(
             practice,
             run.base,
             run.out,
