@@ -2,26 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy import load_policy
-from dreamgym_integrations.trainers.run import train_policy
 from lamp import LampEnvironment
+from runs import broken_after, practice, same, trained, weights
 
 from dreamgym import EnvironmentSpec
-from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.rollout import Rollout, TokenPlayer
-from dreamgym.training import Practice, Settings, read_record
+from dreamgym.training import Settings, read_record
 
 pytestmark = pytest.mark.anyio
-
-
-def practice(spec: EnvironmentSpec, settings: Settings, record: Path) -> Practice:
-    return Practice(spec, Curriculum(spec.tasks, share=0, seed=settings.seed), None, settings, record)
 
 
 def player(spec: EnvironmentSpec, folder: Path) -> TokenPlayer:
@@ -42,29 +36,6 @@ async def eight(
 
     eight = TokenPlayer(policy, codec, spec, make)
     return await eight.play(spec.tasks[:8], groups=[""] * 8, seeds=[0] * 8, version=0, sampling_seed=sampling_seed)
-
-
-def trained(
-    spec: EnvironmentSpec, base: Path, out: Path, settings: Settings, portal: BlockingPortal, **more: Any
-) -> Practice:
-    """A run in `out`, its record beside it."""
-    make = more.pop("make", lambda version, group: LampEnvironment())
-    played = practice(spec, settings, out / "m.jsonl")
-    train_policy(
-        played,
-        base,
-        out,
-        settings,
-        portal=portal,
-        player=lambda policy, codec: TokenPlayer(policy, codec, spec, make),
-        **more,
-    )
-    return played
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    policy, _ = load_policy(folder)
-    return dict(policy.model.state_dict())
 
 
 async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole_sequence(
@@ -148,20 +119,12 @@ def test_an_interrupted_run_ends_with_the_weights_and_the_record_of_an_uninterru
 ) -> None:
     settings = Settings(steps=5, groups=2, group_size=4, save_every=2, probe_every=1)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    straight.mkdir()
-    broken.mkdir()
-
-    async def interrupt(policy: Any, codec: Any, step: int) -> None:
-        if step == 3:
-            raise EnvironmentUnavailable("gone")
-
     trained(lamp_spec, lamp_policy, straight, settings, portal)
     with pytest.raises(EnvironmentUnavailable, match="gone"):
-        trained(lamp_spec, lamp_policy, broken, settings, portal, probe=interrupt)
+        trained(lamp_spec, lamp_policy, broken, settings, portal, probe=broken_after(3))
     assert not (broken / "policy").exists()
     trained(lamp_spec, lamp_policy, broken, settings, portal, resume=True)
-    one, other = weights(straight / "policy"), weights(broken / "policy")
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(weights(straight / "policy"), weights(broken / "policy"))
     lines = [[line["inside_success"] for line in read_record(folder / "m.jsonl")] for folder in (straight, broken)]
     assert lines[0] == lines[1]
     assert len(lines[0]) == 5
@@ -172,12 +135,8 @@ def test_a_run_interrupted_before_its_first_checkpoint_starts_over_with_a_clean_
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4, save_every=2, probe_every=1)
 
-    async def interrupt(policy: Any, codec: Any, step: int) -> None:
-        if step == 1:
-            raise EnvironmentUnavailable("gone")
-
     with pytest.raises(EnvironmentUnavailable, match="gone"):
-        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=interrupt)
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=broken_after(1))
     trained(lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True)
     assert [line["step"] for line in read_record(tmp_path / "m.jsonl")] == [0, 1]
 
@@ -206,8 +165,7 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
     (line,) = read_record(tmp_path / "m.jsonl")
     assert line["failed"] == 6
     # one valid episode a group has nobody to be compared with: no advantage, so the weights stay what they were
-    before, after = weights(lamp_policy), weights(tmp_path / "policy")
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 
 
 def test_an_update_of_which_every_rollout_failed_stops_the_training(

@@ -90,10 +90,10 @@ def train_policy(
     practice.rewind(0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings))
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
-    trainer, values = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
     with warnings.catch_warnings():
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        trainer, values = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     _save(trainer, values, settings, out / "policy")
 
