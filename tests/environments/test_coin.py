@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from dreamgym_integrations.environments.coin import COIN, short, view
 from dreamgym_integrations.environments.coin_behaviours import GRAMMAR as COMMANDS
+from dreamgym_integrations.environments.game_environment import GameEnvironment
 from dreamgym_integrations.environments.java_games import games
-from dreamgym_integrations.environments.textworld_express import GameEnvironment
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName

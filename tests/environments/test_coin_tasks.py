@@ -6,7 +6,8 @@ import pytest
 from dreamgym_integrations.environments import coin as coin_game
 from dreamgym_integrations.environments.coin_behaviours import GRAMMAR
 from dreamgym_integrations.environments.coin_worlds import places, rows
-from dreamgym_integrations.environments.textworld_express import SPLITS, GameEnvironment, act_tool
+from dreamgym_integrations.environments.game_environment import GameEnvironment, act_tool
+from dreamgym_integrations.environments.textworld_express import SPLITS
 from dreamgym_integrations.environments.worlds import SEEDS
 
 from dreamgym.environment import Behaviour, load_real

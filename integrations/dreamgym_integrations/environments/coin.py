@@ -48,6 +48,7 @@ COIN = Game(
     name="coin",
     description="Find the coin in a house of eight places and take it (TextWorldExpress, game coin).",
     instruction="Search the house for the coin and take it.",
+    doing="Do one thing in the house.",
     rules=RULES,
     commands=", ".join(GRAMMAR),
     example="move north",

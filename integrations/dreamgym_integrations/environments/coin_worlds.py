@@ -15,7 +15,7 @@ from pathlib import Path
 from dreamgym.environment import Environment
 from dreamgym.types import Task, ToolCall
 from dreamgym_integrations.environments.coin import COIN
-from dreamgym_integrations.environments.textworld_express import GameEnvironment
+from dreamgym_integrations.environments.game_environment import GameEnvironment
 from dreamgym_integrations.environments.worlds import SEEDS
 
 _BACK = {"north": "south", "east": "west", "south": "north", "west": "east"}

@@ -59,7 +59,7 @@ class Cook(Player):
         ]
 
     def _read(self) -> None:
-        recipe = re.search(r"ingredients: (.+?), directions: (.+?), prepare meal", self.told)
+        recipe = re.search(r"ingredients: (.+?), directions: (.*?)prepare meal", self.told)
         if recipe:
             self._ingredients = recipe[1].split(", ")
             steps = [step.partition(" the ") for step in recipe[2].split(", ")]

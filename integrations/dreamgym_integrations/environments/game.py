@@ -34,6 +34,8 @@ class Game:
     """What is to be seen after an answer; empty where the answer does not tell."""
     shorten: Callable[[str], str]
     """A reply that describes no place, in few words."""
+    doing: str = "Do one thing."
+    """What the tool is for."""
     instruction: str | None = None
     """None: the game's own words."""
 
