@@ -25,13 +25,13 @@ from itertools import zip_longest
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from dreamgym_client.playing import Played, play_agent
 from dreamgym_integrations.models.chat_server import chat_server
 from fresh import node
 from plans import PLANS, Plan, chat_model
 
 from dreamgym.agreement import Agreement, split
 from dreamgym.cli.check import Report
-from dreamgym.cli.play import Played, play_agent
 from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import read_jsonl
 from dreamgym.episode import load_agent

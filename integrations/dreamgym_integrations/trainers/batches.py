@@ -1,0 +1,109 @@
+"""Prompts that wait at the same time are sampled in one batch, and one batch at a time.
+
+A batch costs a model little more than a single prompt, and a prompt that just misses one waits for all of it. So a
+batch waits a little for those who are about to ask: episodes that came back from one batch meet again in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from dreamgym.rollout import Generation, Policy
+
+FIRST_S = 0.5
+"""What a batch is taken to last before there was one."""
+PAUSE = 0.1
+"""A batch starts when nobody new has come for this share of the time that the last one took, …"""
+WAIT = 1.0
+"""… or when it has waited for this share of it altogether, or when all who may ask wait."""
+
+
+class PolicyFailed(Exception):
+    """The policy raised an exception, which the message names."""
+
+
+@dataclass(frozen=True)
+class _Asking:
+    prompt: Sequence[int]
+    seed: int
+    answer: asyncio.Future[Generation]
+
+
+class Batches:
+    """Samples what many ask for.
+
+    Args:
+        policy: is called in a thread, never twice at a time.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._asking: list[_Asking] = []
+        self._came = asyncio.Event()
+        self._sampling = asyncio.Lock()
+        self._took_s = FIRST_S
+        self.askers = 0
+        """How many may ask; a batch that all of them wait for starts at once."""
+        self.failure: Exception | None = None
+        """What the policy failed with last."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sample for as long as the block lasts; a batch under way is awaited, for its policy must not change."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            async with self._sampling:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def sample(self, prompt: Sequence[int], seed: int) -> Generation:
+        """One continuation. Raises PolicyFailed."""
+        answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._asking.append(_Asking(prompt, seed, answer))
+        self._came.set()
+        return await answer
+
+    async def _run(self) -> None:
+        while True:
+            await self._met()
+            batch, self._asking = [one for one in self._asking if not one.answer.done()], []
+            if batch:
+                async with self._sampling:
+                    await self._sample(batch)
+
+    async def _met(self) -> None:
+        """Until somebody asks, and others who were about to ask do so as well."""
+        await self._came.wait()
+        clock = asyncio.get_running_loop().time
+        latest = clock() + WAIT * self._took_s
+        while len(self._asking) < self.askers:
+            self._came.clear()
+            try:
+                async with asyncio.timeout_at(min(latest, clock() + PAUSE * self._took_s)):
+                    await self._came.wait()
+            except TimeoutError:
+                break
+        self._came.clear()
+
+    async def _sample(self, batch: Sequence[_Asking]) -> None:
+        began = time.monotonic()
+        prompts_B, seeds_B = [one.prompt for one in batch], [one.seed for one in batch]
+        try:
+            sampled_B = await asyncio.to_thread(self._policy.generate, prompts_B, seeds_B=seeds_B)
+        except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+            self.failure = error
+            for one in batch:
+                if not one.answer.done():
+                    one.answer.set_exception(PolicyFailed(f"the policy failed: {type(error).__name__}: {error}"))
+            return
+        self._took_s = time.monotonic() - began
+        for one, sampled in zip(batch, sampled_B, strict=True):
+            if not one.answer.done():
+                one.answer.set_result(sampled)
