@@ -14,7 +14,7 @@ from dreamgym import EnvironmentSpec
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.rollout import TokenPlayer
+from dreamgym.rollout import Player, TokenPlayer
 from dreamgym.training import Practice, Settings
 
 
@@ -34,6 +34,7 @@ def trained(
     portal: BlockingPortal,
     *,
     make: Callable[[int, str], Environment] = lamp,
+    within: Callable[[Player], Player] = lambda player: player,
     **more: Any,
 ) -> Practice:
     """A run in `out`, its record beside it."""
@@ -45,7 +46,7 @@ def trained(
         out,
         settings,
         portal=portal,
-        player=lambda policy, codec: TokenPlayer(policy, codec, spec, make),
+        player=lambda policy, codec: within(TokenPlayer(policy, codec, spec, make)),
         **more,
     )
     return played

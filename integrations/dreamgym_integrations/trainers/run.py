@@ -80,7 +80,7 @@ def train_policy(
         TrainingStopped: there is nothing to learn, a number is none, or a checkpoint cannot be saved.
     """
     processes = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
-    _check(settings, processes.num_processes)
+    check_settings(settings, processes.num_processes)
     mine = identity(practice.spec, base, settings)
     checkpoint = newest_checkpoint(out, mine) if resume else None
     processes.wait_for_everyone()
@@ -98,7 +98,7 @@ def train_policy(
     _save(trainer, values, settings, out / "policy")
 
 
-def _check(settings: Settings, processes: int) -> None:
+def check_settings(settings: Settings, processes: int) -> None:
     """Raises InvalidInput where the settings do not fit together, or not to the processes."""
     if settings.groups % processes:
         raise InvalidInput(
@@ -171,6 +171,7 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
         activation_checkpointing=False,
+        ddp_find_unused_parameters=False,  # the search does not see that the values come from the same forward pass
         report_to="none",
         logging_steps=updates,
         disable_tqdm=True,
@@ -264,6 +265,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Probe when it is time, and at the end."""
         self.trainer.check_weights()
         update, within = divmod(state.global_step, steps_per_update(self._settings))
+        control.should_training_stop |= within == 0 and self._practice.spent
         due = update % self._settings.probe_every == 0 or update == self._settings.steps
         if due and within == 0 and state.is_world_process_zero:
             self._looking.look(update)
