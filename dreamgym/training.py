@@ -20,6 +20,7 @@ from pydantic import Field
 from dreamgym.advantages import trusted
 from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation import Evaluation
@@ -50,8 +51,8 @@ class PPOSettings(Frozen):
 class Settings(Frozen):
     """How to train. The defaults are what the published results of the demonstration were made with."""
 
-    algorithm: Literal["grpo", "ppo"] = "grpo"
-    """Both learn from the same rollouts."""
+    algorithm: Literal["grpo", "ppo", "sft", "dpo"] = "grpo"
+    """`grpo` and `ppo` learn from the same rollouts; `sft` and `dpo` from the recordings alone."""
     steps: int = Field(default=100, ge=1)
     """Policy updates: rounds of play, each of which is learned from."""
     groups: int = Field(default=8, ge=1)
@@ -60,6 +61,8 @@ class Settings(Frozen):
     """Rollouts per task (G)."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """At the first update; it falls linearly to zero at the last."""
+    strategy: Strategy = Strategy.VALUE
+    """How the next tasks are chosen."""
     share: float = Field(default=0.25, ge=0, le=1)
     """Lambda: at most this share of the tasks is generated."""
     vary: int = Field(default=2, ge=0)
@@ -116,6 +119,8 @@ class Practice:
         generator: varies tasks; None leaves the given ones.
         settings: how many, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe.
+        where: `dream` or `real`, as the record says it.
+        real_steps: no update is begun that could take more steps than this in all; the last one is as small as it must.
         buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
         on_note: called with each line of the record, to show progress.
     """
@@ -128,9 +133,15 @@ class Practice:
         settings: Settings,
         record: Path,
         *,
+        where: Literal["dream", "real"] = "dream",
+        real_steps: int | None = None,
         buffer: ReplayBuffer | None = None,
         on_note: Callable[[JsonObject], None] = lambda line: None,
     ) -> None:
+        self._where = where
+        self._real_steps = real_steps
+        self._taken = 0
+        """Real steps so far, of all processes."""
         self._spec = spec
         self.curriculum = curriculum
         self._generator = generator
@@ -152,21 +163,51 @@ class Practice:
             EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
         """
         settings, began = self._settings, time.monotonic()
-        tasks_P = self.curriculum.sample(settings.groups, iteration)
+        tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
         episodes = await self._played(player, tasks_P, iteration)
         outcomes = await asyncio.to_thread(
             self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
         )
+        if self._where == "real":
+            self._taken += sum(len(outcome.actions) for outcome in outcomes)
         values = await self._learn_values(tasks_P, outcomes, iteration)
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
-        self.note(_summary(iteration, outcomes, values, time.monotonic() - began))
+        tokens = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        self.note(
+            {"step": iteration, "where": self._where}
+            | _summary(outcomes, values)
+            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
+        )
         dead = not any(values) and not any(outcome.success for outcome in outcomes)
         self.dead_updates = self.dead_updates + 1 if dead else 0
         if all(outcome.error is not None for outcome in outcomes):
             errors = sorted({str(outcome.error) for outcome in outcomes})
             raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
         return episodes
+
+    @property
+    def spent(self) -> bool:
+        """The real steps that are left do not suffice for another update."""
+        return self._affordable() == 0
+
+    def affordable(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """As many of the tasks as there are real steps for, whatever happens in them."""
+        if self._real_steps is None:
+            return tasks
+        return tasks[: (self._real_steps - self._taken) // self._spec.max_steps]
+
+    def note_real(self, iteration: int, steps: int) -> None:
+        """Append real steps that were taken beside the groups, so that the next dreams know them."""
+        self._taken += steps
+        self.note({"step": iteration, "where": "real", "environment_steps": steps})
+
+    def _affordable(self) -> int:
+        """So many groups fit into what is left of the real steps, whatever their episodes do."""
+        if self._real_steps is None or self._where != "real":
+            return self._settings.groups
+        groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
+        return groups - groups % self.exchange.count
 
     async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[Rollout]:
         """The groups of this process."""
@@ -202,7 +243,7 @@ class Practice:
             values.append(self.curriculum.record(task, rewards_G))
             if self._buffer is not None and keeps:
                 valid = [reward for reward in rewards_G if reward is not None]
-                await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid)
+                await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self._run)
         return values
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
@@ -220,15 +261,17 @@ class Practice:
 
     def rewind(self, iteration: int) -> None:
         """Keep of the record what led to an iteration that training now continues from; of 0, nothing."""
-        if self.exchange.index != 0:
-            return
 
         def led_here(line: JsonObject) -> bool:
             step = int(str(line["step"]))
             return step < iteration or (step == iteration > 0 and "rollout_s" not in line)
 
         kept = [line for line in read_record(self._record) if led_here(line)]
-        self._record.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._taken = real_steps(kept)
+        if self.exchange.index == 0:
+            part = self._record.with_suffix(".part")
+            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            part.replace(self._record)
 
     def note(self, line: JsonObject) -> None:
         """Append one line to the record, of which the first process keeps the only copy."""
@@ -250,22 +293,29 @@ class Practice:
                 f"{where}_episodes": rate.n,
                 f"{where}_refused_share": evaluation.refused_share,
                 f"{where}_steps": evaluation.steps,
+                f"{where}_outcomes": [*evaluation.outcomes],
             }
         )
 
 
-def _summary(iteration: int, episodes: Sequence[Rollout], values: Sequence[float | None], seconds: float) -> JsonObject:
+def _summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
     valid = [episode for episode in episodes if episode.error is None]
     actions = sum(len(episode.actions) for episode in valid)
     return {
-        "step": iteration,
         "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
         "refused_share": sum(episode.refused for episode in valid) / max(1, actions),
+        "groups": len(values),
         "dead_groups": sum(value == 0 for value in values),
+        "values": [*values],
         "failed": len(episodes) - len(valid),
-        "environment_steps": actions,
-        "rollout_s": round(seconds, 3),
+        "environment_steps": sum(len(episode.actions) for episode in episodes),
+        "mean_steps": actions / max(1, len(valid)),
     }
+
+
+def real_steps(record: Sequence[JsonObject]) -> int:
+    """Steps that practice took in the real environment; probes are not counted, for nothing is learned from them."""
+    return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
 
 
 def read_record(path: Path) -> list[JsonObject]:
