@@ -7,6 +7,7 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from anyio.from_thread import BlockingPortal
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.rollout import Codec, Player, Policy
 from dreamgym.training import Practice, Settings
+from dreamgym.transfer import Seen
 from dreamgym.types import JsonObject
 from dreamgym_integrations.trainers.checkpoints import (
     begin,
@@ -29,7 +31,7 @@ from dreamgym_integrations.trainers.checkpoints import (
     save_policy,
     step_of,
 )
-from dreamgym_integrations.trainers.policy import TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
 from dreamgym_integrations.trainers.ppo import HEAD, PPOTrainer, Values
 from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, steps_per_update
 from dreamgym_integrations.trainers.vllm import VllmPolicy
@@ -44,8 +46,10 @@ try:
 except ImportError as error:
     raise MissingPackage("training", "train") from error
 
-Probe = Callable[[Policy, Codec, int], Coroutine[Any, Any, None]]
+Probe = Callable[[Policy, Codec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
+BEST = "best"
+"""Folder of the policy that the best probe so far saw."""
 T = TypeVar("T")
 
 
@@ -56,7 +60,7 @@ def train_policy(
     settings: Settings,
     *,
     portal: BlockingPortal,
-    player: Callable[[Policy, Codec], Player],
+    player: Callable[[Policy, ChatCodec], Player],
     probe: Probe | None = None,
     resume: bool = False,
     on_learned: Callable[[JsonObject], None] = lambda line: None,
@@ -93,9 +97,9 @@ def train_policy(
     with warnings.catch_warnings():
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-        trainer, values = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
+        trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    _save(trainer, values, settings, out / "policy")
+    _save(trainer, settings, out / "policy")
 
 
 def check_settings(settings: Settings, processes: int) -> None:
@@ -120,15 +124,15 @@ def _trainer(
     out: Path,
     settings: Settings,
     portal: BlockingPortal,
-    player: Callable[[Policy, Codec], Player],
+    player: Callable[[Policy, ChatCodec], Player],
     probe: Probe | None,
     on_learned: Callable[[JsonObject], None],
-) -> tuple[RolloutTrainer, Values | None]:
+) -> RolloutTrainer:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
     policy, codec = load_policy(base)
     sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
     values = Values(policy.model) if settings.algorithm == "ppo" else None
-    bookkeeper = _Bookkeeper(practice, settings, _Looking(probe, sampler, codec, portal), on_learned)
+    bookkeeper = _Bookkeeper(practice, settings, _Looking(probe, sampler, codec, portal), out / BEST, on_learned)
     options: dict[str, Any] = {
         "model": policy.model,
         "args": _config(out, settings, policy, practice.exchange.count),
@@ -144,7 +148,7 @@ def _trainer(
     if isinstance(sampler, VllmPolicy):
         sampler.trainer = trainer
     bookkeeper.trainer = trainer
-    return trainer, values
+    return trainer
 
 
 def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes: int) -> GRPOConfig:
@@ -193,19 +197,16 @@ def _lora(settings: Settings) -> Any:
     )
 
 
-def _save(trainer: RolloutTrainer, values: Values | None, settings: Settings, folder: Path) -> None:
-    """The trained policy without anything that was only for training; an adapter is merged into its base.
+def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
+    """The policy as it is, without anything that is only for training; an adapter is merged into a copy of its base.
 
     Whatever reads a policy (evaluation, the next run's start, a server) then reads one kind of folder.
     """
-    state = None if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
     model = trainer.accelerator.unwrap_model(trainer.model)
     if settings.lora:
-        model = model.merge_and_unload()
-    if values is not None:
-        values.remove()
-    if state is not None:
-        state = {name: weight for name, weight in state.items() if not name.startswith(HEAD)}
+        model = copy.deepcopy(model).merge_and_unload()
+    state = model.state_dict() if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
+    state = {name: weight for name, weight in state.items() if not name.startswith(HEAD)}
     if trainer.is_world_process_zero():
         save_policy(model, trainer.processing_class, folder, state)
     trainer.accelerator.wait_for_everyone()
@@ -238,9 +239,10 @@ class _Looking:
     codec: Codec
     portal: BlockingPortal
 
-    def look(self, update: int) -> None:
-        if self.probe is not None:
-            self.portal.call(self.probe, self.policy, self.codec, update)
+    def look(self, update: int) -> Seen:
+        assert self.probe is not None, "asked only where there is one"
+        seen: Seen = self.portal.call(self.probe, self.policy, self.codec, update)
+        return seen
 
 
 class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -249,26 +251,43 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     trainer: RolloutTrainer
 
     def __init__(
-        self, practice: Practice, settings: Settings, looking: _Looking, on_learned: Callable[[JsonObject], None]
+        self,
+        practice: Practice,
+        settings: Settings,
+        looking: _Looking,
+        best: Path,
+        on_learned: Callable[[JsonObject], None],
     ) -> None:
         self._practice = practice
         self._settings = settings
         self._looking = looking
+        self._best = best
         self._on_learned = on_learned
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the policy before the first update; a resumed run has already done so."""
-        if state.global_step == 0 and state.is_world_process_zero:
-            self._looking.look(0)
+        if state.global_step == 0:
+            self._look(0, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Probe when it is time, and at the end."""
         self.trainer.check_weights()
         update, within = divmod(state.global_step, steps_per_update(self._settings))
-        control.should_training_stop |= within == 0 and self._practice.spent
-        due = update % self._settings.probe_every == 0 or update == self._settings.steps
-        if due and within == 0 and state.is_world_process_zero:
-            self._looking.look(update)
+        if within:
+            return
+        spent = self._practice.spent
+        control.should_training_stop |= spent
+        if update % self._settings.probe_every == 0 or update == self._settings.steps or spent:
+            self._look(update, state, control)
+
+    def _look(self, update: int, state: Any, control: Any) -> None:
+        """The first process looks; all of them do what follows from it."""
+        if self._looking.probe is None:
+            return
+        (seen,) = self._practice.exchange.gather([self._looking.look(update)] if state.is_world_process_zero else [])
+        control.should_training_stop |= seen.stop
+        if seen.best:
+            _save(self.trainer, self._settings, self._best)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Pass the trainer's figures on."""

@@ -1,0 +1,76 @@
+"""Settings from a TOML file and from the command line, under the same names: `ppo.epochs = 3` and `--ppo.epochs 3`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str]) -> Model:
+    """The file's values, over which go those of the command line.
+
+    Args:
+        model: what can be set; its nested models are tables of the file and prefixes of options.
+        file: TOML; None for none.
+        arguments: what the command line holds beside the options that the program knows itself.
+
+    Raises:
+        InvalidInput: something that cannot be set, or not to this value; it says what can.
+    """
+    values = {} if file is None else _read(file)
+    for name, value in _pairs(arguments):
+        table = values
+        *tables, last = name.split(".")
+        for part in tables:
+            inner = table.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise InvalidInput(f"--{name}: {part!r} is no table of settings")
+            table = inner
+        table[last] = value
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        known = ", ".join(names(model))
+        raise InvalidInput(f"{file or 'settings'}: {first_reason(error)} (there are: {known})") from error
+
+
+def names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all that can be set."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from names(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    rest = iter(arguments)
+    for option in rest:
+        if not option.startswith("--"):
+            raise InvalidInput(f"expected --NAME VALUE, got {option!r}")
+        name, has_value, value = option.removeprefix("--").partition("=")
+        if not has_value:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise InvalidInput(f"--{name} has no value")
+        yield name.replace("-", "_"), value
+
+
+def _read(file: Path) -> JsonObject:
+    try:
+        return dict(tomllib.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} is no TOML: {error}") from error
