@@ -13,7 +13,7 @@ from typing import Any
 from dreamgym.advantages import generalised_advantages
 from dreamgym.errors import MissingPackage
 from dreamgym.rollout import Rollout, Segment
-from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, _rows
+from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, learnable
 
 try:
     import torch
@@ -91,7 +91,7 @@ class PPOTrainer(RolloutTrainer):
         first, confident = 0, self._weighted([1.0] * len(episodes), episodes)
         weights_B1 = torch.ones_like(values_BT[:, :1])
         for episode, reward, weight in zip(episodes, rewards, confident, strict=True):
-            rows = _rows(episode, reward)
+            rows = learnable(episode, reward)
             places = [(first + b, t) for b, row in enumerate(rows) for t, sampled in enumerate(row.mask) if sampled]
             if places:
                 rewards_T = token_rewards(rows, episode.total_reward)

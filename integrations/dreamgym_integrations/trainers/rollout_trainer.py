@@ -63,7 +63,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         episodes: list[Rollout] = self._portal.call(self._practice.iterate, self._player, self.updates)
         self._check_alive()
         rewards = self._practice.rewards(episodes)
-        rows = [row for episode, reward in zip(episodes, rewards, strict=True) for row in _rows(episode, reward)]
+        rows = [row for episode, reward in zip(episodes, rewards, strict=True) for row in learnable(episode, reward)]
         self._rows = [*rows, *(self._empty() for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(episodes, rewards, output)
@@ -78,7 +78,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         of_rows = [
             advantage
             for episode, reward, advantage in zip(episodes, rewards, advantages, strict=True)
-            for _ in _rows(episode, reward)
+            for _ in learnable(episode, reward)
         ]
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
@@ -150,7 +150,7 @@ def steps_per_update(settings: Settings) -> int:
     return settings.ppo.epochs * settings.ppo.mini_batches if settings.algorithm == "ppo" else 1
 
 
-def _rows(episode: Rollout, reward: float | None) -> list[Segment]:
+def learnable(episode: Rollout, reward: float | None) -> list[Segment]:
     """What there is to learn from an episode."""
     return [] if reward is None else [segment for segment in episode.segments if segment.completion_ids]
 

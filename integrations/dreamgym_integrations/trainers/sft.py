@@ -89,7 +89,7 @@ def clone(
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
-        callbacks=[_Progress(on_progress)],
+        callbacks=[Progress(on_progress)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
@@ -97,7 +97,7 @@ def clone(
     policy.tokenizer.save_pretrained(out)
 
 
-class _Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Tells how far the training is."""
 
     def __init__(self, tell: Callable[[int, int], None]) -> None:
