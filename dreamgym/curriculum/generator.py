@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Protocol
@@ -103,12 +103,21 @@ class LanguageVariation:
         spec: what the environment is.
         llm: proposes and selects.
         worlds: validates where something was recorded.
+        on_failure: called with a parent for which the model gave nothing usable, and the reason.
     """
 
-    def __init__(self, spec: EnvironmentSpec, llm: LLM, worlds: RecordedWorlds) -> None:
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        llm: LLM,
+        worlds: RecordedWorlds,
+        *,
+        on_failure: Callable[[Task, PredictionError], None] = lambda parent, error: None,
+    ) -> None:
         self._spec = spec
         self._llm = llm
         self._worlds = worlds
+        self._on_failure = on_failure
 
     async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
         """One validated variation per parent; a parent for which the model gives nothing usable yields none."""
@@ -118,8 +127,8 @@ class LanguageVariation:
                 proposals = await self._propose(parent, seed)
                 if proposals:
                     tasks.append(await self._select(parent, proposals, seed))
-            except PredictionError:
-                continue
+            except PredictionError as error:
+                self._on_failure(parent, error)
         return tasks
 
     async def _propose(self, parent: Task, seed: int) -> list[Task]:
