@@ -79,8 +79,9 @@ TEXT_GAMES = (
         "Cook a meal by the recipe and eat it",
         "`read cookbook` answers with the ingredients and directions. Cutting needs a knife that you carry; the stove "
         "fries, the oven roasts, the toaster and the barbeque grill.\n"
-        "`prepare meal` in the kitchen, with every ingredient as directed, gives the meal; `eat meal` ends the episode "
-        "with success. Food that is eaten, or cut or cooked in a way the recipe does not ask for, ends it without.",
+        "`prepare meal` works in the kitchen when every ingredient is carried as directed, and gives the meal; "
+        "`eat meal` ends the episode with success. Food that is eaten before, or cut or cooked in a way the recipe "
+        "does not ask for, ends it without.",
         commands=f"{_TIDY}, read cookbook, examine THING, chop|slice|dice FOOD, cook FOOD in DEVICE, "
         "prepare meal, eat FOOD",
         example="cook red apple in oven",
@@ -98,7 +99,8 @@ TEXT_GAMES = (
         "arithmetic",
         "Solve a math problem and put the item with that quantity into the box",
         "`read math problem` works when it is carried and answers with the problem. `put ITEM in box` ends the episode "
-        "with success where the item has the quantity of the answer, without it where it has another.",
+        "with success where the item has the quantity of the answer and the problem was read, and without it where the "
+        "item has another quantity.",
         commands=f"{_WALK}, take ITEM, put ITEM in HOLDER, read math problem",
         example="take 2 bananas",
         parameters={},

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dreamgym_integrations.environments import java_games
 from dreamgym_integrations.environments.game import Game
@@ -51,17 +51,23 @@ def worlds(game: Game, parameters: Mapping[str, int], seeds: Mapping[str, range]
     loaded = (game.name, java_games.parameters({**game.parameters, **parameters}))
     java = java_games.games.take(*loaded)
     seen: set[object] = set()
-    for split, numbers in seeds.items():
-        for seed in numbers:
-            with java_games.java_failures():
-                answer = json.loads(java.generateNewGameJSON(seed, "train", True))
-                task = " ".join(java.getTaskDescription().split())
-                solution = frozenset(command for command in java.getGoldActionSequence() if not _WALK.match(command))
-            world = World(split, seed, task, game.view(answer))
-            if (fingerprint := (task, world.start, solution)) not in seen:
-                seen.add(fingerprint)
-                yield world
-    java_games.games.give_back(java, *loaded)
+    try:
+        for split, numbers in seeds.items():
+            for seed in numbers:
+                world, solution = _world(java, game, split, seed)
+                if (fingerprint := (world.instruction, world.start, solution)) not in seen:
+                    seen.add(fingerprint)
+                    yield world
+    finally:
+        java_games.games.give_back(java, *loaded)
+
+
+def _world(java: Any, game: Game, split: str, seed: int) -> tuple[World, frozenset[str]]:
+    with java_games.java_failures():
+        answer = json.loads(java.generateNewGameJSON(seed, "train", True))
+        task = " ".join(java.getTaskDescription().split())
+        solution = frozenset(command for command in java.getGoldActionSequence() if not _WALK.match(command))
+    return World(split, seed, task, game.view(answer)), solution
 
 
 def _main() -> None:
