@@ -74,9 +74,9 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
         raise EnvironmentUnavailable(f"{measured.failed} real episodes of {arm.name!r} failed: start again to go on")
-    record = read_record(folder / "metrics.jsonl")
+    record = [*read_record(folder / "metrics.jsonl"), *read_record(folder / "real" / "metrics.jsonl")]
     played = [line for line in record if "environment_steps" in line]
-    groups = sum(_number(line["groups"]) for line in played)
+    groups = sum(_number(line.get("groups", 0)) for line in played)
     return Result(
         arm=arm.name,
         seed=prepared.seed,
@@ -86,7 +86,7 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         real_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "real")),
         dream_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "dream")),
         seconds=round(seconds, 1),
-        dead_share=sum(_number(line["dead_groups"]) for line in played) / groups if groups else None,
+        dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(
             (int(_number(line["step"])), _number(line["real_success"])) for line in record if "real_success" in line
         ),
@@ -96,7 +96,7 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
 def _train(prepared: Prepared, arm: Arm, folder: Path) -> None:
     """`dreamgym train` in a process of its own, with a database of its own."""
     run = f"run_{prepared.seed}_{name_of(arm)}"
-    command = [sys.executable, "-m", "dreamgym.cli.app", "train", prepared.plan.env]
+    command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
     command += ["--policy", str(prepared.warm()), "--out", str(folder), "--seed", str(prepared.seed)]
     command += ["--dsn", prepared.database(run, arm.spoiled), *flags(arm.train or {})]
     command += ["--resume"] if (folder / "metrics.jsonl").exists() else []
@@ -117,10 +117,7 @@ def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
             if isinstance(value, dict):
                 yield from flags(value, f"{name}.")
             elif isinstance(value, list):
-                for one in value:
-                    yield from (f"--{name}", str(one))
-            elif isinstance(value, bool) and not prefix:
-                yield f"--{name}" if value else f"--no-{name}"
+                yield from (f"--{name}", ",".join(map(str, value)))
             else:
                 yield from (f"--{name}", str(value))
 
@@ -147,9 +144,15 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
         )
     from dreamgym_integrations.trainers.policy import load_policy
 
-    policy, codec = load_policy(folder / "policy" if arm.train is not None else prepared.warm())
+    policy, codec = load_policy(_trained(folder) if arm.train is not None else prepared.warm())
     player = TokenPlayer(policy, codec, prepared.spec, lambda version, group: prepared.real.create())
     return await evaluate(player, tasks, seed=PLAYING_SEED)
+
+
+def _trained(folder: Path) -> Path:
+    """The policy of a run's last phase."""
+    last = folder / "real" / "policy"
+    return last if last.is_dir() else folder / "policy"
 
 
 def _number(value: JsonValue) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dreamgym.cli.wiring import Against
 from dreamgym.experience.model import Part
@@ -25,7 +25,7 @@ class TrainConfig(Settings):
     real_steps: int | None = Field(default=None, ge=1)
     """Practice takes no more real steps than this; the number of updates follows from it."""
     agent: str | None = None
-    """An agent by entry point or module:function, which acts with the policy behind it; default: the policy by itself."""
+    """An agent by entry point or module:function, with the policy behind it; default: the policy acts by itself."""
     episode_limit_s: float = Field(default=600.0, gt=0)
     """An agent that takes longer for an episode is stopped; the episode counts as failed."""
     probe: int = Field(default=200, ge=0)
@@ -49,6 +49,12 @@ class TrainConfig(Settings):
     def settings(self) -> Settings:
         """What the trainer needs of it."""
         return Settings.model_validate(self.model_dump(include=set(Settings.model_fields)))
+
+    @field_validator("without", "log", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        """On the command line several are one word with commas."""
+        return tuple(value.split(",")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
