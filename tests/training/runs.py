@@ -16,6 +16,7 @@ from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.rollout import Player, TokenPlayer
 from dreamgym.training import Practice, Settings
+from dreamgym.transfer import Seen
 
 
 def practice(spec: EnvironmentSpec, settings: Settings, record: Path) -> Practice:
@@ -55,9 +56,10 @@ def trained(
 def broken_after(update: int) -> Callable[[Any, Any, int], Any]:
     """A probe that ends the run after so many updates."""
 
-    async def interrupt(policy: Any, codec: Any, step: int) -> None:
+    async def interrupt(policy: Any, codec: Any, step: int) -> Seen:
         if step == update:
             raise EnvironmentUnavailable("gone")
+        return Seen(best=False, stop=False)
 
     return interrupt
 

@@ -17,6 +17,7 @@ from dreamgym import EnvironmentSpec, StepResult, ToolCall
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, TrainingStopped
 from dreamgym.training import Settings, read_record
+from dreamgym.transfer import Seen
 
 SETTINGS = Settings(steps=4, groups=2, group_size=4, save_every=2, probe_every=1)
 Probe = Callable[[Any, Any, int], Any]
@@ -36,10 +37,11 @@ def hopeless(version: int, group: str) -> Environment:
 def spoiled_after(step: int) -> Probe:
     """A probe that makes a weight no number after so many updates."""
 
-    async def spoil(policy: Any, codec: Any, update: int) -> None:
+    async def spoil(policy: Any, codec: Any, update: int) -> Seen:
         if update == step:
             with torch.no_grad():
                 policy.model.lm_head.weight[0, 0] = float("nan")
+        return Seen(best=False, stop=False)
 
     return spoil
 
@@ -89,9 +91,10 @@ def test_a_disk_that_is_full_while_saving_costs_only_what_was_not_saved(
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    async def fill(policy: Any, codec: Any, step: int) -> None:
+    async def fill(policy: Any, codec: Any, step: int) -> Seen:
         if step == 3:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        return Seen(best=False, stop=False)
 
     straight, full = tmp_path / "straight", tmp_path / "full"
     trained(lamp_spec, lamp_policy, straight, SETTINGS, portal)
