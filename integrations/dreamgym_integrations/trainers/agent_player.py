@@ -36,9 +36,8 @@ class AgentPlayer:
         agent: as `load_agent` finds it.
         policy: read at each call, so that its weights may change in between.
         codec: how to talk to it.
-        url: of the server that has the environment.
+        url: of the server that has the environment; one without a token, for agents are told URLs and nothing else.
         env: the environment's name there.
-        token: the server's bearer token.
         limit_s: an agent that takes longer is stopped.
         max_tokens: a conversation that is longer is at its end.
     """
@@ -51,12 +50,11 @@ class AgentPlayer:
         *,
         url: str,
         env: str,
-        token: str | None = None,
         limit_s: float = LIMIT_S,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
         self._agent, self._policy, self._codec = agent, policy, codec
-        self._address, self._env = (url, token), env
+        self._url, self._env = url, env
         self._limit_s, self._max_tokens = limit_s, max_tokens
 
     async def play(
@@ -64,7 +62,7 @@ class AgentPlayer:
     ) -> list[Rollout]:
         """All at once. Raises what the policy itself failed with; whatever else fails is in the rollouts."""
         endpoint = PolicyEndpoint(self._policy, self._codec, max_tokens=self._max_tokens)
-        async with endpoint, ControlClient(*self._address) as control, asyncio.TaskGroup() as playing:
+        async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
             playing_B = [
                 playing.create_task(
                     self._played(control, endpoint, task, (group, seed, version), draw_seed(sampling_seed, i))

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from dreamgym.rollout import Generation, Policy
 
-FIRST_S = 0.5
-"""What a batch is taken to last before there was one."""
-PAUSE = 0.1
-"""A batch starts when nobody new has come for this share of the time that the last one took, …"""
-WAIT = 1.0
-"""… or when it has waited for this share of it altogether, or when all who may ask wait."""
+FIRST_S = 10.0
+"""What a batch is taken to last before there was one: agents that begin together take their time to connect."""
+PAUSE, PAUSE_S = 0.1, 0.02
+"""A batch starts when nobody new has come for this share of the time that the last one took, at least so long, …"""
+WAIT_S = 1.0
+"""… or when it has waited for as long as that one took, at least so long, or as soon as all who may ask wait."""
 
 
 class PolicyFailed(Exception):
@@ -46,8 +46,7 @@ class Batches:
         self._came = asyncio.Event()
         self._sampling = asyncio.Lock()
         self._took_s = FIRST_S
-        self.askers = 0
-        """How many may ask; a batch that all of them wait for starts at once."""
+        self._askers = 0
         self.failure: Exception | None = None
         """What the policy failed with last."""
 
@@ -62,6 +61,11 @@ class Batches:
                 task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+    def expect(self, askers: int) -> None:
+        """How many may ask; a batch that all of them wait for starts at once."""
+        self._askers = askers
+        self._came.set()
 
     async def sample(self, prompt: Sequence[int], seed: int) -> Generation:
         """One continuation. Raises PolicyFailed."""
@@ -82,11 +86,11 @@ class Batches:
         """Until somebody asks, and others who were about to ask do so as well."""
         await self._came.wait()
         clock = asyncio.get_running_loop().time
-        latest = clock() + WAIT * self._took_s
-        while len(self._asking) < self.askers:
+        latest, pause = clock() + max(WAIT_S, self._took_s), max(PAUSE_S, PAUSE * self._took_s)
+        while len(self._asking) < self._askers:
             self._came.clear()
             try:
-                async with asyncio.timeout_at(min(latest, clock() + PAUSE * self._took_s)):
+                async with asyncio.timeout_at(min(latest, clock() + pause)):
                     await self._came.wait()
             except TimeoutError:
                 break

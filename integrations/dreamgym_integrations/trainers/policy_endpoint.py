@@ -105,7 +105,7 @@ class PolicyEndpoint:
         name = str(next(self._numbers))
         session = PolicySession(f"{self._url}/episodes/{name}/v1", self._codec, seed, is_over)
         self._sessions[name] = session
-        self._batches.askers = len(self._sessions)
+        self._batches.expect(len(self._sessions))
         return session
 
     def close(self, session: PolicySession) -> list[Segment]:
@@ -117,7 +117,7 @@ class PolicyEndpoint:
 
     def _close(self, name: str) -> None:
         self._sessions.pop(name).closed = True
-        self._batches.askers = len(self._sessions)
+        self._batches.expect(len(self._sessions))
 
     def _app(self) -> Starlette:
         return Starlette(
