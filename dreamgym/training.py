@@ -319,5 +319,6 @@ def real_steps(record: Sequence[JsonObject]) -> int:
 
 
 def read_record(path: Path) -> list[JsonObject]:
-    """All lines of a metrics file, oldest first."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    """All lines of a metrics file, oldest first; a last one that was cut off while it was written is none."""
+    whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+    return [json.loads(line) for line in whole.splitlines()] if newline else []

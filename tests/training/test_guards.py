@@ -1,6 +1,8 @@
 """A run that cannot go on says why and what to do, and what it saved before stays whole."""
 
+import os
 import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,13 +101,56 @@ def test_a_disk_that_is_full_while_saving_costs_only_what_was_not_saved(
     straight, full = tmp_path / "straight", tmp_path / "full"
     trained(lamp_spec, lamp_policy, straight, SETTINGS, portal)
     try:
-        with pytest.raises(TrainingStopped, match=r"checkpoint after update 4 cannot be saved .*make room"):
+        with pytest.raises(TrainingStopped, match=r"checkpoint-4 cannot be saved: .*make room and resume"):
             trained(lamp_spec, lamp_policy, full, SETTINGS, portal, probe=fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (full / "checkpoints" / "checkpoint-4").exists(), "half of it is there"
     trained(lamp_spec, lamp_policy, full, SETTINGS, portal, resume=True)
     assert same(weights(straight / "policy"), weights(full / "policy"))
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_ctrl_c_saves_after_the_running_update_and_the_run_goes_on_from_there(
+    algorithm: str, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"steps": 3, "save_every": 50, "algorithm": algorithm})
+
+    async def press(policy: Any, codec: Any, step: int) -> Seen:
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return Seen(best=False, stop=False)
+
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    trained(lamp_spec, lamp_policy, straight, settings, portal)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trained(lamp_spec, lamp_policy, stopped, settings, portal, probe=press)
+    assert signal.getsignal(signal.SIGINT) is before
+    found = newest_checkpoint(stopped, identity(lamp_spec, lamp_policy, settings))
+    assert found is not None
+    assert not (stopped / "policy").exists()
+    trained(lamp_spec, lamp_policy, stopped, settings, portal, resume=True)
+    assert same(weights(straight / "policy"), weights(stopped / "policy"))
+    assert [line["step"] for line in read_record(stopped / "m.jsonl")] == [0, 1, 2]
+
+
+def test_a_finished_run_that_is_resumed_stays_what_it_is(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"steps": 2})
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
+    before, record = weights(tmp_path / "policy"), (tmp_path / "m.jsonl").read_text()
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True)
+    assert same(before, weights(tmp_path / "policy"))
+    assert (tmp_path / "m.jsonl").read_text() == record
+
+
+def test_a_line_of_the_record_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text('{"step": 0}\n{"step": 1')
+    assert read_record(tmp_path / "m.jsonl") == [{"step": 0}]
+    (tmp_path / "m.jsonl").write_text('{"ste')
+    assert read_record(tmp_path / "m.jsonl") == []
 
 
 @pytest.fixture

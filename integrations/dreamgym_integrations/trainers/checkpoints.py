@@ -10,13 +10,20 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import InvalidInput, MissingPackage, TrainingStopped
 from dreamgym.training import Settings
 from dreamgym.types import Frozen, JsonObject
+
+try:
+    from safetensors import SafetensorError
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
 
 CURRICULUM_FILE = "curriculum.json"
 IDENTITY_FILE = "run.json"
@@ -114,8 +121,9 @@ def save_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] 
     """Save an ordinary checkpoint folder, whole or not at all; `state`: the weights, where not the model's own."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial, state_dict=state)
-    tokenizer.save_pretrained(partial)
+    with no_room(folder):
+        model.save_pretrained(partial, state_dict=state)
+        tokenizer.save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
@@ -123,8 +131,20 @@ def save_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] 
 def write_whole(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with no_room(path):
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+
+
+@contextmanager
+def no_room(path: Path) -> Iterator[None]:
+    """Raises TrainingStopped where something cannot be saved: what was saved before is whole."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap what the disk says
+        raise TrainingStopped(
+            f"{path} cannot be saved: {error}; make room and resume from the checkpoint before it"
+        ) from error
 
 
 def _checkpoints(out: Path) -> list[Path]:

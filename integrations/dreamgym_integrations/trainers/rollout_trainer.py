@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from anyio.from_thread import BlockingPortal
@@ -18,12 +19,12 @@ from dreamgym.advantages import group_advantages, weighted
 from dreamgym.errors import MissingPackage, TrainingStopped
 from dreamgym.rollout import Player, Rollout, Segment
 from dreamgym.training import Practice, Settings
+from dreamgym_integrations.trainers.checkpoints import no_room
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 try:
     import torch
-    from safetensors import SafetensorError
     from trl import GRPOTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
@@ -135,14 +136,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save. Raises TrainingStopped where there is no room: what was saved before is whole."""
-        try:
+        """Save. Raises TrainingStopped where there is no room."""
+        with no_room(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
-        except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap what the disk says
-            raise TrainingStopped(
-                f"the checkpoint after update {self.updates} cannot be saved in {self.args.output_dir}: {error}; "
-                "make room and resume from the one before it"
-            ) from error
 
 
 def steps_per_update(settings: Settings) -> int:

@@ -8,8 +8,11 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 from __future__ import annotations
 
 import copy
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -82,6 +85,7 @@ def train_policy(
         InvalidInput: `out` holds another run, or the settings do not fit together.
         EnvironmentUnavailable: every rollout of an update failed; nothing can be learned from that.
         TrainingStopped: there is nothing to learn, a number is none, or a checkpoint cannot be saved.
+        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
     """
     processes = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
     check_settings(settings, processes.num_processes)
@@ -97,8 +101,11 @@ def train_policy(
     with warnings.catch_warnings():
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-        trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer, bookkeeper = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
+        with _interruptible(bookkeeper, processes.num_processes):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if bookkeeper.interrupted:
+        raise KeyboardInterrupt
     _save(trainer, settings, out / "policy")
 
 
@@ -127,7 +134,7 @@ def _trainer(
     player: Callable[[Policy, ChatCodec], Player],
     probe: Probe | None,
     on_learned: Callable[[JsonObject], None],
-) -> RolloutTrainer:
+) -> tuple[RolloutTrainer, _Bookkeeper]:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
     policy, codec = load_policy(base)
     sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
@@ -148,7 +155,7 @@ def _trainer(
     if isinstance(sampler, VllmPolicy):
         sampler.trainer = trainer
     bookkeeper.trainer = trainer
-    return trainer
+    return trainer, bookkeeper
 
 
 def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes: int) -> GRPOConfig:
@@ -212,6 +219,24 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
+@contextmanager
+def _interruptible(bookkeeper: _Bookkeeper, processes: int) -> Iterator[None]:
+    """Ctrl-C ends the training after the running update. Several processes are their launcher's to end."""
+    if processes > 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        bookkeeper.interrupted = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Processes:
     """Those of the launcher, one of them where there is none."""
 
@@ -249,6 +274,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     """Checks the weights, probes, tells what was learned, and makes checkpoints whole."""
 
     trainer: RolloutTrainer
+    interrupted = False
+    """Save after the running update, and stop."""
 
     def __init__(
         self,
@@ -279,6 +306,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         control.should_training_stop |= spent
         if update % self._settings.probe_every == 0 or update == self._settings.steps or spent:
             self._look(update, state, control)
+        if self.interrupted:
+            control.should_save = control.should_training_stop = True
 
     def _look(self, update: int, state: Any, control: Any) -> None:
         """The first process looks; all of them do what follows from it."""
