@@ -1,5 +1,6 @@
 """What GRPO and PPO share: adapters, the pull of the start policy, and how far the dream is trusted."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from runs import same, trained, weights
 from safetensors.torch import load_file
+from trl import GRPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
 
 from dreamgym import EnvironmentSpec, Task
 from dreamgym.rollout import Player, Rollout
@@ -46,18 +49,21 @@ def test_an_adapter_is_merged_into_the_policy_that_is_saved(
     assert all("lora_" in name for name in adapter), "a checkpoint holds the adapter alone"
 
 
-@pytest.mark.parametrize("lora", [0, 4])
+@pytest.mark.parametrize(("algorithm", "lora"), [("grpo", 0), ("grpo", 4), ("ppo", 4)])
 def test_beta_keeps_the_policy_near_the_one_it_started_from(
-    lora: int, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+    algorithm: str, lora: int, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     def divergence(beta: float) -> list[float]:
         figures: list[JsonObject] = []
-        settings = SETTINGS.model_copy(update={"steps": 6, "beta": beta, "lora": lora, "learning_rate": 5e-3})
+        settings = SETTINGS.model_copy(
+            update={"steps": 6, "beta": beta, "lora": lora, "learning_rate": 5e-3, "algorithm": algorithm}
+        )
         trained(lamp_spec, lamp_policy, tmp_path / str(beta), settings, portal, on_learned=figures.append)
         return [float(str(line["kl"])) for line in figures if "kl" in line]
 
     free, held = divergence(1e-6), divergence(3.0)
-    assert free[0] == held[0] == pytest.approx(0, abs=1e-6), "the first update is compared with the very start policy"
+    if algorithm == "grpo":  # one step an update: the first is compared with the very start policy
+        assert free[0] == held[0] == pytest.approx(0, abs=1e-6)
     assert max(held) < max(free)
 
 
@@ -99,3 +105,13 @@ def test_accumulating_forward_passes_changes_memory_and_not_the_update(
     apart = sum(float((one[name] - four[name]).abs().sum()) for name in one)
     assert moved > 0
     assert apart < 0.01 * moved
+
+
+def test_the_engine_that_vllm_is_sampled_through_is_called_as_trl_has_it() -> None:
+    wanted = inspect.signature(VLLMGeneration.generate).parameters
+    assert {"prompts", "images", "num_generations"} <= set(wanted)
+    assert all(
+        parameter.default is not parameter.empty or name in {"self", "prompts", "images", "num_generations"}
+        for name, parameter in wanted.items()
+    )
+    assert "_last_loaded_step" in inspect.getsource(GRPOTrainer), "which step the engine's weights are of"

@@ -14,6 +14,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import Trajectory
+from dreamgym_integrations.trainers.checkpoints import save_policy
 from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
@@ -93,8 +94,7 @@ def clone(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    policy.model.save_pretrained(out)
-    policy.tokenizer.save_pretrained(out)
+    save_policy(policy.model, policy.tokenizer, out)
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
