@@ -110,7 +110,7 @@ def behaviours(make: Callable[[Random], Player]) -> Mapping[str, Behaviour]:
         "expert_80": graded(0.8),
         "expert_60": graded(0.6),
         "expert_40": graded(0.4),
-        # cloned in 200 steps on 1,500 episodes of mapreader it wins 15 % of new ones; a share of 0.15 gives 4 %, 0.3 30 %
+        # cloned in 200 steps on 1,500 episodes of mapreader it wins 15 % of new ones; 0.15 would give 4 %, 0.3 30 %
         "noisy": graded(0.2, 0.1),
         "random": graded(0.0, IMPOSSIBLE_SHARE),
         "mixed": mixed,
