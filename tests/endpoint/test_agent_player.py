@@ -15,11 +15,12 @@ from dreamgym_integrations.trainers.agent_player import AgentPlayer
 from dreamgym_server.worlds import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
 from openai import AsyncOpenAI
-from server_stage import Stage, counter_spec
+from server_stage import CounterModel, Stage, counter_spec
 from speakers import CODEC, TOKENIZER, Speaker, call
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import Agent, load_agent
+from dreamgym.experience.model import Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.rollout import Policy, Rollout, Segment
 
@@ -97,6 +98,36 @@ async def test_log_probabilities_are_those_of_the_model_on_the_whole_sequence(na
         mine = torch.tensor(segment.mask).bool()
         assert torch.allclose(torch.tensor(segment.logprobs)[mine], expected[mine], atol=1e-4)
     assert len({str(rollout.actions) for rollout in rollouts}) > 1
+
+
+async def test_a_langgraph_agent_shows_a_tiny_policy_the_very_tokens_that_it_was_warm_started_on(
+    tmp_path: Path,
+) -> None:
+    policy, codec = await tiny(tmp_path)
+    async with stage(load_agent("langgraph"), policy, codec, worlds=echo()) as play:
+        (rollout,) = await play()
+    (segment,) = rollout.segments
+    expected = codec.start("say something\nhello")
+    assert segment.prompt_ids == expected
+    said = turns(segment)
+    for ids in said[:-1]:
+        heard = f"you said {' '.join(codec.decode(ids).split())}"
+        expected = [*expected, *ids, *codec.turn(heard, ended=codec.ended(ids))]
+    assert segment.ids == [*expected, *said[-1]]
+
+
+async def test_the_confidence_of_an_episode_is_that_of_its_least_certain_answer() -> None:
+    class Unsure(CounterModel):
+        async def predict(self, query: Query) -> Prediction:
+            made = await super().predict(query)
+            sure = 0.9 if made.terminated else 0.4
+            return made.model_copy(update={"provenance": made.provenance.model_copy(update={"confidence": sure})})
+
+    place = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+    place.model = Unsure()
+    async with stage(load_agent("react"), Speaker(to_ten), worlds=place.dream()) as play:
+        (rollout,) = await play()
+    assert (rollout.error, rollout.confidence, rollout.success) == (None, 0.4, True)
 
 
 async def test_the_rewards_are_the_servers_and_stand_at_the_last_sampled_token(tmp_path: Path) -> None:

@@ -69,15 +69,17 @@ async def test_who_comes_while_a_batch_is_under_way_waits_for_the_next() -> None
     assert policy.sizes == [1, 5]
 
 
-async def test_a_failure_is_told_to_its_batch_and_the_next_one_is_sampled() -> None:
-    batches = Batches(Doubling())
+async def test_a_policy_that_failed_tells_its_batch_and_is_not_asked_again() -> None:
+    policy = Doubling()
+    batches = Batches(policy)
     batches.expect(2)
     async with batches.running():
         told = await asyncio.gather(*(batches.sample([n], n) for n in range(2)), return_exceptions=True)
         assert [str(error) for error in told] == ["the policy failed: ValueError: odd"] * 2
         assert all(isinstance(error, PolicyFailed) for error in told)
-        batches.expect(1)
-        assert (await batches.sample([3], 2)).ids == (3, 3)
+        with pytest.raises(PolicyFailed, match="ValueError: odd"):
+            await batches.sample([3], 2)
+    assert policy.sizes == [2]
     assert isinstance(batches.failure, ValueError)
 
 

@@ -48,7 +48,7 @@ class Batches:
         self._took_s = FIRST_S
         self._askers = 0
         self.failure: Exception | None = None
-        """What the policy failed with last."""
+        """What the policy failed with."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -68,7 +68,9 @@ class Batches:
         self._came.set()
 
     async def sample(self, prompt: Sequence[int], seed: int) -> Generation:
-        """One continuation. Raises PolicyFailed."""
+        """One continuation. Raises PolicyFailed; a policy that failed once is not asked again."""
+        if self.failure is not None:
+            raise _failed(self.failure)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._asking.append(_Asking(prompt, seed, answer))
         self._came.set()
@@ -105,9 +107,13 @@ class Batches:
             self.failure = error
             for one in batch:
                 if not one.answer.done():
-                    one.answer.set_exception(PolicyFailed(f"the policy failed: {type(error).__name__}: {error}"))
+                    one.answer.set_exception(_failed(error))
             return
         self._took_s = time.monotonic() - began
         for one, sampled in zip(batch, sampled_B, strict=True):
             if not one.answer.done():
                 one.answer.set_result(sampled)
+
+
+def _failed(error: Exception) -> PolicyFailed:
+    return PolicyFailed(f"the policy failed: {type(error).__name__}: {error}")
