@@ -26,13 +26,15 @@ WITH outcome AS (
   GROUP BY task_id
   HAVING count(*) = %(groups)s
     AND bool_and(reward_sum > 0 AND reward_squares / attempts - (reward_sum / attempts) ^ 2 <= %(variance)s)
-), dream AS (
+), dream AS MATERIALIZED (
+  SELECT id, world_id, position, body -> 'task' ->> 'id' AS task_id, body ->> 'stop_reason' AS stop_reason
+  FROM trajectories WHERE env_id = %(env)s AND source = %(synthetic)s
+), aged AS (
   SELECT id, world_id, position,
-         row_number() OVER (PARTITION BY task_id, body ->> 'stop_reason' ORDER BY position DESC) AS place
-  FROM trajectories JOIN saturated ON task_id = body -> 'task' ->> 'id'
-  WHERE env_id = %(env)s AND source = %(synthetic)s
+         row_number() OVER (PARTITION BY task_id, stop_reason ORDER BY position DESC) AS place
+  FROM dream WHERE task_id IN (SELECT task_id FROM saturated)
 )
-SELECT id, world_id FROM dream
+SELECT id, world_id FROM aged
 WHERE place > %(keep)s AND position > (
   SELECT coalesce(max(coalesce((body ->> 'as_of')::bigint, 9223372036854775807)), 0) FROM episodes
   WHERE stop_reason IS NULL AND expires_at > now() AND body ->> 'env' = %(name)s
@@ -43,49 +45,42 @@ SEEN = """
 SELECT DISTINCT transition_id FROM trajectory_steps WHERE trajectory_id = ANY (%(ids)s)
 """
 
-LEFT = """
-WITH still AS (
-  SELECT world_id, transition_id, count(DISTINCT trajectory_id) AS times, min(trajectory_id) AS one
-  FROM trajectories JOIN trajectory_steps ON trajectory_id = id
-  WHERE trajectories.env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
-  GROUP BY world_id, transition_id
-)
-"""
-
-SIGHTINGS = (
-    LEFT
-    + """
-, gone AS (
-  DELETE FROM sightings_{env} AS sighting
-  WHERE env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
-    AND transition_id = ANY (%(transitions)s)
-    AND NOT EXISTS (SELECT FROM still WHERE still.world_id = sighting.world_id
-                      AND still.transition_id = sighting.transition_id)
-)
-UPDATE sightings_{env} AS sighting SET only_trajectory = one
-FROM still
-WHERE env_id = {env} AND source = {synthetic} AND sighting.transition_id = ANY (%(transitions)s) AND times = 1
-  AND still.world_id = sighting.world_id AND still.transition_id = sighting.transition_id
-"""
-)
-
-STATES = (
-    LEFT
-    + """
-, held AS (
-  SELECT DISTINCT world_id,
-    encode(substring(sha256(convert_to(text, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid AS state  -- keys.digest_id
-  FROM still
-  JOIN transitions_{env} ON env_id = {env} AND id = transition_id
-  CROSS JOIN LATERAL (VALUES (body ->> 'state'), (body ->> 'next_state')) AS texts (text)
-)
-UPDATE world_states_{env} AS old SET sources = sources & {not_synthetic}
-WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources & {not_synthetic} <> sources
-  AND NOT EXISTS (SELECT FROM held WHERE held.world_id = old.world_id AND held.state = old.state)
-"""
-)
-
-ORPHANS = (
+STATEMENTS = (
+    # what dreams there still are in the worlds of those that went; as a table, so that the planner knows its size
+    """
+    CREATE TEMP TABLE still (world_id int, transition_id uuid, times bigint, one text COLLATE "C") ON COMMIT DROP
+    """,
+    """
+    INSERT INTO still SELECT world_id, transition_id, count(DISTINCT trajectory_id), min(trajectory_id)
+    FROM trajectories JOIN trajectory_steps ON trajectory_id = id
+    WHERE trajectories.env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
+    GROUP BY world_id, transition_id
+    """,
+    "ANALYZE still",
+    """
+    DELETE FROM sightings_{env} AS sighting
+    WHERE env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
+      AND transition_id = ANY (%(transitions)s)
+      AND NOT EXISTS (SELECT FROM still WHERE still.world_id = sighting.world_id
+                        AND still.transition_id = sighting.transition_id)
+    """,
+    """
+    UPDATE sightings_{env} AS sighting SET only_trajectory = one FROM still
+    WHERE env_id = {env} AND source = {synthetic} AND sighting.transition_id = ANY (%(transitions)s) AND times = 1
+      AND still.world_id = sighting.world_id AND still.transition_id = sighting.transition_id
+    """,
+    """
+    WITH held AS MATERIALIZED (
+      SELECT DISTINCT world_id,
+        encode(substring(sha256(convert_to(text, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid AS state  -- keys.digest_id
+      FROM still
+      JOIN transitions_{env} ON env_id = {env} AND id = transition_id
+      CROSS JOIN LATERAL (VALUES (body ->> 'state'), (body ->> 'next_state')) AS texts (text)
+    )
+    UPDATE world_states_{env} AS old SET sources = sources & {not_synthetic}
+    WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources & {not_synthetic} <> sources
+      AND NOT EXISTS (SELECT FROM held WHERE held.world_id = old.world_id AND held.state = old.state)
+    """,
     "DELETE FROM world_states_{env} WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources = 0",
     """
     UPDATE vectors_{encoder}_{env} AS old SET sources = sources & {not_synthetic}
@@ -102,6 +97,7 @@ ORPHANS = (
       AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = {env} AND world_id = worlds.id)
     """,
 )
+"""What is done after the trajectories are gone, in this order."""
 
 
 async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: int, keep: int) -> int:
@@ -132,7 +128,8 @@ async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: i
 async def _forget(connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int]) -> None:
     transitions = [row[0] for row in await (await connection.execute(SEEN, {"ids": ids})).fetchall()]
     await connection.execute("DELETE FROM trajectories WHERE id = ANY (%s)", [ids])
-    parameters = {"worlds": worlds, "transitions": transitions}
-    for statement in (SIGHTINGS, STATES, *ORPHANS):
-        names = {"env": env_id, "encoder": encoder_id, "synthetic": SYNTHETIC, "not_synthetic": NOT_SYNTHETIC}
+    names = {"env": env_id, "encoder": encoder_id, "synthetic": SYNTHETIC, "not_synthetic": NOT_SYNTHETIC}
+    for statement in STATEMENTS:
+        asks = "%(" in statement  # PostgreSQL takes no parameters for CREATE TABLE
+        parameters = {"worlds": worlds, "transitions": transitions} if asks else None
         await connection.execute(statement.format(**names), parameters)
