@@ -173,6 +173,8 @@ class Practice:
         values = await self._learn_values(tasks_P, outcomes, iteration)
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
+        if self._buffer is not None and self.exchange.index == 0 and (iteration + 1) % settings.save_every == 0:
+            await self._buffer.retire(self._spec.name)
         tokens = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
         self.note(
             {"step": iteration, "where": self._where}

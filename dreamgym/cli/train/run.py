@@ -22,7 +22,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Codec, Player, Policy, TokenPlayer
 from dreamgym.training import Practice, Settings, read_record
 from dreamgym.transfer import Fall, RealProbes, Seen
-from dreamgym.types import JsonObject, Source, Task, Trajectory
+from dreamgym.types import JsonObject, Origin, Source, Task, Trajectory
 
 if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy import ChatCodec
@@ -143,6 +143,8 @@ async def _practice(run: Run, buffer: ReplayBuffer) -> Practice:
         strategy=settings.strategy,
         groups=groups,
     )
+    if generator is not None:  # those made by `dreamgym tasks --generate`, or by a run before
+        curriculum.add(task for task in await buffer.tasks(run.spec.name) if task.origin is Origin.GENERATED)
     return Practice(
         run.spec,
         curriculum,
