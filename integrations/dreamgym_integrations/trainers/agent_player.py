@@ -82,17 +82,17 @@ class AgentPlayer:
         sampling_seed: int,
     ) -> Rollout:
         group, seed, version = order
-        try:
-            started = await control.create(self._env, task=task, seed=seed, group=group or None, policy_version=version)
-        except DreamGymError as failure:
-            return Rollout(task, [], error=f"{type(failure).__name__}: {failure}")
+        episode = ""
 
         async def is_over() -> bool:
-            return (await control.read(self._env, started.episode)).stop_reason is not None
+            return (await control.read(self._env, episode)).stop_reason is not None
 
+        # all sessions are open before the first agent asks, so that the first batch waits for all of them
         session = endpoint.open(seed=sampling_seed, is_over=is_over)
         rollout = Rollout(task, session.conversations.segments)
         try:
+            started = await control.create(self._env, task=task, seed=seed, group=group or None, policy_version=version)
+            episode = started.episode
             state = await self._ended(control, started, session.url)
         except AgentFailed as failure:
             rollout.error = str(failure)

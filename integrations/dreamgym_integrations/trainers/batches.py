@@ -18,6 +18,8 @@ FIRST_S = 10.0
 """What a batch is taken to last before there was one: agents that begin together take their time to connect."""
 PAUSE, PAUSE_S = 0.1, 0.02
 """A batch starts when nobody new has come for this share of the time that the last one took, at least so long, …"""
+PAUSE_FOR_ALL = 0.3
+"""… or for this share where the last one had all in it, who are then likely to come back together, …"""
 WAIT_S = 1.0
 """… or when it has waited for as long as that one took, at least so long, or as soon as all who may ask wait."""
 
@@ -46,6 +48,7 @@ class Batches:
         self._came = asyncio.Event()
         self._sampling = asyncio.Lock()
         self._took_s = FIRST_S
+        self._all_were_in = False
         self._askers = 0
         self.failure: Exception | None = None
         """What the policy failed with."""
@@ -88,7 +91,8 @@ class Batches:
         """Until somebody asks, and others who were about to ask do so as well."""
         await self._came.wait()
         clock = asyncio.get_running_loop().time
-        latest, pause = clock() + max(WAIT_S, self._took_s), max(PAUSE_S, PAUSE * self._took_s)
+        latest = clock() + max(WAIT_S, self._took_s)
+        pause = max(PAUSE_S, self._took_s * (PAUSE_FOR_ALL if self._all_were_in else PAUSE))
         while len(self._asking) < self._askers:
             self._came.clear()
             try:
@@ -97,6 +101,7 @@ class Batches:
             except TimeoutError:
                 break
         self._came.clear()
+        self._all_were_in = len(self._asking) >= self._askers
 
     async def _sample(self, batch: Sequence[_Asking]) -> None:
         began = time.monotonic()
