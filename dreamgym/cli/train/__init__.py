@@ -84,7 +84,7 @@ def phase(
         say("no probe: nothing below says anything about the real environment")
     settings = config.settings()
     if config.against is Against.REAL and config.real_steps is not None:
-        record = read_record((before or out) / "metrics.jsonl")
+        record = read_record(before / "metrics.jsonl") if before else []  # not its own: a resumed run plans the same
         settings = settings.model_copy(update={"steps": updates_for(config.real_steps, settings, spec, record)})
     progress = Progress(settings.steps, config.against.value)
     with reporting(config.log, out, config.model_dump(mode="json")) as report, shown(progress):
