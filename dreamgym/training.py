@@ -22,7 +22,7 @@ from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Player, Rollout, draw_seed
@@ -161,8 +161,15 @@ class Practice:
 
         Raises:
             EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
+            InvalidInput: the real steps do not pay for it.
         """
         settings, began = self._settings, time.monotonic()
+        if self.spent:
+            raise InvalidInput(
+                f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} episodes "
+                f"may take {settings.group_size * self._spec.max_steps}, and {self._taken} are taken; raise real_steps or "
+                "lower group_size"
+            )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
         episodes = await self._played(player, tasks_P, iteration)
         outcomes = await asyncio.to_thread(
