@@ -166,9 +166,9 @@ class Practice:
         settings, began = self._settings, time.monotonic()
         if self.spent:
             raise InvalidInput(
-                f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} episodes "
-                f"may take {settings.group_size * self._spec.max_steps}, and {self._taken} are taken; raise real_steps or "
-                "lower group_size"
+                f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} "
+                f"episodes may take {settings.group_size * self._spec.max_steps}, and {self._taken} are taken; raise "
+                "real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
         episodes = await self._played(player, tasks_P, iteration)
