@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from dreamgym.advantages import trusted
 from dreamgym.curriculum.generator import TaskGenerator
@@ -34,6 +34,8 @@ T = TypeVar("T")
 class PPOSettings(Frozen):
     """What PPO needs beyond GRPO."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     epochs: int = Field(default=2, ge=1)
     """How often an update goes over its rollouts."""
     mini_batches: int = Field(default=2, ge=1)
@@ -49,7 +51,9 @@ class PPOSettings(Frozen):
 
 
 class Settings(Frozen):
-    """How to train. The defaults are what the published results of the demonstration were made with."""
+    """How to train."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     algorithm: Literal["grpo", "ppo", "sft", "dpo"] = "grpo"
     """`grpo` and `ppo` learn from the same rollouts; `sft` and `dpo` from the recordings alone."""
@@ -68,6 +72,7 @@ class Settings(Frozen):
     vary: int = Field(default=2, ge=0)
     """How many of the most valuable tasks are varied after each update (m)."""
     seed: int = 0
+    """Fixes every random draw."""
     probe_every: int = Field(default=25, ge=1)
     """Updates between two evaluations in the real environment."""
     save_every: int = Field(default=25, ge=1)

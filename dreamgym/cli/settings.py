@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
@@ -44,14 +45,31 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
         raise InvalidInput(f"{file or 'settings'}: {first_reason(error)} (there are: {known})") from error
 
 
-def names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def names(model: type[BaseModel]) -> list[str]:
     """The dotted names of all that can be set."""
+    return [name for name, _ in _fields(model)]
+
+
+def described(model: type[BaseModel]) -> str:
+    """All that can be set, with what it means, for a verb's help."""
+    lines = [
+        f"--{name.replace('_', '-')} = {field.get_default(call_default_factory=True)}: {_one_line(field.description)}"
+        for name, field in _fields(model)
+    ]
+    return "\n\n".join(["Settings and their defaults, in the file too:", *lines])
+
+
+def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from names(kind, f"{prefix}{name}.")
+            yield from _fields(kind, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", field
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

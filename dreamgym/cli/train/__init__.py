@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from dreamgym_integrations.trainers.reporting import reporting
 
-from dreamgym.cli.settings import names, settings_of
+from dreamgym.cli.settings import described, settings_of
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.train.progress import Progress, say_line, shown
 from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
@@ -20,7 +20,7 @@ from dreamgym.training import read_record
 from dreamgym.types import JsonObject
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
-EPILOG = f"Settings, in the file and as --NAME VALUE: {', '.join(names(TrainConfig))}."
+EPILOG = described(TrainConfig)
 
 
 def train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dreamgym.cli.wiring import Against
 from dreamgym.experience.model import Part
@@ -13,8 +13,6 @@ from dreamgym.training import Settings
 
 class TrainConfig(Settings):
     """Where a policy practises, how it is watched, and (from Settings) how it learns."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     policy: str = "tiny"
     """Checkpoint folder to start from, or `tiny`: made from the recordings."""
