@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.experiment.plan import Plan, Play, Spoiled
@@ -28,6 +29,8 @@ class Prepared:
     """Of the server; each run has a database of its own there."""
     spec: EnvironmentSpec
     real: RealEnvironment
+    filling: Lock = field(default_factory=Lock)
+    """Arms that run at once fill a database once."""
 
     @cached_property
     def recorded(self) -> list[Trajectory]:
@@ -77,13 +80,14 @@ class Prepared:
         template = f"seed_{self.seed}" + (f"_{spoiled.replace(' ', '_')}" if spoiled else "")
         if databases.exists(self.dsn, run):
             return databases.dsn_of(self.dsn, run)
-        if not databases.exists(self.dsn, template):
-            say(f"seed {self.seed}: storing {len(self.recorded)} recorded episodes")
-            databases.drop(self.dsn, "filling")
-            asyncio.run(_fill(databases.create(self.dsn, "filling"), self._given(spoiled)))
-            databases.create(self.dsn, template, template="filling")
-            databases.drop(self.dsn, "filling")
-        return databases.create(self.dsn, run, template=template)
+        with self.filling:
+            if not databases.exists(self.dsn, template):
+                say(f"seed {self.seed}: storing {len(self.recorded)} recorded episodes")
+                databases.drop(self.dsn, "filling")
+                asyncio.run(_fill(databases.create(self.dsn, "filling"), self._given(spoiled)))
+                databases.create(self.dsn, template, template="filling")
+                databases.drop(self.dsn, "filling")
+            return databases.create(self.dsn, run, template=template)
 
     def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
         if spoiled == "next states":
