@@ -36,7 +36,9 @@ Recorded = Annotated[
 HeldOut = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is predicted and not known.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Predict only so many held-out steps, drawn by the seed.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Predict only so many held-out steps, drawn by the seed, and judge theirs.")
+]
 Known = Annotated[int | None, typer.Option(min=0, help="Know only so many recorded transitions, drawn by the seed.")]
 Loop = Annotated[
     int, typer.Option(min=0, help="Play so many held-out tasks in dream and reality, and attack the dream's reward.")

@@ -239,7 +239,7 @@ class Measuring:
 
     async def _decide(self) -> None:
         given = self._given
-        episodes = with_outcome(given.held_out)[:JUDGED]
+        episodes = with_outcome({step.trajectory.id: step.trajectory for step in given.steps}.values())[:JUDGED]
         kept = self._kept(Verdict, "verdicts", *self._basis())
         left = {one.id: one for one in episodes}
         for verdict in kept.read() if kept else ():

@@ -163,8 +163,8 @@ def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_several_processes_make_one_model(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
-    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--cpu", "--num_processes", "2"]
-    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    # `accelerate launch --cpu` starts only one process where there is no MPI
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     verb = ["--no_python", str(Path(sys.executable).with_name("dreamgym")), "fit", str(env), "--base", "tiny"]
     verb += ["--out", str(tmp_path / "m"), "--steps", "2", "--batch", "4", "--max-tokens", "1024", "--card-steps", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -29,6 +29,7 @@ from dreamgym_integrations.trainers.experience_rows import Example, examples, ro
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
+    import torch
     from accelerate import PartialState
     from datasets import Dataset, disable_progress_bars
     from transformers import AutoTokenizer
@@ -94,7 +95,8 @@ class Prepared(Frozen):
 
 def processes() -> PartialState:
     """Those of the launcher. The others wait for the first to make the rows, however long that takes."""
-    return PartialState(timeout=timedelta(days=1))
+    # without a GPU it must be told so, or each process takes itself for the only one
+    return PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
 
 
 def working_folder(out: Path) -> Path:
