@@ -31,8 +31,8 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 PromptForm = Literal["data", "turns", "fitted"]
 """What an LLM says in its attribute `form`, by default `data`. `data`: everything in one message, which larger models
 tell apart better. `turns`: recorded transitions and history as turns of the conversation, which small models copy
-better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools; of what is
-left out it sees an empty list, as where there is nothing, since other tags than it has learned confuse it."""
+better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools; what is
+left out is an empty list to it, as where there is nothing, since other tags than it has learned confuse it."""
 TURNS_CHARACTERS = 20_000
 """Of a prompt in turns: 7,000 tokens of JSON, which two cores read in a minute and a half."""
 FITTED_STEPS = 12
