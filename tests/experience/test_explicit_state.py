@@ -195,6 +195,8 @@ SILENT = {("fitted", Part.REASONING)}
 def test_a_part_that_is_left_out_is_nowhere_in_the_prompt(part: Part, form: PromptForm) -> None:
     query = asked(call("refund", "O-2"), REFUND, history=(LOOK,))
     text = shown(query.model_copy(update={"without": frozenset({part})}), form)
+    if form == "fitted":  # the tags that it has learned stay, with nothing in them
+        text = text.replace("<history>[]</history>", "").replace("<recorded>[]</recorded>", "")
     assert [words for words in LEFT_OUT[part] if words in text] == []
     assert (form, part) in SILENT or any(words in shown(query, form) for words in LEFT_OUT[part])
 
