@@ -41,8 +41,10 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        known = ", ".join(names(model))
-        raise InvalidInput(f"{file or 'settings'}: {first_reason(error)} (there are: {known})") from error
+        unknown = error.errors()[0]["type"] == "extra_forbidden"
+        known = f" (there are: {', '.join(names(model))})" if unknown else ""
+        reason = first_reason(error).removeprefix("Value error, ")
+        raise InvalidInput(f"{file or 'settings'}: {reason}{known}") from error
 
 
 def names(model: type[BaseModel]) -> list[str]:
