@@ -9,6 +9,7 @@ DreamGymError
 │   └── EpisodeFinished       it is over; start a new one
 ├── EnvironmentUnavailable    the environment failed; the step was not counted
 │   └── PredictionError       the experience model gave no usable answer, twice
+├── TrainingStopped           going on would teach nothing, or harm; what was learned before is saved
 ├── StoreError                the database cannot be reached, is too old or lacks pgvector
 └── StaleEpisode              another replica was faster; read the episode again
 """
@@ -62,6 +63,10 @@ class EnvironmentUnavailable(DreamGymError):
 
 class PredictionError(EnvironmentUnavailable):
     """The experience model gave no usable answer, not even when asked again."""
+
+
+class TrainingStopped(DreamGymError):
+    """Training cannot go on; the checkpoints from before are whole, and the message says what to do."""
 
 
 class StoreError(DreamGymError):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.rollout import Codec, Policy, rollout
+from dreamgym.rollout import Player
 from dreamgym.types import Frozen, Task
 
 
@@ -115,29 +114,19 @@ def _bootstrap(
     return float(low), float(high)
 
 
-async def evaluate(
-    policy: Policy,
-    codec: Codec,
-    spec: EnvironmentSpec,
-    tasks: Sequence[Task],
-    make_environment: Callable[[], Environment],
-    *,
-    seed: int = 0,
-    batch: int = 128,
-) -> Evaluation:
+async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
     """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
     outcomes: list[float | None] = []
     refused = steps = failed = 0
     for start in range(0, len(tasks), batch):
         chunk = tasks[start : start + batch]
-        environments = [make_environment() for _ in chunk]
-        try:
-            episodes = await rollout(
-                policy, codec, spec, environments, chunk, seeds=[seed] * len(chunk), sampling_seed=seed + start
-            )
-        finally:
-            for environment in environments:
-                await environment.close()
+        episodes = await player.play(
+            chunk,
+            groups=[""] * len(chunk),
+            seeds=[seed] * len(chunk),
+            version=0,
+            sampling_seed=seed + start,
+        )
         for episode in episodes:
             failed += episode.error is not None
             outcomes.append(None if episode.error is not None else float(episode.success))

@@ -1,155 +1,27 @@
-"""One agent, one task, one trajectory; and a group of them at once, token by token.
+"""A policy's episodes as tokens: what a trainer learns from.
 
-Knows no trainer. A rollout that fails is data: its error is kept and its reward is None, so that it never enters a
-gradient and never takes its group down.
+Knows no trainer and no way to play. Two players fill these records: `TokenPlayer` here, which lets the policy act by
+itself, and the policy endpoint, behind which an agent of its owner's acts. An episode that failed is data: its error is
+kept and its reward is None, so that it never enters a gradient and never takes its group down.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
+import hashlib
 import json
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Protocol
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
-from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput, UnknownName
-from dreamgym.types import (
-    JsonObject,
-    Provenance,
-    Source,
-    StepResult,
-    StopReason,
-    Task,
-    Tier,
-    ToolCall,
-    Trajectory,
-    Transition,
-)
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.episode import user_message
+from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.types import StepResult, Task, ToolCall
 
-Agent = Callable[[str, str, str], Awaitable[str]]
-"""`async (task, mcp_url, policy_url) -> answer`: any agent, in any framework."""
-
-
-def load_agent(name: str) -> Agent:
-    """An agent by entry point, `module:function` or `file.py:function`. Raises UnknownName listing the registered."""
-    found = {point.name: point for point in entry_points(group="dreamgym.agents")}
-    if name in found:
-        agent: Agent = found[name].load()
-        return agent
-    place, _, function = name.rpartition(":")
-    if not place:
-        raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
-    try:
-        if place.endswith(".py"):
-            description = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert description is not None
-            assert description.loader is not None
-            module = importlib.util.module_from_spec(description)
-            description.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-        agent = getattr(module, function)
-    except (ImportError, OSError, AttributeError) as error:
-        raise InvalidInput(f"agent {name!r} cannot be loaded: {error}") from error
-    return agent
-
-
-def user_message(task: Task, first: StepResult) -> str:
-    """What the user would type: the instruction, and what there is to see at the start."""
-    return f"{task.instruction}\n{first.observation}" if first.observation else task.instruction
-
-
-class Recorder:
-    """Wraps an environment: keeps the transitions and ends the episode at the step limit.
-
-    Args:
-        environment: where the episode is played.
-        max_steps: the step that is reached truncates the episode.
-    """
-
-    def __init__(self, environment: Environment, max_steps: int) -> None:
-        self._environment = environment
-        self._max_steps = max_steps
-        self.transitions: list[Transition] = []
-        self.task: Task | None = None
-        self._state = ""
-
-    @property
-    def tools(self) -> Sequence[JsonObject]:
-        """The wrapped environment's tools."""
-        return self._environment.tools
-
-    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start over; a task without a known initial state learns it here."""
-        first = await self._environment.reset(task, seed=seed)
-        self.task = task.model_copy(update={"initial_state": first.state})
-        self.transitions, self._state = [], first.state
-        return first
-
-    async def step(self, action: ToolCall) -> StepResult:
-        """Act and remember. Raises EpisodeFinished after the limit."""
-        if self.transitions and self.transitions[-1].result.done:
-            raise EpisodeFinished("the episode is over: reset starts a new one")
-        result = await self._environment.step(action)
-        if not result.terminated and len(self.transitions) + 1 >= self._max_steps:
-            result = result.model_copy(update={"truncated": True})
-        self.transitions.append(
-            Transition(
-                state=self._state,
-                action=action,
-                result=result,
-                next_state=result.state,
-                provenance=Provenance(tier=Tier.REAL),
-            )
-        )
-        self._state = result.state
-        return result
-
-    async def close(self) -> None:
-        """Close the wrapped environment."""
-        await self._environment.close()
-
-    def trajectory(self, source: Source, *, world: str = "", error: str | None = None) -> Trajectory:
-        """The episode so far."""
-        if self.task is None:
-            raise EpisodeFinished("nothing was played: call reset first")
-        last = self.transitions[-1].result if self.transitions else StepResult(observation="")
-        reason = StopReason.FINISHED
-        if error is not None:
-            reason = StopReason.ERROR
-        elif last.terminated:
-            reason = StopReason.TERMINATED
-        elif last.truncated:
-            reason = StopReason.MAX_STEPS
-        return Trajectory(
-            id=str(uuid.uuid4()),
-            task=self.task,
-            transitions=tuple(self.transitions),
-            source=source,
-            stop_reason=reason,
-            world=world,
-            error=error,
-        )
-
-
-async def play(
-    environment: Environment, task: Task, behaviour: Behaviour, *, spec: EnvironmentSpec, seed: int, source: Source
-) -> Trajectory:
-    """Let a behaviour play one task to its end. An environment that fails leaves a trajectory that says so."""
-    recorder = Recorder(environment, spec.max_steps)
-    first = await recorder.reset(task, seed=seed)
-    error = None
-    try:
-        await behaviour(first, recorder, seed)
-    except DreamGymError as failure:
-        error = f"{type(failure).__name__}: {failure}"
-    return recorder.trajectory(source, world=task.id if spec.deterministic else "", error=error)
+MAX_TOKENS = 4096
+"""An episode whose tokens exceed this is cut there."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +35,13 @@ class Generation:
 
 
 class Policy(Protocol):
-    """The policy as the rollout sees it: token ids in, sampled token ids out."""
+    """The policy as a player sees it: token ids in, sampled token ids out."""
 
-    def generate(self, prompts_B: Sequence[Sequence[int]], *, seed: int) -> list[Generation]:
-        """Sample one continuation per prompt; same prompts, seed and weights, same answer. Blocking."""
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
+        """Sample one continuation per prompt. Blocking.
+
+        A prompt with its seed gives the same answer whatever else is in the batch, up to the rounding of float sums.
+        """
 
 
 class Codec(Protocol):
@@ -186,21 +61,60 @@ class Codec(Protocol):
 
 
 @dataclass
-class Rollout:
-    """One episode as tokens. `completion_ids`, `mask` and `logprobs` have the same length."""
+class Segment:
+    """One conversation that only ever grew, as tokens. The lists after `prompt_ids` have the same length."""
 
-    task: Task
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 where the policy sampled the token, 0 where the environment spoke."""
+    """1 where the policy sampled the token, 0 where somebody else spoke."""
     logprobs: list[float] = field(default_factory=list)
-    """0.0 where the environment spoke."""
+    """0.0 where somebody else spoke."""
+    rewards: list[float] = field(default_factory=list)
+    """What the environment gave for the action that ended with this token, else 0.0."""
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens so far: what the policy is prompted with next."""
+        return self.prompt_ids + self.completion_ids
+
+    def say(self, sampled: Generation) -> None:
+        """Append what the policy sampled."""
+        self._append(sampled.ids, sampled.logprobs, 1)
+
+    def hear(self, ids: Sequence[int]) -> None:
+        """Append what somebody else said."""
+        self._append(ids, [0.0] * len(ids), 0)
+
+    def reward(self, value: float) -> None:
+        """Credit the last token that the policy sampled."""
+        for i in range(len(self.mask) - 1, -1, -1):
+            if self.mask[i]:
+                self.rewards[i] += value
+                return
+
+    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> None:
+        self.completion_ids += ids
+        self.logprobs += logprobs
+        self.mask += [mask] * len(ids)
+        self.rewards += [0.0] * len(ids)
+
+
+@dataclass
+class Rollout:
+    """One episode of a policy: its tokens, and what it was worth."""
+
+    task: Task
+    segments: list[Segment]
+    """One for an agent whose conversation only grows; one more each time that it rewrote its history."""
     actions: list[str] = field(default_factory=list)
+    """As the policy worded them, or, of an agent, the calls that reached the environment."""
     refused: int = 0
     """Actions that the environment answered with an error."""
     success: bool = False
     total_reward: float = 0.0
+    confidence: float | None = None
+    """Of the least certain answer of a calibrated dream; None where nobody has calibrated it."""
     error: str | None = None
 
     @property
@@ -208,17 +122,27 @@ class Rollout:
         """Outcome reward; None for an episode that failed, which must stay out of the gradient."""
         return None if self.error is not None else self.total_reward
 
-    def _hear(self, said: Sequence[int] | None, max_tokens: int) -> bool:
-        """Take in what the environment said; False where the episode is over or has no room left."""
-        if said is None or len(self.prompt_ids) + len(self.completion_ids) + len(said) >= max_tokens:
-            return False
-        self._append(said, [0.0] * len(said), 0)
-        return True
 
-    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> None:
-        self.completion_ids += ids
-        self.logprobs += logprobs
-        self.mask += [mask] * len(ids)
+class Player(Protocol):
+    """Lets a policy play many episodes at once."""
+
+    async def play(
+        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+    ) -> list[Rollout]:
+        """One episode per task, in their order; those that fail say so.
+
+        Args:
+            tasks: one per episode.
+            groups: name of each episode's group; those of one group must differ by the policy alone.
+            seeds: what each episode's environment is started with; equal within a group.
+            version: how many updates the policy has had.
+            sampling_seed: fixes every sampled token.
+        """
+
+
+def draw_seed(*parts: int | str) -> int:
+    """A seed of 32 bits that follows from the parts alone."""
+    return int.from_bytes(hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=4).digest(), "big")
 
 
 def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
@@ -233,67 +157,85 @@ def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
         raise InvalidInput('not a tool call: expected {"name": …, "arguments": {…}} as JSON') from error
 
 
-async def rollout(
-    policy: Policy,
-    codec: Codec,
-    spec: EnvironmentSpec,
-    environments: Sequence[Environment],
-    tasks: Sequence[Task],
-    *,
-    seeds: Sequence[int],
-    sampling_seed: int,
-    max_tokens: int = 4096,
-) -> list[Rollout]:
-    """Play `tasks[i]` in `environments[i]`, all at once: one batched generation per turn, then all steps concurrently.
+class TokenPlayer:
+    """Lets the policy act by itself: its words are the action, what the environment answers is its next prompt.
 
     Args:
-        seeds: what each environment is reset with; equal within a group, so that the policy alone makes the difference.
-        sampling_seed: fixes every sampled token.
-        max_tokens: an episode whose tokens exceed this is cut there.
+        policy: is read at each call, so that its weights may change in between.
+        codec: how to talk to it.
+        spec: gives the step limit and how words become a call.
+        make_environment: one environment per episode; called with the policy version and the name of its group.
     """
 
-    async def begin(environment: Environment, task: Task, seed: int) -> Rollout:
+    def __init__(
+        self,
+        policy: Policy,
+        codec: Codec,
+        spec: EnvironmentSpec,
+        make_environment: Callable[[int, str], Environment],
+    ) -> None:
+        self._policy, self._codec, self._spec = policy, codec, spec
+        self._make_environment = make_environment
+
+    async def play(
+        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+    ) -> list[Rollout]:
+        """All at once: one batched generation per turn, then all steps concurrently."""
+        async with AsyncExitStack() as stack:
+            environments = [self._make_environment(version, group) for group in groups]
+            for environment in environments:
+                stack.push_async_callback(environment.close)
+            return await self._played(environments, tasks, seeds, sampling_seed)
+
+    async def _played(
+        self, environments: Sequence[Environment], tasks: Sequence[Task], seeds: Sequence[int], sampling_seed: int
+    ) -> list[Rollout]:
+        episodes = await asyncio.gather(*map(self._begun, environments, tasks, seeds))
+        live = [i for i, episode in enumerate(episodes) if episode.error is None]
+        for turn in range(self._spec.max_steps):
+            if not live:
+                break
+            prompts_B = [episodes[i].segments[0].ids for i in live]
+            seeds_B = [draw_seed(sampling_seed, i, turn) for i in live]
+            sampled_B = await asyncio.to_thread(self._policy.generate, prompts_B, seeds_B=seeds_B)
+            goes_on_B = await asyncio.gather(
+                *(
+                    self._acted(environments[i], episodes[i], sampled)
+                    for i, sampled in zip(live, sampled_B, strict=True)
+                )
+            )
+            live = [i for i, goes_on in zip(live, goes_on_B, strict=True) if goes_on]
+        return episodes
+
+    async def _begun(self, environment: Environment, task: Task, seed: int) -> Rollout:
         try:
             first = await environment.reset(task, seed=seed)
         except DreamGymError as failure:
-            return Rollout(task, codec.start(task.instruction), error=f"{type(failure).__name__}: {failure}")
-        return Rollout(task, codec.start(user_message(task, first)))
+            start = self._codec.start(task.instruction)
+            return Rollout(task, [Segment(start)], error=f"{type(failure).__name__}: {failure}")
+        return Rollout(task, [Segment(self._codec.start(user_message(task, first)))])
 
-    episodes = await asyncio.gather(*map(begin, environments, tasks, seeds))
-    live = [i for i, episode in enumerate(episodes) if episode.error is None]
-    for turn in range(spec.max_steps):
-        if not live:
-            break
-        prompts_B = [episodes[i].prompt_ids + episodes[i].completion_ids for i in live]
-        sampled_B = await asyncio.to_thread(policy.generate, prompts_B, seed=sampling_seed * 1_000 + turn)
-        last_turn = turn + 1 == spec.max_steps
-        said_B = await asyncio.gather(
-            *(
-                _act(codec, spec, environments[i], episodes[i], sampled)
-                for i, sampled in zip(live, sampled_B, strict=True)
-            )
-        )
-        live = [
-            i for i, said in zip(live, said_B, strict=True) if not last_turn and episodes[i]._hear(said, max_tokens)
-        ]
-    return episodes
-
-
-async def _act(
-    codec: Codec, spec: EnvironmentSpec, environment: Environment, episode: Rollout, sampled: Generation
-) -> list[int] | None:
-    """One turn; the tokens of what the environment said, or None where that was the end."""
-    text = codec.decode(sampled.ids)
-    episode._append(sampled.ids, sampled.logprobs, 1)
-    episode.actions.append(text)
-    try:
-        result = await environment.step(parse_action(spec, text))
-    except InvalidInput as failure:
-        result = StepResult(observation=str(failure), is_error=True)
-    except DreamGymError as failure:
-        episode.error = f"{type(failure).__name__}: {failure}"
-        return None
-    episode.refused += result.is_error
-    episode.total_reward += result.reward
-    episode.success = result.terminated and episode.total_reward > 0
-    return None if result.done else codec.turn(result.observation, ended=codec.ended(sampled.ids))
+    async def _acted(self, environment: Environment, episode: Rollout, sampled: Generation) -> bool:
+        """One turn; False where the episode is over or has no room left."""
+        (segment,) = episode.segments
+        text = self._codec.decode(sampled.ids)
+        segment.say(sampled)
+        episode.actions.append(text)
+        try:
+            result = await environment.step(parse_action(self._spec, text))
+        except InvalidInput as failure:
+            result = StepResult(observation=str(failure), is_error=True)
+        except DreamGymError as failure:
+            episode.error = f"{type(failure).__name__}: {failure}"
+            return False
+        segment.reward(result.reward)
+        episode.refused += result.is_error
+        episode.total_reward += result.reward
+        episode.success = result.terminated and episode.total_reward > 0
+        if result.done or len(episode.actions) == self._spec.max_steps:
+            return False
+        heard = self._codec.turn(result.observation, ended=self._codec.ended(sampled.ids))
+        if len(segment.ids) + len(heard) >= MAX_TOKENS:
+            return False
+        segment.hear(heard)
+        return True

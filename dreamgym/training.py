@@ -6,50 +6,113 @@ environment is a dream nothing here can tell whether the policy gets better; the
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from dreamgym.advantages import trusted
 from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
-from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.curriculum.strategy import Strategy
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import Codec, Policy, Rollout, rollout
+from dreamgym.rollout import Player, Rollout, draw_seed
 from dreamgym.types import Frozen, JsonObject, Task
+
+T = TypeVar("T")
+
+
+class PPOSettings(Frozen):
+    """What PPO needs beyond GRPO."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    epochs: int = Field(default=2, ge=1)
+    """How often an update goes over its rollouts."""
+    mini_batches: int = Field(default=2, ge=1)
+    """Optimiser steps per epoch."""
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """Gamma, per sampled token."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of the advantage estimate, not the curriculum's."""
+    value_clip: float = Field(default=0.2, gt=0)
+    """A value may move so far from the one at the time of the rollout; further is not rewarded."""
+    value_coefficient: float = Field(default=0.1, ge=0)
+    """Weight of the value loss beside the policy's."""
 
 
 class Settings(Frozen):
-    """How to train. The defaults are what the published results of the demonstration were made with."""
+    """How to train."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    algorithm: Literal["grpo", "ppo", "sft", "dpo"] = "grpo"
+    """`grpo` and `ppo` learn from the same rollouts; `sft` and `dpo` from the recordings alone."""
     steps: int = Field(default=100, ge=1)
-    """Policy updates."""
+    """Policy updates: rounds of play, each of which is learned from."""
     groups: int = Field(default=8, ge=1)
     """Tasks per update (P)."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts per task (G)."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """At the first update; it falls linearly to zero at the last."""
+    strategy: Strategy = Strategy.VALUE
+    """How the next tasks are chosen."""
     share: float = Field(default=0.25, ge=0, le=1)
     """Lambda: at most this share of the tasks is generated."""
     vary: int = Field(default=2, ge=0)
     """How many of the most valuable tasks are varied after each update (m)."""
     seed: int = 0
+    """Fixes every random draw."""
     probe_every: int = Field(default=25, ge=1)
     """Updates between two evaluations in the real environment."""
     save_every: int = Field(default=25, ge=1)
     """Updates between two checkpoints."""
+    lora: int = Field(default=0, ge=0)
+    """Rank of the adapter that is trained; 0 trains all weights."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence from the start policy in the loss; 0 does without."""
+    accumulate: int = Field(default=1, ge=1)
+    """Forward passes per optimiser step: more need less memory."""
+    vllm: Literal["server", "colocate"] | None = None
+    """Where vLLM samples for the policy; None: transformers, in this process."""
+    weigh_confidence: bool = False
+    """Multiply each advantage by the calibrated confidence of the dream in its episode."""
+    least_confidence: float = Field(default=0.0, ge=0, le=1)
+    """Episodes that the dream was less sure of give no reward."""
+    dead_updates: int = Field(default=20, ge=0)
+    """Stop after so many updates in a row in which no rollout succeeded and every group was dead; 0: never."""
+    ppo: PPOSettings = PPOSettings()
 
 
-def env_seed(seed: int, iteration: int, group: int) -> int:
-    """Seed of one group's environments: equal within the group, so that only the policy makes a difference."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{iteration}:{group}".encode(), digest_size=4).digest(), "big")
+class Exchange(Protocol):
+    """The processes that train one policy together; each plays its share of the groups."""
+
+    index: int
+    """Of this process; the first, 0, writes."""
+    count: int
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What all processes have, in their order. Blocking, and every process must call it."""
+
+
+class Alone:
+    """The exchange of one process with itself."""
+
+    index, count = 0, 1
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What it has."""
+        return list(mine)
 
 
 class Practice:
@@ -59,10 +122,10 @@ class Practice:
         spec: the environment's description.
         curriculum: chooses tasks.
         generator: varies tasks; None leaves the given ones.
-        make_environment: one environment per rollout; called with the policy version and the name of the rollout's
-            group, whose episodes must differ by the policy alone.
         settings: how many, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe.
+        where: `dream` or `real`, as the record says it.
+        real_steps: no update is begun that could take more steps than this in all; the last one is as small as it must.
         buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
         on_note: called with each line of the record, to show progress.
     """
@@ -72,66 +135,143 @@ class Practice:
         spec: EnvironmentSpec,
         curriculum: Curriculum,
         generator: TaskGenerator | None,
-        make_environment: Callable[[int, str], Environment],
         settings: Settings,
         record: Path,
         *,
+        where: Literal["dream", "real"] = "dream",
+        real_steps: int | None = None,
         buffer: ReplayBuffer | None = None,
         on_note: Callable[[JsonObject], None] = lambda line: None,
     ) -> None:
+        self._where = where
+        self._real_steps = real_steps
+        self._taken = 0
+        """Real steps so far, of all processes."""
         self._spec = spec
         self.curriculum = curriculum
         self._generator = generator
-        self._make_environment = make_environment
         self._settings = settings
         self._record = record
         self._buffer = buffer
         self._on_note = on_note
         self._run = secrets.token_hex(8)
         """Groups of another run are others."""
+        self.exchange: Exchange = Alone()
+        """Set by a trainer that runs in several processes, of which all have the same curriculum."""
+        self.dead_updates = 0
+        """So many of the last updates, in a row, had neither a success nor a group to learn from."""
 
-    async def iterate(self, policy: Policy, codec: Codec, iteration: int) -> list[Rollout]:
-        """Play P groups of G and return the P*G rollouts, groups adjacent."""
+    async def iterate(self, player: Player, iteration: int) -> list[Rollout]:
+        """Play P groups of G and return the rollouts of those that this process played, groups adjacent.
+
+        Raises:
+            EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
+            InvalidInput: the real steps do not pay for it.
+        """
         settings, began = self._settings, time.monotonic()
-        tasks_P = self.curriculum.sample(settings.groups, iteration)
-        size = settings.group_size
-        async with AsyncExitStack() as stack:
-            groups = [f"{self._run}-{iteration}-{p}" for p in range(len(tasks_P))]
-            environments = [self._make_environment(iteration, group) for group in groups for _ in range(size)]
-            for environment in environments:
-                stack.push_async_callback(environment.close)
-            episodes = await rollout(
-                policy,
-                codec,
-                self._spec,
-                environments,
-                [task for task in tasks_P for _ in range(size)],
-                seeds=[env_seed(settings.seed, iteration, p) for p in range(len(tasks_P)) for _ in range(size)],
-                sampling_seed=env_seed(settings.seed, iteration, -1),
+        if self.spent:
+            raise InvalidInput(
+                f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} "
+                f"episodes may take {settings.group_size * self._spec.max_steps}, and {self._taken} are taken; raise "
+                "real_steps or lower group_size"
             )
-        values = await self._learn_values(tasks_P, episodes, iteration)
+        tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
+        episodes = await self._played(player, tasks_P, iteration)
+        outcomes = await asyncio.to_thread(
+            self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
+        )
+        if self._where == "real":
+            self._taken += sum(len(outcome.actions) for outcome in outcomes)
+        values = await self._learn_values(tasks_P, outcomes, iteration)
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
-        self.note(_summary(iteration, episodes, values, time.monotonic() - began))
+        if self._buffer is not None and self.exchange.index == 0 and (iteration + 1) % settings.save_every == 0:
+            await self._buffer.retire(self._spec.name)
+        tokens = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        self.note(
+            {"step": iteration, "where": self._where}
+            | _summary(outcomes, values)
+            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
+        )
+        dead = not any(values) and not any(outcome.success for outcome in outcomes)
+        self.dead_updates = self.dead_updates + 1 if dead else 0
+        if all(outcome.error is not None for outcome in outcomes):
+            errors = sorted({str(outcome.error) for outcome in outcomes})
+            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
         return episodes
+
+    @property
+    def spent(self) -> bool:
+        """The real steps that are left do not suffice for another update."""
+        return self._affordable() == 0
+
+    def affordable(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """As many of the tasks as there are real steps for, whatever happens in them."""
+        if self._real_steps is None:
+            return tasks
+        return tasks[: (self._real_steps - self._taken) // self._spec.max_steps]
+
+    def note_real(self, iteration: int, steps: int) -> None:
+        """Append real steps that were taken beside the groups, so that the next dreams know them."""
+        self._taken += steps
+        self.note({"step": iteration, "where": "real", "environment_steps": steps})
+
+    def _affordable(self) -> int:
+        """So many groups fit into what is left of the real steps, whatever their episodes do."""
+        if self._real_steps is None or self._where != "real":
+            return self._settings.groups
+        groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
+        return groups - groups % self.exchange.count
+
+    async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[Rollout]:
+        """The groups of this process."""
+        settings, index, count = self._settings, self.exchange.index, self.exchange.count
+        share = len(tasks_P) // count
+        slots = [p for p in range(index * share, (index + 1) * share) for _ in range(settings.group_size)]
+        apart = (index,) if index else ()
+        return await player.play(
+            [tasks_P[p] for p in slots],
+            groups=[f"{self._run}-{iteration}-{p}" for p in slots],
+            seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
+            version=iteration,
+            sampling_seed=draw_seed(settings.seed, iteration, -1, *apart),
+        )
+
+    def rewards(self, episodes: Sequence[Rollout]) -> list[float | None]:
+        """What each episode may be learned from: None where it failed, or the dream was not sure enough of it."""
+        return trusted(
+            [episode.reward for episode in episodes],
+            [episode.confidence for episode in episodes],
+            least=self._settings.least_confidence,
+        )
 
     async def _learn_values(
         self, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
     ) -> list[float | None]:
         size, values = self._settings.group_size, []
-        if self._buffer is not None:
+        keeps = self._buffer is not None and self.exchange.index == 0
+        if self._buffer is not None and keeps:
             await self._buffer.add_tasks(tasks_P)
         for p, task in enumerate(tasks_P):
-            rewards_G = [episode.reward for episode in episodes[p * size : (p + 1) * size]]
+            rewards_G = self.rewards(episodes[p * size : (p + 1) * size])
             values.append(self.curriculum.record(task, rewards_G))
-            if self._buffer is not None:
+            if self._buffer is not None and keeps:
                 valid = [reward for reward in rewards_G if reward is not None]
-                await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid)
+                await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self._run)
         return values
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
-        parents = self.curriculum.most_valuable(self._settings.vary)
-        self.curriculum.add(await generator.vary(parents, seed=env_seed(self._settings.seed, iteration, -2)))
+        """The first process varies, for all."""
+        tasks: list[Task] = []
+        if self.exchange.index == 0:
+            parents = self.curriculum.most_valuable(self._settings.vary)
+            tasks = await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2))
+        self.curriculum.add(await asyncio.to_thread(self.exchange.gather, tasks))
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """What is practised in."""
+        return self._spec
 
     def rewind(self, iteration: int) -> None:
         """Keep of the record what led to an iteration that training now continues from; of 0, nothing."""
@@ -141,10 +281,16 @@ class Practice:
             return step < iteration or (step == iteration > 0 and "rollout_s" not in line)
 
         kept = [line for line in read_record(self._record) if led_here(line)]
-        self._record.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._taken = real_steps(kept)
+        if self.exchange.index == 0:
+            part = self._record.with_suffix(".part")
+            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            part.replace(self._record)
 
     def note(self, line: JsonObject) -> None:
-        """Append one line to the record."""
+        """Append one line to the record, of which the first process keeps the only copy."""
+        if self.exchange.index != 0:
+            return
         with self._record.open("a", encoding="utf-8") as record:
             record.write(json.dumps(line) + "\n")
         self._on_note(line)
@@ -161,24 +307,32 @@ class Practice:
                 f"{where}_episodes": rate.n,
                 f"{where}_refused_share": evaluation.refused_share,
                 f"{where}_steps": evaluation.steps,
+                f"{where}_outcomes": [*evaluation.outcomes],
             }
         )
 
 
-def _summary(iteration: int, episodes: Sequence[Rollout], values: Sequence[float | None], seconds: float) -> JsonObject:
+def _summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
     valid = [episode for episode in episodes if episode.error is None]
     actions = sum(len(episode.actions) for episode in valid)
     return {
-        "step": iteration,
         "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
         "refused_share": sum(episode.refused for episode in valid) / max(1, actions),
+        "groups": len(values),
         "dead_groups": sum(value == 0 for value in values),
+        "values": [*values],
         "failed": len(episodes) - len(valid),
-        "environment_steps": actions,
-        "rollout_s": round(seconds, 3),
+        "environment_steps": sum(len(episode.actions) for episode in episodes),
+        "mean_steps": actions / max(1, len(valid)),
     }
 
 
+def real_steps(record: Sequence[JsonObject]) -> int:
+    """Steps that practice took in the real environment; probes are not counted, for nothing is learned from them."""
+    return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
+
+
 def read_record(path: Path) -> list[JsonObject]:
-    """All lines of a metrics file, oldest first."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    """All lines of a metrics file, oldest first; a last one that was cut off while it was written is none."""
+    whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+    return [json.loads(line) for line in whole.splitlines()] if newline else []

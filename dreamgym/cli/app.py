@@ -11,6 +11,7 @@ from dreamgym.cli import (
     db,
     demo,
     eval_,
+    experiment,
     fidelity,
     fit,
     import_,
@@ -19,6 +20,7 @@ from dreamgym.cli import (
     play,
     record,
     seed,
+    tasks,
     train,
 )
 from dreamgym.cli.boundary import run
@@ -40,8 +42,10 @@ app.command("fidelity")(fidelity.fidelity)
 app.command("fit")(fit.fit)
 app.command("import")(import_.import_)
 app.command("play")(play.play)
-app.command("train")(train.train)
+app.command("tasks")(tasks.tasks)
+app.command("train", context_settings=train.CONTEXT, epilog=train.EPILOG)(train.train)
 app.command("eval")(eval_.evaluate)
+app.command("experiment")(experiment.experiment)
 app.add_typer(models.app, name="models")
 app.add_typer(db.app, name="db")
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.play import play_agent
 from dreamgym.cli.wiring import (
     Against,
     Dsn,
@@ -24,8 +23,8 @@ from dreamgym.cli.wiring import (
     tasks_of,
 )
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, behaviours_of, load_spec
+from dreamgym.episode import load_agent, play
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import load_agent, play
 from dreamgym.types import Source, Task, Trajectory
 
 WORKERS = 4
@@ -109,6 +108,8 @@ async def play_agents(
     url: str, env: str, agent: str, policy_url: str | None, tasks: Sequence[Task], episodes: int, seed: int
 ) -> AsyncIterator[Trajectory]:
     """Let an agent play through the server, which stores the episodes itself."""
+    from dreamgym_client.playing import play_agent
+
     loaded = load_agent(agent)
     for i in range(episodes):
         yield (await play_agent(url, env, loaded, policy_url, tasks[i % len(tasks)], seed + i)).trajectory

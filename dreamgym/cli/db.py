@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated
 
 import typer
+
+from dreamgym.cli.wiring import Dsn, opened_store
 
 app = typer.Typer(
     help="The embedded PostgreSQL that keeps everything unless --dsn names another.", no_args_is_help=True
@@ -39,6 +42,37 @@ def stop() -> None:
     from dreamgym.replay import embedded
 
     typer.echo("stopped" if embedded.stop() else "it was not running")
+
+
+@app.command()
+def prune(
+    days: Annotated[int, typer.Option(min=1, help="Predictions and watermarks older than this go.")] = 30,
+    keep: Annotated[int, typer.Option(min=1, help="Dreams kept of a task that is always solved, per way to end.")] = 4,
+    dsn: Dsn = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Delete what nobody needs any more: dreams of tasks that are always solved, old predictions and watermarks.
+
+    What was seen in reality stays, and so does what a running episode may see. A prediction that went is asked of the
+    model again when it is needed.
+
+    Example: dreamgym db prune --days 30
+    """
+    from datetime import timedelta
+
+    from dreamgym.replay.postgres_prune import Pruned
+    from dreamgym.replay.postgres_prune import prune as prune_store
+
+    async def run() -> Pruned:
+        async with opened_store(dsn) as store:
+            return await prune_store(store, older_than=timedelta(days=days), keep=keep)
+
+    pruned = asyncio.run(run()).model_dump()
+    if as_json:
+        typer.echo(json.dumps(pruned))
+        return
+    for name, count in pruned.items():
+        typer.echo(f"{count:>12,} {name} deleted")
 
 
 @app.command()

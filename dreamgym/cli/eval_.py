@@ -25,6 +25,7 @@ from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.evaluation import Evaluation
 from dreamgym.evaluation import evaluate as evaluate_policy
 from dreamgym.experience.model import Part
+from dreamgym.rollout import TokenPlayer
 
 
 def evaluate(
@@ -76,8 +77,11 @@ async def _evaluate(
     policy, codec = load_policy(folder)
     tasks = tasks_of(spec, split)[-episodes:]
     if against is Against.REAL:
-        return await evaluate_policy(policy, codec, spec, tasks, real_of(spec).create, seed=seed)
+        real = real_of(spec)
+        return await evaluate_policy(
+            TokenPlayer(policy, codec, spec, lambda version, group: real.create()), tasks, seed=seed
+        )
     async with opened_store(dsn) as store:
         chosen = remembered(load_model(model, env=spec.name), model, store, without)
         make = environment_maker(spec, against, chosen, store.buffer, without=without)
-        return await evaluate_policy(policy, codec, spec, tasks, make, seed=seed)
+        return await evaluate_policy(TokenPlayer(policy, codec, spec, lambda version, group: make()), tasks, seed=seed)

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, PolicyUrl, Seed, server, tasks_of
 from dreamgym.environment import behaviours_of, load_spec
+from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
-from dreamgym.rollout import Agent, load_agent, user_message
-from dreamgym.types import StepResult, Task, Trajectory
-
-if TYPE_CHECKING:
-    from dreamgym_client.control import ControlClient
+from dreamgym.types import Trajectory
 
 WIDTH = 100
-LOOK_EVERY_S = 1.0
-PATIENCE_S = 20.0
-"""How long an agent may still think once its episode is over."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """One episode of an agent."""
-
-    trajectory: Trajectory
-    answer: str
 
 
 def play(
@@ -67,39 +51,10 @@ def play(
 
             typer.echo(render(asyncio.run(run())))
             return
+        from dreamgym_client.playing import play_agent
+
         played = asyncio.run(play_agent(url, spec.name, load_agent(agent), policy_url, chosen, seed))
     typer.echo(render(played.trajectory, played.answer))
-
-
-async def play_agent(url: str, env: str, agent: Agent, policy_url: str | None, task: Task, seed: int) -> Played:
-    """Let an agent play one task through the server; it is told the episode's URL and nothing else of ours."""
-    from dreamgym_client.control import ControlClient
-
-    if policy_url is None:
-        raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
-    async with ControlClient(url) as control:
-        episode = await control.create(env, task=task, seed=seed)
-        first = StepResult(observation=episode.observation)
-        playing = asyncio.ensure_future(agent(user_message(episode.task, first), episode.mcp_url, policy_url))
-        answer = await _until_over(playing, control, env, episode.episode)
-        ended = await control.finish(env, episode.episode, answer=answer)
-        assert ended.trajectory is not None, "a finished episode has a trajectory"
-        return Played(ended.trajectory, answer)
-
-
-async def _until_over(playing: asyncio.Future[str], control: ControlClient, env: str, episode: str) -> str:
-    """The agent's answer; an agent that goes on calling an ended episode is stopped after some patience."""
-    while not playing.done():
-        await asyncio.wait([playing], timeout=LOOK_EVERY_S)
-        if not playing.done() and (await control.read(env, episode)).stop_reason is not None:
-            await asyncio.wait([playing], timeout=PATIENCE_S)
-            break
-    if not playing.done():
-        playing.cancel()
-        with suppress(asyncio.CancelledError):
-            await playing
-        return ""
-    return playing.result()
 
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:

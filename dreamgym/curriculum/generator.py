@@ -1,8 +1,10 @@
 """M_task: varies the tasks that the policy solves only sometimes, and lets through only what can be played.
 
-variation → selection → validation. A variation of a task in a recorded world keeps the instruction and starts
-somewhere else: only then do the recordings say whether it can be solved, and what solving it is worth. Where no world
-was recorded the instruction itself is varied, and the experience model's own LLM proposes and selects.
+variation → validation → selection: the model that selects sees only what can be played. A variation of a task in a
+recorded world keeps the instruction and starts somewhere else: only then do the recordings say whether it can be
+solved, and what solving it is worth. Where no recorded step solves anything, as where success is a judged answer, the
+instruction itself is varied, and the experience model's own LLM proposes and selects. Whether it can be solved is then
+the opinion of that model; the curriculum drops what nobody solves.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Protocol
@@ -18,13 +20,17 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import PredictionError
+from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.experience.asking import Answer, Form, ask
 from dreamgym.experience.prompt import as_data
 from dreamgym.llm import LLM, Message
+from dreamgym.replay.keys import check_storable
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 MAX_TOKENS = 1024
+MAX_INSTRUCTION = 2_000
+"""Characters; what is longer is no task but a model that repeats itself."""
+SHOWN_STARTS = 20
 
 
 class RecordedWorlds:
@@ -97,12 +103,21 @@ class LanguageVariation:
         spec: what the environment is.
         llm: proposes and selects.
         worlds: validates where something was recorded.
+        on_failure: called with a parent for which the model gave nothing usable, and the reason.
     """
 
-    def __init__(self, spec: EnvironmentSpec, llm: LLM, worlds: RecordedWorlds) -> None:
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        llm: LLM,
+        worlds: RecordedWorlds,
+        *,
+        on_failure: Callable[[Task, PredictionError], None] = lambda parent, error: None,
+    ) -> None:
         self._spec = spec
         self._llm = llm
         self._worlds = worlds
+        self._on_failure = on_failure
 
     async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
         """One validated variation per parent; a parent for which the model gives nothing usable yields none."""
@@ -112,15 +127,24 @@ class LanguageVariation:
                 proposals = await self._propose(parent, seed)
                 if proposals:
                     tasks.append(await self._select(parent, proposals, seed))
-            except PredictionError:
-                continue
+            except PredictionError as error:
+                self._on_failure(parent, error)
         return tasks
 
     async def _propose(self, parent: Task, seed: int) -> list[Task]:
+        """Those that are well-defined, differ from the parent, and can be played as far as is known."""
         starts = sorted(self._worlds.starts(parent.world, self._spec.max_steps))
-        answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=[*starts[:20]])
-        proposals = [variation(parent, p.instruction, p.initial_state) for p in answer.variations]
-        return [task for task in proposals if self._valid(parent, task)]
+        if not starts and self._spec.deterministic and self._worlds.known(parent.world):
+            return []  # the world is recorded, and no recording solves anything in it
+        answer = await self._ask("vary", _Proposals, seed, task=_shown(parent), starts=[*starts[:SHOWN_STARTS]])
+        if starts:
+            wanted = [p for p in answer.variations if p.instruction == parent.instruction and p.initial_state in starts]
+            proposals = [variation(parent, p.instruction, p.initial_state) for p in wanted]
+        else:
+            proposals = [variation(parent, p.instruction.strip(), parent.initial_state) for p in answer.variations]
+        different = {content_of(task): task for task in proposals if _well_defined(task)}
+        different.pop(content_of(parent), None)
+        return list(different.values())
 
     async def _select(self, parent: Task, proposals: Sequence[Task], seed: int) -> Task:
         answer = await self._ask(
@@ -129,14 +153,6 @@ class LanguageVariation:
         if not 1 <= answer.selection <= len(proposals):
             raise PredictionError(f"selected variation {answer.selection} of {len(proposals)}")
         return proposals[answer.selection - 1]
-
-    def _valid(self, parent: Task, task: Task) -> bool:
-        if task.instruction == parent.instruction and task.initial_state == parent.initial_state:
-            return False
-        if not self._worlds.known(parent.world):
-            return bool(task.instruction.strip())
-        starts = self._worlds.starts(parent.world, self._spec.max_steps)
-        return task.instruction == parent.instruction and task.initial_state in starts
 
     async def _ask(self, template: str, form: type[Form], seed: int, **data: JsonValue) -> Form:
         text = files("dreamgym.curriculum").joinpath(f"{template}.txt").read_text(encoding="utf-8")
@@ -161,17 +177,38 @@ class _Selection(Answer):
 
 
 def variation(parent: Task, instruction: str, initial_state: str | None) -> Task:
-    """A generated task in the parent's world; the same variation always has the same id."""
-    digest = hashlib.sha256(f"{parent.id}\x00{instruction}\x00{initial_state}".encode()).hexdigest()[:12]
-    return Task(
-        id=f"generated-{digest}",
+    """A generated task in the parent's world; the same one has the same id whatever it was varied from.
+
+    The parent's own check of success is for its own instruction: with another one a judge decides.
+    """
+    metadata: JsonObject = {**parent.metadata, "world": parent.world}
+    if instruction != parent.instruction:
+        metadata.pop("success", None)
+    task = Task(
+        id="generated",
         env=parent.env,
         instruction=instruction,
         initial_state=initial_state,
         origin=Origin.GENERATED,
         parent_id=parent.id,
-        metadata={**parent.metadata, "world": parent.world},
+        metadata=metadata,
     )
+    digest = hashlib.sha256(repr(content_of(task)).encode()).hexdigest()[:12]
+    return task.model_copy(update={"id": f"generated-{digest}"})
+
+
+def content_of(task: Task) -> tuple[str, str, str | None]:
+    """Tasks with the same one are the same to play: world, instruction whatever its case and blanks, start."""
+    return task.world, " ".join(task.instruction.casefold().split()), task.initial_state
+
+
+def _well_defined(task: Task) -> bool:
+    """There is an instruction, short enough to be one, and the store can keep it."""
+    try:
+        check_storable(task, f"task {task.id!r}")
+    except InvalidInput:
+        return False
+    return 0 < len(task.instruction) <= MAX_INSTRUCTION
 
 
 def _shown(task: Task) -> JsonObject:

@@ -1,17 +1,34 @@
 """Which tasks to play next: seed tasks, and at most a share of generated ones.
 
 The curriculum is plain data plus a seed: `state()` goes into the checkpoint, `restore()` continues as if nothing had
-happened.
+happened. What is recorded belongs to the iteration that was sampled last.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from pydantic import ValidationError
+
+from dreamgym.curriculum.evidence import Evidence
+from dreamgym.curriculum.generator import content_of
+from dreamgym.curriculum.strategy import Strategy, choose
 from dreamgym.curriculum.value import group_variance
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject, Task
+
+BAND = (0.2, 0.8)
+"""Success between which the strategy `band` finds a task worth playing."""
+HOPELESS_ATTEMPTS = 16
+"""A generated task that was never solved in so many attempts is dropped; one that all of a group solved, at once."""
+KEPT_GENERATED = 64
+"""Generated tasks in play; beyond them the least valuable go."""
+
+
+def each_alone(task: Task) -> str:
+    """Every task is a group of its own: that of its G rollouts."""
+    return task.id
 
 
 class Curriculum:
@@ -21,54 +38,102 @@ class Curriculum:
         seeds: the tasks that were given; they keep the original distribution covered.
         share: lambda of the paper: at most this share of the tasks of one iteration is generated, in [0, 1].
         seed: fixes every draw, together with the iteration.
+        strategy: how the next tasks are chosen, among the given and among the generated ones.
+        band: the bounds of the strategy `band`.
+        groups: names the group whose rewards give a task its V_tau. PPO plays no task G times: clusters of similar
+            tasks stand in for it.
     """
 
-    def __init__(self, seeds: Sequence[Task], *, share: float, seed: int) -> None:
+    def __init__(
+        self,
+        seeds: Sequence[Task],
+        *,
+        share: float,
+        seed: int,
+        strategy: Strategy = Strategy.VALUE,
+        band: tuple[float, float] = BAND,
+        groups: Callable[[Task], str] = each_alone,
+    ) -> None:
         if not seeds:
             raise InvalidInput("a curriculum needs at least one task: run `dreamgym collect` or `dreamgym seed` first")
         if not 0 <= share <= 1:
             raise InvalidInput(f"the share of generated tasks must be between 0 and 1, got {share}")
-        self._seeds = list(seeds)
+        if not band[0] <= band[1]:
+            raise InvalidInput(f"a band of success needs its lower bound first, got {band[0]} and {band[1]}")
+        self._seeds = list({task.id: task for task in seeds}.values())
         self._share = share
         self._seed = seed
+        self._strategy = Strategy(strategy)
+        self._band = band
+        self._group_of = groups
         self._generated: dict[str, Task] = {}
-        self._value: dict[str, float] = {}
-        self._parents = {task.id: task for task in seeds}
+        self._dropped: set[str] = set()
+        self._evidence = Evidence()
+        self._iteration = 0
 
     def sample(self, n: int, iteration: int) -> list[Task]:
-        """Draw n tasks for an iteration; the same iteration of the same curriculum draws the same.
-
-        Generated tasks that were not tried yet come first, then those of the highest value.
-        """
+        """Draw n tasks for an iteration; the same iteration of the same curriculum draws the same."""
+        self._iteration = iteration
         draw = random.Random(f"{self._seed}:{iteration}")
-        ranked = sorted(self._generated.values(), key=lambda task: (-self._value.get(task.id, 1.0), task.id))
-        generated = ranked[: int(self._share * n)]
-        wanted = n - len(generated)
-        seeds = draw.sample(self._seeds, wanted) if wanted <= len(self._seeds) else draw.choices(self._seeds, k=wanted)
-        return [*seeds, *generated]
+        n_generated = min(int(self._share * n), len(self._generated))
+        seeds = self._chosen(self._seeds, n - n_generated, draw)
+        return [*seeds, *self._chosen(list(self._generated.values()), n_generated, draw)]
+
+    def _chosen(self, tasks: Sequence[Task], n: int, draw: random.Random) -> list[Task]:
+        if n == 0:
+            return []
+        keys = [self._group_of(task) for task in tasks]
+        positions = choose(n, self._strategy, keys, self._evidence, self._iteration, band=self._band, draw=draw)
+        return [tasks[position] for position in positions]
 
     def record(self, task: Task, rewards_G: Sequence[float | None]) -> float | None:
-        """Note a group's outcome; returns its V_tau. A generated task that taught nothing is dropped."""
-        value = group_variance(rewards_G)
-        if value is None:
-            return None
-        self._value[task.id] = value
-        if value == 0:
-            self._generated.pop(task.id, None)
-        return value
+        """Note outcomes of a task in the iteration sampled last; returns the V_tau of these alone.
+
+        None stands for a rollout that failed and says nothing. A generated task that has nothing to teach is dropped,
+        and never taken in again.
+        """
+        valid = [reward for reward in rewards_G if reward is not None]
+        if valid:
+            self._evidence.record(self._group_of(task), valid, self._iteration)
+        if task.id in self._generated and self._teaches_nothing(task):
+            del self._generated[task.id]
+            self._dropped.add(task.id)
+        return group_variance(rewards_G)
+
+    def _teaches_nothing(self, task: Task) -> bool:
+        groups = self._evidence.groups(self._group_of(task))
+        if not groups or groups[-1].attempts < 2 or groups[-1].variance > 0:
+            return False
+        attempts, total = sum(group.attempts for group in groups), sum(group.total for group in groups)
+        return groups[-1].total > 0 or (total <= 0 and attempts >= HOPELESS_ATTEMPTS)
 
     def most_valuable(self, m: int) -> list[Task]:
-        """The m tasks with the highest V_tau above zero, as parents of new ones (paper, eq. 6)."""
-        known = {**self._parents, **self._generated}
-        ranked = sorted(
-            (task for task in known.values() if self._value.get(task.id, 0) > 0),
-            key=lambda task: (-self._value[task.id], task.id),
-        )
-        return ranked[:m]
+        """The m tasks with the highest value whose last group had a mixed outcome, as parents (paper, eq. 6)."""
+        draw = random.Random(f"{self._seed}:{self._iteration}:parents")
+        known = [task for task in (*self._seeds, *self._generated.values()) if self._was_mixed(task)]
+        values = self._evidence.values([self._group_of(task) for task in known], self._iteration)
+        ranks = [(-value, draw.random()) for value in values]  # tasks of one cluster share their value
+        return [known[i] for i in sorted(range(len(known)), key=ranks.__getitem__)[:m]]
+
+    def _was_mixed(self, task: Task) -> bool:
+        groups = self._evidence.groups(self._group_of(task))
+        return bool(groups) and groups[-1].variance > 0
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Take in generated tasks."""
-        self._generated.update((task.id, task) for task in tasks)
+        """Take in generated tasks, but none that was given or dropped.
+
+        Of too many the most valuable stay, then the newest.
+        """
+        given = {content_of(task) for task in self._seeds}
+        for task in tasks:
+            if task.id not in self._dropped and content_of(task) not in given:
+                self._generated[task.id] = task
+        if len(self._generated) > KEPT_GENERATED:
+            newest_first = list(reversed(self._generated.values()))
+            values = self._evidence.values([self._group_of(task) for task in newest_first], self._iteration)
+            by_value = sorted(range(len(newest_first)), key=lambda i: -values[i])
+            kept = {newest_first[i].id for i in by_value[:KEPT_GENERATED]}
+            self._generated = {task_id: task for task_id, task in self._generated.items() if task_id in kept}
 
     @property
     def generated(self) -> tuple[Task, ...]:
@@ -78,15 +143,38 @@ class Curriculum:
     def state(self) -> JsonObject:
         """Everything that changes while training, as JSON."""
         return {
+            "strategy": self._strategy.value,
+            "iteration": self._iteration,
             "generated": [task.model_dump(mode="json") for task in self._generated.values()],
-            "value": dict(sorted(self._value.items())),
+            "dropped": [*sorted(self._dropped)],
+            "groups": self._evidence.state(),
         }
 
     def restore(self, state: JsonObject) -> None:
-        """Continue from a saved state. Raises InvalidInput where it is none."""
-        generated, value = state.get("generated"), state.get("value")
-        if not isinstance(generated, list) or not isinstance(value, dict):
-            raise InvalidInput("not a saved curriculum: expected 'generated' and 'value'")
-        tasks = [Task.model_validate(task) for task in generated]
+        """Continue from a saved state. Raises InvalidInput where it is none, or that of another strategy."""
+        strategy, iteration, generated = state.get("strategy"), state.get("iteration"), state.get("generated")
+        dropped, groups = state.get("dropped"), state.get("groups")
+        if not (
+            isinstance(iteration, int)
+            and isinstance(generated, list)
+            and isinstance(dropped, list)
+            and isinstance(groups, dict)
+        ):
+            raise InvalidInput(
+                "not a saved curriculum of this edition: expected 'strategy', 'iteration', 'generated', 'dropped' and "
+                "'groups'; start the run anew"
+            )
+        if strategy != self._strategy.value:
+            raise InvalidInput(
+                f"this curriculum was saved with the strategy {strategy!r}, asked for is {self._strategy.value!r}: "
+                "continue with the same one"
+            )
+        try:
+            evidence = Evidence.of(groups)
+            tasks = [Task.model_validate(task) for task in generated]
+        except ValidationError as error:
+            raise InvalidInput(f"not a saved curriculum: {error}") from error
+        self._iteration = iteration
         self._generated = {task.id: task for task in tasks}
-        self._value = {task_id: float(str(v)) for task_id, v in value.items()}
+        self._dropped = {str(task_id) for task_id in dropped}
+        self._evidence = evidence

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from dreamgym.agreement import Compared
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.experience.success import accomplished
-from dreamgym.rollout import play
 from dreamgym.tools import Tools
 from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
 

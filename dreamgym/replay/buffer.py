@@ -52,15 +52,28 @@ class Retrieval(Frozen):
     """A watermark: what was stored after it is not there. None: everything is."""
 
 
+KEPT = 4
+"""Dreams kept of a task that is always solved, for each way in which they ended."""
+SATURATED_GROUPS = 2
+"""Last groups that tell whether a task is always solved; those of one policy count as one."""
+SATURATED_VARIANCE = 0.01
+"""Of the reward in each of them at most, with a mean above zero."""
+
+
 class TaskValue(Frozen):
-    """Outcome statistics of one task under one policy version."""
+    """Outcome statistics of one task, under the policy that tried it last and over all."""
 
     task_id: str
     policy_version: int
+    """Of the policy that tried it last."""
     attempts: int
+    """Of that policy; so are mean and variance."""
     mean: float
     variance: float
     """V_tau: group variance of the outcome reward (paper, eq. 7); divided by n, as the paper does."""
+    total_attempts: int
+    """Of all policies of all runs."""
+    total_mean: float
 
 
 class BufferCounts(Frozen):
@@ -107,11 +120,24 @@ class ReplayBuffer(Protocol):
     async def tasks(self, env: str) -> tuple[Task, ...]:
         """All tasks of an environment, in the order they were stored."""
 
-    async def record_outcomes(self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float]) -> None:
-        """Add one group's outcome rewards to the statistics of the task. Raises UnknownName for a task not stored."""
+    async def record_outcomes(
+        self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float], *, run: str = ""
+    ) -> None:
+        """Add one group's outcome rewards to the statistics of the task. Raises UnknownName for a task not stored.
+
+        Versions of different runs are different policies.
+        """
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:
-        """Statistics of every task that was attempted, newest policy version of each."""
+        """Statistics of every task that was attempted, in the order of the tasks."""
+
+    async def retire(self, env: str, *, keep: int = KEPT) -> int:
+        """Forget most dreams of the tasks that are always solved; returns how many trajectories went.
+
+        Of the synthetic trajectories of such a task the newest `keep` of each stop reason stay. What was seen in
+        reality stays, and is found as before as of any watermark. Nothing goes that a running episode of the same
+        store may see; a buffer that knows of no episodes is asked when none runs. Raises InvalidInput for `keep` < 1.
+        """
 
     async def counts(self, env: str) -> BufferCounts:
         """How much there is."""

@@ -79,6 +79,12 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
             raise InvalidInput(f"trajectory {trajectory.id!r} comes twice in one batch with different content")
 
 
+def check_kept(keep: int) -> None:
+    """Refuse to retire a task's newest dream: how far a buffer has got is told by its newest trajectory."""
+    if keep < 1:
+        raise InvalidInput(f"at least one dream of each task is kept, asked for were {keep}")
+
+
 def _holds_nul(value: object) -> bool:
     if isinstance(value, str):
         return "\x00" in value

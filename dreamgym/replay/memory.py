@@ -6,28 +6,24 @@ They keep the same promises as the PostgreSQL ones and pass the same contract su
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from dreamgym.embedding import Encoder
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode, UnknownName
-from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, Retrieval, TaskValue
+from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
 from dreamgym.replay.episodes import Episode, stale
 from dreamgym.replay.keys import (
     Key,
     KeyEncoder,
+    check_kept,
     check_storable,
     check_trajectories,
-    key_of,
-    outcome_id,
-    source_mask,
-    transition_id,
 )
-from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity
+from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, rank, similarity
+from dreamgym.replay.remembered import Remembered
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 
 if TYPE_CHECKING:
@@ -35,82 +31,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass
-class _Stored:
-    """A distinct transition and where it was seen."""
-
-    id: UUID
-    outcome: UUID
-    transition: Transition
-    seen_in: dict[tuple[str, Source], set[str]] = field(default_factory=lambda: defaultdict(set))
-    """World and source to the ids of the trajectories."""
-    first_at: dict[tuple[str, Source], int] = field(default_factory=dict)
-    """The same to the position of the first."""
-
-    def sightings(self, retrieval: Retrieval) -> Iterator[tuple[str, Source]]:
-        """Where it may be taken from: allowed sources, nothing too new, and never the running episode."""
-        for (world, source), trajectories in self.seen_in.items():
-            is_there = retrieval.as_of is None or self.first_at[world, source] <= retrieval.as_of
-            if is_there and source in retrieval.sources and trajectories - {retrieval.exclude}:
-                yield world, source
-
-
-@dataclass
-class _Environment:
-    """All that is remembered of one environment."""
-
-    tasks: dict[str, Task] = field(default_factory=dict)
-    trajectories: dict[str, Trajectory] = field(default_factory=dict)
-    transitions: dict[UUID, _Stored] = field(default_factory=dict)
-    keys: dict[Key, list[_Stored]] = field(default_factory=lambda: defaultdict(list))
-    states: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
-    """State to the worlds it belongs to, each with the sources that say so, as bits, and the position of the first."""
-    watermarks: dict[str, int] = field(default_factory=dict)
-    outcomes: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    vectors: NDArray[np.float32] | None = None
-    """Of the first keys, in their order; the rest is embedded when first needed."""
-
-    def add(self, trajectory: Trajectory) -> None:
-        self.tasks.setdefault(trajectory.task.id, trajectory.task)
-        self.trajectories[trajectory.id] = trajectory
-        bit, position = source_mask({trajectory.source}), len(self.trajectories)
-        for transition in trajectory.transitions:
-            identity = transition_id(transition)
-            if identity not in self.transitions:
-                stored = _Stored(identity, outcome_id(transition), transition)
-                self.transitions[identity] = stored
-                self.keys[key_of(transition)].append(stored)
-            sighting = trajectory.world_id, trajectory.source
-            self.transitions[identity].seen_in[sighting].add(trajectory.id)
-            self.transitions[identity].first_at.setdefault(sighting, position)
-            for state in (transition.state, transition.next_state):
-                sources, first_at = self.states[state].get(trajectory.world_id, (0, position))
-                self.states[state][trajectory.world_id] = sources | bit, first_at
-
-    def agreement(self, retrieval: Retrieval) -> Counter[str]:
-        """How many of the seen states each world contains."""
-        allowed = source_mask(retrieval.sources)
-        counts: Counter[str] = Counter()
-        for state in seen_states(retrieval):
-            for world, (sources, first_at) in self.states.get(state, {}).items():
-                if sources & allowed and (retrieval.as_of is None or first_at <= retrieval.as_of):
-                    counts[world] += 1
-        return counts
-
-    def candidates(
-        self, key: Key, score: float, retrieval: Retrieval, agreement: Counter[str], *, exact: bool
-    ) -> Iterator[Candidate]:
-        for stored in self.keys.get(key, ()):
-            for world, source in stored.sightings(retrieval):
-                yield Candidate(stored.id, stored.outcome, world, source, agreement[world], score, exact)
-
-
 class MemoryBuffer:
     """A ReplayBuffer in dictionaries; exact search with numpy."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = KeyEncoder(encoder)
-        self._environments: dict[str, _Environment] = defaultdict(_Environment)
+        self._environments: dict[str, Remembered] = defaultdict(Remembered)
         self._ids: set[str] = set()
         self._embedding = asyncio.Lock()
 
@@ -147,47 +73,47 @@ class MemoryBuffer:
             for candidate in rank(candidates, retrieval)
         )
 
-    async def _similar(self, environment: _Environment, key: Key, retrieval: Retrieval) -> list[tuple[Key, float]]:
+    async def _similar(self, environment: Remembered, key: Key, retrieval: Retrieval) -> list[tuple[Key, float]]:
         """The stored keys nearest to this one that have an allowed transition, with their scores."""
         import numpy as np
 
-        vectors = await self._vectors(environment)
+        keys, vectors = await self._vectors(environment)
         asked = _unit(await self._encoder.encode([key]))[0]
         cosines = vectors @ asked
         found: list[tuple[Key, float]] = []
-        keys = list(environment.keys)[: len(vectors)]
         for row in np.argsort(-cosines, kind="stable"):
             if retrieval.tool and not keys[row][1].startswith(f"{retrieval.tool}{{"):
                 continue
-            if any(True for stored in environment.keys[keys[row]] for _ in stored.sightings(retrieval)):
+            if any(True for stored in environment.keys.get(keys[row], ()) for _ in stored.sightings(retrieval)):
                 found.append((keys[row], similarity(key, keys[row], float(cosines[row]))))
             if len(found) == SIMILAR_KEYS:
                 break
         return found
 
-    async def _vectors(self, environment: _Environment) -> NDArray[np.float32]:
+    async def _vectors(self, environment: Remembered) -> tuple[list[Key], NDArray[np.float32]]:
+        """The keys there are, and their vectors in this order."""
         import numpy as np
 
         async with self._embedding:
-            known = environment.vectors
-            missing = list(environment.keys)[0 if known is None else len(known) :]
+            keys, known = list(environment.keys), environment.vectors
+            missing = keys[0 if known is None else len(known) :]
             if known is None or missing:
                 fresh = _unit(await self._encoder.encode(missing))
                 known = fresh if known is None else np.concatenate([known, fresh])
-                environment.vectors = known
-            return known
+                if keys == list(environment.keys)[: len(keys)]:  # nothing was retired in the meantime
+                    environment.vectors = known
+            return keys, known
 
     async def watermark(self, env: str, group: str = "") -> int:
         """How far the buffer has got; for a named group, how far it had got when this was first asked."""
         environment = self._environments[env]
-        position = len(environment.trajectories)
-        return environment.watermarks.setdefault(group, position) if group else position
+        return environment.watermarks.setdefault(group, environment.position) if group else environment.position
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:
         """Stored trajectories, oldest first."""
-        environment = self._environments.get(env, _Environment())
+        environment = self._environments.get(env, Remembered())
         return tuple(found for found in environment.trajectories.values() if found.source in sources)[:limit]
 
     async def add_tasks(self, tasks: Sequence[Task]) -> None:
@@ -199,30 +125,31 @@ class MemoryBuffer:
 
     async def tasks(self, env: str) -> tuple[Task, ...]:
         """All tasks of an environment, in the order they were stored."""
-        return tuple(self._environments.get(env, _Environment()).tasks.values())
+        return tuple(self._environments.get(env, Remembered()).tasks.values())
 
-    async def record_outcomes(self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float]) -> None:
+    async def record_outcomes(
+        self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float], *, run: str = ""
+    ) -> None:
         """Add one group's outcome rewards to the statistics of the task."""
-        environment = self._environments.get(env, _Environment())
+        environment = self._environments.get(env, Remembered())
         if task_id not in environment.tasks:
             raise UnknownName("task", task_id, list(environment.tasks)[:20], f"{len(environment.tasks)} in all")
-        environment.outcomes[task_id, policy_version].extend(rewards_G)
+        environment.record(task_id, run, policy_version, rewards_G)
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:
-        """Statistics of every task that was attempted, newest policy version of each."""
-        environment = self._environments.get(env, _Environment())
-        newest = {
-            task: version for task, version in sorted(environment.outcomes) if environment.outcomes[task, version]
-        }
-        return tuple(
-            _value(task, newest[task], environment.outcomes[task, newest[task]])
-            for task in environment.tasks
-            if task in newest
-        )
+        """Statistics of every task that was attempted, in the order of the tasks."""
+        return tuple(self._environments.get(env, Remembered()).values())
+
+    async def retire(self, env: str, *, keep: int = KEPT) -> int:
+        """Forget most dreams of the tasks that are always solved; knows of no episodes: none may be running."""
+        check_kept(keep)
+        gone = self._environments.get(env, Remembered()).retire(keep)
+        self._ids -= set(gone)
+        return len(gone)
 
     async def counts(self, env: str) -> BufferCounts:
         """How much there is."""
-        environment = self._environments.get(env, _Environment())
+        environment = self._environments.get(env, Remembered())
         return BufferCounts(
             tasks=len(environment.tasks),
             trajectories=len(environment.trajectories),
@@ -240,17 +167,6 @@ def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
     exact = vectors.astype(np.float32)
     unit: NDArray[np.float32] = exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-12)
     return unit
-
-
-def _value(task_id: str, policy_version: int, rewards: Sequence[float]) -> TaskValue:
-    mean = sum(rewards) / len(rewards)
-    return TaskValue(
-        task_id=task_id,
-        policy_version=policy_version,
-        attempts=len(rewards),
-        mean=mean,
-        variance=sum((reward - mean) ** 2 for reward in rewards) / len(rewards),
-    )
 
 
 def _mark(episode: Episode) -> tuple[object, ...]:

@@ -19,13 +19,14 @@ from pgvector import HalfVector
 
 from dreamgym.embedding import Encoder
 from dreamgym.errors import StoreError, UnknownName
-from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, Retrieval, TaskValue
+from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
 from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
 from dreamgym.replay.embedded import EmbeddedServer
-from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_storable, digest_id, source_mask
+from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_kept, check_storable, digest_id, source_mask
 from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
 from dreamgym.replay.postgres_predictions import PostgresPredictions
+from dreamgym.replay.postgres_retire import retire_dreams
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity
 from dreamgym.types import Source, Task, Trajectory, Transition
 
@@ -158,7 +159,9 @@ class PostgresBuffer:
         rows = await self._database.fetch(known, parameters)
         if not rows:
             await self._database.fetch(
-                f"INSERT INTO watermarks SELECT %(env)s, %(group)s, ({newest}) ON CONFLICT DO NOTHING", parameters
+                f"INSERT INTO watermarks (env_id, name, position) SELECT %(env)s, %(group)s, ({newest}) "
+                "ON CONFLICT DO NOTHING",
+                parameters,
             )
             rows = await self._database.fetch(known, parameters)
         return int(rows[0][0])
@@ -203,22 +206,27 @@ class PostgresBuffer:
         )
         return tuple(Task.model_validate_json(row[0]) for row in rows)
 
-    async def record_outcomes(self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float]) -> None:
+    async def record_outcomes(
+        self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float], *, run: str = ""
+    ) -> None:
         """Add one group's outcome rewards to the statistics of the task."""
         async with self._database.transaction() as connection:
             cursor = await connection.execute(
                 """
                 INSERT INTO task_outcomes AS old
-                SELECT env_id, id, %(version)s, %(attempts)s, %(sum)s, %(squares)s
+                  (env_id, task_id, run, policy_version, attempts, reward_sum, reward_squares, recorded_at)
+                SELECT env_id, id, %(run)s, %(version)s, %(attempts)s, %(sum)s, %(squares)s, clock_timestamp()
                 FROM tasks WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND id = %(task)s
-                ON CONFLICT (env_id, task_id, policy_version) DO UPDATE SET
+                ON CONFLICT (env_id, task_id, run, policy_version) DO UPDATE SET
                   attempts = old.attempts + excluded.attempts,
                   reward_sum = old.reward_sum + excluded.reward_sum,
-                  reward_squares = old.reward_squares + excluded.reward_squares
+                  reward_squares = old.reward_squares + excluded.reward_squares,
+                  recorded_at = excluded.recorded_at
                 """,
                 {
                     "env": env,
                     "task": task_id,
+                    "run": run,
                     "version": policy_version,
                     "attempts": len(rewards_G),
                     "sum": float(sum(rewards_G)),
@@ -230,23 +238,41 @@ class PostgresBuffer:
             raise UnknownName("task", task_id, known[:20], f"{len(known)} in all")
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:
-        """Statistics of every task that was attempted, newest policy version of each."""
+        """Statistics of every task that was attempted, in the order of the tasks."""
         rows = await self._database.fetch(
             """
             SELECT task_id, policy_version, attempts, reward_sum / attempts,
-                   greatest(0, reward_squares / attempts - (reward_sum / attempts) ^ 2)
-            FROM (SELECT DISTINCT ON (task_id) * FROM task_outcomes
+                   greatest(0, reward_squares / attempts - (reward_sum / attempts) ^ 2), all_attempts, all_mean
+            FROM (SELECT DISTINCT ON (task_id) *,
+                         sum(attempts) OVER task AS all_attempts, sum(reward_sum) OVER task / sum(attempts) OVER task
+                         AS all_mean
+                  FROM task_outcomes
                   WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND attempts > 0
-                  ORDER BY task_id, policy_version DESC) AS newest
+                  WINDOW task AS (PARTITION BY task_id)
+                  ORDER BY task_id, recorded_at DESC, policy_version DESC) AS newest
             JOIN tasks ON tasks.env_id = newest.env_id AND tasks.id = newest.task_id
             ORDER BY position
             """,
             {"env": env},
         )
         return tuple(
-            TaskValue(task_id=task, policy_version=version, attempts=attempts, mean=mean, variance=variance)
-            for task, version, attempts, mean, variance in rows
+            TaskValue(
+                task_id=task,
+                policy_version=version,
+                attempts=attempts,
+                mean=mean,
+                variance=variance,
+                total_attempts=int(total_attempts),
+                total_mean=total_mean,
+            )
+            for task, version, attempts, mean, variance, total_attempts, total_mean in rows
         )
+
+    async def retire(self, env: str, *, keep: int = KEPT) -> int:
+        """Forget most dreams of the tasks that are always solved; returns how many trajectories went."""
+        check_kept(keep)
+        env_id = await self._find_env(env)
+        return 0 if env_id is None else await retire_dreams(self._database, self._encoder_id, env, env_id, keep)
 
     async def counts(self, env: str) -> BufferCounts:
         """How much there is."""

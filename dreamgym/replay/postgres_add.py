@@ -95,7 +95,7 @@ async def add_trajectories(
             new = _without(new, overtaken)
             batches = await _batches(new, envs)
         for env_id, batch in batches.items():
-            await _store(connection, encoder_id, env_id, batch, vectors[env_id])
+            await _store(connection, encoder, encoder_id, env_id, batch, vectors[env_id])
             if len(batch.steps) >= MANY_STEPS:
                 await _analyze(connection, encoder_id, env_id)
     return len(new)
@@ -139,7 +139,7 @@ async def _batches(trajectories: Sequence[Trajectory], envs: Mapping[str, int]) 
 async def _encode(
     database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: _Batch
 ) -> dict[UUID, NDArray[np.float16]]:
-    """Vectors of the keys that the store lacks. Keys are never removed, so this holds until the commit."""
+    """Vectors of the keys that the store lacks; one that is retired before the commit is missed only then."""
     rows = await database.fetch(
         f"SELECT key FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
         {"keys": list(batch.keys)},
@@ -151,14 +151,19 @@ async def _encode(
 
 
 async def _store(
-    connection: Connection, encoder_id: int, env_id: int, batch: _Batch, vectors: Mapping[UUID, NDArray[np.float16]]
+    connection: Connection,
+    encoder: KeyEncoder,
+    encoder_id: int,
+    env_id: int,
+    batch: _Batch,
+    vectors: Mapping[UUID, NDArray[np.float16]],
 ) -> None:
     await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
     worlds = await _worlds(connection, env_id, batch)
     stored = await _copy_transitions(connection, env_id, batch)
     await _copy_trajectories(connection, env_id, batch, worlds, stored)
     position = await _position(connection, env_id)
-    await _copy_vectors(connection, encoder_id, env_id, batch, vectors, position)
+    await _copy_vectors(connection, encoder, encoder_id, env_id, batch, vectors, position)
     await _insert_sightings(connection, env_id, batch, worlds, position)
     await _insert_states(connection, env_id, batch, worlds, position)
 
@@ -229,6 +234,7 @@ async def _copy_trajectories(
 
 async def _copy_vectors(
     connection: Connection,
+    encoder: KeyEncoder,
     encoder_id: int,
     env_id: int,
     batch: _Batch,
@@ -240,6 +246,11 @@ async def _copy_vectors(
         f"SELECT key, sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)", [list(batch.keys)]
     )
     known: dict[UUID, int] = dict(await cursor.fetchall())
+    retired = [key for key in batch.keys if key not in known and key not in vectors]
+    vectors = {
+        **vectors,
+        **dict(zip(retired, await encoder.encode([batch.keys[key] for key in retired]), strict=True)),
+    }
     new = [
         (env_id, key, batch.key_sources[key], *batch.keys[key], HalfVector(vectors[key]), position)
         for key in batch.keys

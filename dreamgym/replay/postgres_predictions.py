@@ -23,5 +23,4 @@ class PostgresPredictions:
             {"key": key, "body": prediction},
         )
         stays = await self.get(key)
-        assert stays is not None, "predictions are never removed"
-        return stays
+        return prediction if stays is None else stays  # an old one that was pruned just now leaves ours

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
-from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
+from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.types import (
     Provenance,
     Source,
@@ -47,6 +47,11 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _no_outcome_comes_twice,
         _tasks_keep_their_order,
         _outcomes_become_values,
+        _the_policy_that_tried_last_is_the_newest_whatever_its_number,
+        _dreams_of_tasks_always_solved_are_retired,
+        _a_task_that_fails_once_keeps_its_dreams,
+        _what_was_seen_in_reality_is_found_after_retiring_as_before,
+        _what_was_retired_can_be_dreamt_again,
     ):
         buffer = await make_buffer()
         try:
@@ -97,6 +102,14 @@ def _worlds(count: int) -> list[Trajectory]:
     ]
 
 
+async def _refused(call: Awaitable[object], error: type[DreamGymError]) -> bool:
+    try:
+        await call
+    except error:
+        return True
+    return False
+
+
 def _where(found: Sequence[Demonstration]) -> list[str]:
     return [demonstration.world for demonstration in found]
 
@@ -106,8 +119,7 @@ async def _an_empty_buffer_answers(buffer: ReplayBuffer) -> None:
     assert await buffer.trajectories(ENV) == ()
     assert await buffer.tasks(ENV) == ()
     assert await buffer.task_values(ENV) == ()
-    counts = await buffer.counts(ENV)
-    assert (counts.tasks, counts.trajectories, counts.transitions, counts.worlds) == (0, 0, 0, 0)
+    assert await buffer.counts(ENV) == BufferCounts(tasks=0, trajectories=0, transitions=0, worlds=0)
     assert await buffer.add([]) == 0
 
 
@@ -121,8 +133,7 @@ async def _trajectories_come_back_as_they_went_in(buffer: ReplayBuffer) -> None:
     assert await buffer.trajectories(ENV) == (second, first, empty), "stored trajectories, unchanged, oldest first"
     assert await buffer.trajectories(ENV, limit=1) == (second,)
     assert await buffer.trajectories(ENV, sources=frozenset({Source.SYNTHETIC})) == (twin,)
-    counts = await buffer.counts(ENV)
-    assert (counts.tasks, counts.trajectories, counts.transitions, counts.worlds) == (1, 4, 6, 3)
+    assert await buffer.counts(ENV) == BufferCounts(tasks=1, trajectories=4, transitions=6, worlds=3)
 
 
 async def _an_id_is_stored_once(buffer: ReplayBuffer) -> None:
@@ -288,10 +299,102 @@ async def _outcomes_become_values(buffer: ReplayBuffer) -> None:
     await buffer.record_outcomes(ENV, "tried", 2, [1.0])
     (value,) = await buffer.task_values(ENV)
     assert (value.task_id, value.policy_version, value.attempts) == ("tried", 2, 4)
+    assert value.total_attempts == 6
+    assert math.isclose(value.total_mean, 1 / 3)
     assert math.isclose(value.mean, 0.5)
     assert math.isclose(value.variance, 0.25), "divided by n"
-    try:
-        await buffer.record_outcomes(ENV, "unheard of", 1, [1.0])
-    except UnknownName:
-        return
-    raise AssertionError("outcomes of a task that is not stored were accepted")
+    assert await _refused(buffer.record_outcomes(ENV, "unheard of", 1, [1.0]), UnknownName)
+
+
+async def _the_policy_that_tried_last_is_the_newest_whatever_its_number(buffer: ReplayBuffer) -> None:
+    await buffer.add_tasks([Task(id=name, env=ENV, instruction=name) for name in ("second", "first")])
+    await buffer.record_outcomes(ENV, "first", 0, [1.0, 0.0], run="a")
+    for run, version, reward in (("a", 90, 0.0), ("b", 7, 1.0)):
+        await buffer.record_outcomes(ENV, "second", version, [reward] * 2, run=run)
+    await buffer.record_outcomes(ENV, "second", 90, [0.0], run="b")
+    await buffer.record_outcomes(ENV, "second", 7, [1.0], run="b")
+    await buffer.record_outcomes(ENV, "second", 8, [], run="b")
+    second, first = await buffer.task_values(ENV)
+    assert (second.task_id, first.task_id) == ("second", "first"), "in the order of the tasks"
+    assert (second.policy_version, second.attempts, second.mean) == (7, 3, 1.0), "version 90 of both runs is older"
+    assert second.total_attempts == 6
+    assert math.isclose(second.total_mean, 0.5)
+
+
+async def _solved(buffer: ReplayBuffer, *more: float) -> None:
+    for version, rewards in enumerate(([0.0], [1.0] * 8, [1.0] * 8, more)):
+        if rewards:
+            await buffer.record_outcomes(ENV, "go", version, rewards)
+
+
+def _dreams(count: int, first: int = 0, stop_reason: StopReason = StopReason.CLOSED) -> list[Trajectory]:
+    steps = [[sample_transition("kitchen", f"go {n}", f"dream {n}")] for n in range(first, first + count)]
+    dreams = [sample_trajectory(f"d{n}", *step, source=Source.SYNTHETIC) for n, step in enumerate(steps, first)]
+    return [dream.model_copy(update={"stop_reason": stop_reason}) for dream in dreams]
+
+
+async def _dreams_of_tasks_always_solved_are_retired(buffer: ReplayBuffer) -> None:
+    synthetic, real = frozenset({Source.SYNTHETIC}), _worlds(2)
+    won, lost = _dreams(6), _dreams(3, 6, StopReason.MAX_STEPS)
+    imported = sample_trajectory("imported", won[0].transitions[0], source=Source.IMPORTED)
+    other = won[0].model_copy(update={"id": "other", "task": won[0].task.model_copy(update={"id": "unsolved"})})
+    await buffer.add([*real, imported, *won, *lost, other])
+    assert await buffer.retire(ENV) == await buffer.retire("elsewhere") == 0, "nobody has solved anything yet"
+    await _solved(buffer)
+    assert await buffer.retire(ENV, keep=2) == 5
+    assert await buffer.trajectories(ENV, sources=synthetic) == (*won[-2:], *lost[-2:], other)
+    assert await buffer.trajectories(ENV) == (*real, imported)
+    everything = sample_retrieval("kitchen", "go", sources=frozenset(Source), k=99)
+    left = {found.transition.next_state for found in await buffer.nearest(everything)}
+    assert left == {step.next_state for kept in (*real, *won[-2:], *lost[-2:], other) for step in kept.transitions}
+    assert await buffer.counts(ENV) == BufferCounts(tasks=2, trajectories=8, transitions=11, worlds=8)
+    assert await buffer.retire(ENV, keep=2) == 0
+    assert await _refused(buffer.retire(ENV, keep=0), InvalidInput), "the newest tells how far the buffer has got"
+
+
+async def _a_task_that_fails_once_keeps_its_dreams(buffer: ReplayBuffer) -> None:
+    await buffer.add(_dreams(3))
+    await _solved(buffer, 1.0, 1.0, 0.0)
+    assert await buffer.retire(ENV, keep=1) == 0
+
+
+async def _what_was_seen_in_reality_is_found_after_retiring_as_before(buffer: ReplayBuffer) -> None:
+    """Also what was dreamt as well, before or after, in its world or elsewhere."""
+    real = _worlds(2)
+    first, second = (
+        real[n].model_copy(update={"id": f"twin {n}", "source": Source.SYNTHETIC, "world": f"house {n}"})
+        for n in (0, 1)
+    )
+    marks = [await buffer.watermark(ENV)]
+    for batch in ([first], [real[0]], [real[1], second], _dreams(2)):
+        await buffer.add(batch)
+        marks.append(await buffer.watermark(ENV))
+    questions = [
+        sample_retrieval("kitchen", command, history=(real[1].transitions[2],), as_of=as_of, k=9, world="house 0")
+        for command in ("north", "north!")
+        for as_of in (*marks, None)
+    ]
+    before = [await buffer.nearest(question) for question in questions]
+    await _solved(buffer)
+    assert await buffer.retire(ENV, keep=1) == 3
+    assert [await buffer.nearest(question) for question in questions] == before
+    assert await buffer.watermark(ENV) == marks[-1]
+
+
+async def _what_was_retired_can_be_dreamt_again(buffer: ReplayBuffer) -> None:
+    dreams = _dreams(2)
+    asked = sample_retrieval("kitchen", "go 1", sources=frozenset(Source), k=9)
+
+    async def found(**changes: object) -> list[str]:
+        return [shown.transition.next_state for shown in await buffer.nearest(asked.model_copy(update=changes))]
+
+    await buffer.add([*dreams, dreams[1].model_copy(update={"id": "twin", "world": "d1"}), *_dreams(1, 9)])
+    await _solved(buffer)
+    began = await buffer.watermark(ENV)
+    assert await found(exclude="d1") == ["dream 1"], "its twin has seen it too"
+    assert await buffer.retire(ENV, keep=1) == 3
+    assert await found() == ["dream 9"]
+    assert await buffer.add(dreams) == 2
+    assert await found() == ["dream 1"]
+    assert await found(as_of=began) == ["dream 9"]
+    assert set(await found(exclude="d1")) == {"dream 0", "dream 9"}

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from dreamgym.environment import load_real
-from dreamgym.rollout import play
+from dreamgym.episode import play
 from dreamgym.types import Source, Trajectory
 
 FOLDER = Path(__file__).parent

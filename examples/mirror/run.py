@@ -25,17 +25,17 @@ from itertools import zip_longest
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from dreamgym_client.playing import Played, play_agent
 from dreamgym_integrations.models.chat_server import chat_server
 from fresh import node
 from plans import PLANS, Plan, chat_model
 
 from dreamgym.agreement import Agreement, split
 from dreamgym.cli.check import Report
-from dreamgym.cli.play import Played, play_agent
 from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import read_jsonl
+from dreamgym.episode import load_agent
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
-from dreamgym.rollout import load_agent
 from dreamgym.types import Task, Trajectory
 
 HERE = Path(__file__).parent

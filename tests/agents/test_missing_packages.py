@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from dreamgym.episode import load_agent
 from dreamgym.errors import MissingPackage
-from dreamgym.rollout import load_agent
 
 pytestmark = pytest.mark.anyio
 

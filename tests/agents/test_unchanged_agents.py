@@ -19,9 +19,9 @@ from scripted import FOUND, GAVE_UP, asked, played_directly, plays_coin
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment, load_real
+from dreamgym.episode import load_agent, play
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.rollout import load_agent, play
 from dreamgym.types import Source, StopReason, Trajectory
 
 pytestmark = pytest.mark.anyio

@@ -1,6 +1,7 @@
 """The command line does what it says, and answers misuse with one line that names what there is."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:
     code, out, err = dreamgym("collect", "chess", "--agent", "expert", "--episodes", "1")
     assert (code, out) == (2, "")
-    assert "unknown environment 'chess': there is coin" in err
+    assert re.search("unknown environment 'chess': there is .*coin, ", err)
     assert "Traceback" not in err
 
 
@@ -43,7 +44,8 @@ def test_nothing_can_be_left_out_of_the_real_environment(
     monkeypatch.chdir(tmp_path)
     name, *rest = verb
     code, _, err = dreamgym(name, "coin", *rest, "--policy", "p", "--against", "real", "--without", "history")
-    assert (code, err) == (2, "dreamgym: --without is for dreams: leave it out with --against real\n")
+    assert code == 2
+    assert re.search("without is for dreams: leave it out with (--)?against", err)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,10 +130,13 @@ def test_a_tiny_policy_is_trained_in_the_dream_resumed_and_evaluated_in_reality(
     assert dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", dsn)[0] == 0
     out = tmp_path / "run"
     train = ("train", COIN, "--policy", "tiny", "--model", "nearest", "--dsn", dsn, "--out", str(out), "--probe", "10")
-    assert dreamgym(*train, "--steps", "1")[0] == 0
+    assert dreamgym(*train, "--steps", "2")[0] == 0
     code, _, err = dreamgym(*train, "--steps", "2")
     assert code == 2
     assert "--resume" in err
+    code, _, err = dreamgym(*train, "--steps", "3", "--resume")
+    assert code == 2
+    assert "steps was 2 and is 3 now" in err
     assert dreamgym(*train, "--steps", "2", "--resume")[0] == 0
     record = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in record if "inside_success" in line] == [0, 1]

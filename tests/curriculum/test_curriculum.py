@@ -20,7 +20,7 @@ from dreamgym import (
     Transition,
 )
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, variation
-from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.curriculum.sampler import KEPT_GENERATED, Curriculum
 from dreamgym.curriculum.value import group_variance
 from dreamgym.errors import InvalidInput
 from dreamgym.llm import ScriptedLLM
@@ -68,12 +68,48 @@ def test_half_solved_tasks_are_the_most_valuable_and_solved_ones_are_no_parents(
     assert [task.id for task in curriculum.most_valuable(5)] == [half.id, rare.id]
 
 
-def test_a_generated_task_that_teaches_nothing_is_dropped() -> None:
+def test_a_generated_task_that_is_always_solved_is_dropped_and_does_not_come_back() -> None:
     curriculum = Curriculum(tasks(2), share=1, seed=0)
     new = variation(tasks(1)[0], "find it", "cellar")
     curriculum.add([new])
-    curriculum.record(new, [0.0, 0.0, 0.0])
+    curriculum.record(new, [1.0, 1.0, 1.0])
     assert curriculum.generated == ()
+    restored = Curriculum(tasks(2), share=1, seed=0)
+    restored.restore(json.loads(json.dumps(curriculum.state())))
+    for known in (curriculum, restored):
+        known.add([new])
+        assert known.generated == ()
+
+
+def test_a_generated_task_that_always_fails_is_dropped_after_sixteen_attempts() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    new = variation(tasks(1)[0], "find it", "cellar")
+    curriculum.add([new])
+    curriculum.sample(2, 0)
+    curriculum.record(new, [0.0] * 8)
+    assert curriculum.generated == (new,)
+    curriculum.sample(2, 1)
+    curriculum.record(new, [0.0] * 8)
+    assert curriculum.generated == ()
+
+
+def test_of_too_many_generated_tasks_the_valuable_and_the_newest_stay() -> None:
+    curriculum = Curriculum(tasks(2), share=1, seed=0)
+    made = [variation(tasks(1)[0], "find it", f"room {i}") for i in range(KEPT_GENERATED + 1)]
+    curriculum.add(made[:2])
+    curriculum.record(made[0], [1.0, 0.0, 1.0, 0.0])
+    curriculum.record(tasks(1)[0], [0.0, 0.0, 0.0, 0.0])
+    curriculum.add(made[2:])
+    assert curriculum.generated == (made[0], *made[2:])
+
+
+def test_tasks_of_one_group_share_its_value_and_their_single_rollouts_make_it() -> None:
+    two_halls = {"t0": "east", "t1": "east", "t2": "west", "t3": "west"}
+    curriculum = Curriculum(tasks(4), share=0, seed=0, groups=lambda task: two_halls[task.id])
+    curriculum.sample(4, 0)
+    for task, reward in zip(tasks(4), [1.0, 0.0, 1.0, 1.0], strict=True):
+        assert curriculum.record(task, [reward]) is None, "nothing follows from one rollout"
+    assert {task.id for task in curriculum.most_valuable(4)} == {"t0", "t1"}
 
 
 def test_a_failed_group_says_nothing_about_its_task() -> None:
@@ -191,3 +227,45 @@ async def test_without_a_recorded_world_the_instruction_is_varied(spec: Environm
 )
 async def test_a_model_that_answers_rubbish_yields_no_task(spec: EnvironmentSpec, answers: list[str]) -> None:
     assert await LanguageVariation(spec, ScriptedLLM(answers), RecordedWorlds([])).vary(tasks(1), seed=0) == []
+
+
+@pytest.mark.anyio
+async def test_malformed_and_repeated_proposals_do_not_reach_the_selection(spec: EnvironmentSpec) -> None:
+    bad = [" ", "a\x00b", "long " * 500, " FIND  it", "book  two Rooms"]
+    llm = ScriptedLLM([proposals(*((text, None) for text in bad), ("book two rooms", "roof")), SELECT_FIRST])
+    (varied,) = await LanguageVariation(spec, llm, RecordedWorlds([])).vary(tasks(1), seed=0)
+    assert varied.instruction == "book two rooms"
+    assert varied.initial_state == "hall", "the start is the parent's, whatever the model says"
+    assert '"candidates": [{"instruction": "book two rooms", "initial_state": "hall"}]' in llm.asked[1][0].content
+
+
+@pytest.mark.anyio
+async def test_where_success_is_judged_the_instruction_of_a_recorded_task_is_varied(recorded: RecordedWorlds) -> None:
+    judged = EnvironmentSpec(name="rooms", tools_list={"tools": [{"name": "act"}]}, max_steps=5)
+    unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
+    llm = ScriptedLLM([proposals(("book two rooms", None)), SELECT_FIRST])
+    (varied,) = await LanguageVariation(judged, llm, unsolved).vary(tasks(1), seed=0)
+    assert varied.instruction == "book two rooms"
+
+
+@pytest.mark.anyio
+async def test_a_recorded_game_that_was_never_won_is_not_varied_and_no_model_is_asked(spec: EnvironmentSpec) -> None:
+    llm = ScriptedLLM([])
+    unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
+    assert await LanguageVariation(spec, llm, unsolved).vary(tasks(1), seed=0) == []
+    assert llm.asked == []
+
+
+def test_a_check_of_success_belongs_to_its_own_instruction() -> None:
+    parent = tasks(1)[0].model_copy(update={"metadata": {"success": {"const": 1}, "split": "train"}})
+    assert variation(parent, "find it", "cellar").metadata == {**parent.metadata, "world": "t0"}
+    assert variation(parent, "book two rooms", "hall").metadata == {"split": "train", "world": "t0"}
+
+
+def test_the_same_variation_of_two_tasks_is_one_task_and_a_given_one_is_none() -> None:
+    hall = tasks(1)[0]
+    cellar = variation(hall, "find it", "cellar")
+    assert variation(variation(hall, "find it", "attic"), "find it", "cellar").id == cellar.id
+    curriculum = Curriculum([hall], share=1, seed=0)
+    curriculum.add([cellar, variation(cellar, "find it", "hall")])
+    assert curriculum.generated == (cellar,)

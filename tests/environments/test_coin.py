@@ -7,8 +7,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from dreamgym_integrations.environments.coin import COIN, short, view
+from dreamgym_integrations.environments.coin_behaviours import GRAMMAR as COMMANDS
+from dreamgym_integrations.environments.game_environment import GameEnvironment
 from dreamgym_integrations.environments.java_games import games
-from dreamgym_integrations.environments.textworld_express import COMMANDS, CoinEnvironment, short, view
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
@@ -31,7 +33,7 @@ def world(seed: int) -> Task:
     return Task(id=f"coin-{seed}", env="coin", instruction="", metadata={"seed": seed})
 
 
-async def play(environment: CoinEnvironment, seed: int, commands: list[str]) -> list[StepResult]:
+async def play(environment: GameEnvironment, seed: int, commands: list[str]) -> list[StepResult]:
     results = [await environment.reset(world(seed))]
     for command in commands:
         if results[-1].done:
@@ -80,7 +82,7 @@ def test_every_recorded_place_of_the_real_game_is_read_completely() -> None:
 
 
 async def test_the_coin_ends_the_episode_with_reward_one() -> None:
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     start, won = await play(environment, 1, ["take coin"])
     assert start.observation == "kitchen. north: laundry room. south: living room. west: pantry. coin here."
     assert won == StepResult(observation="you take the coin.", reward=1.0, terminated=True)
@@ -90,7 +92,7 @@ async def test_the_coin_ends_the_episode_with_reward_one() -> None:
 
 
 async def test_a_command_that_shows_no_place_is_answered_with_the_reply_and_the_place() -> None:
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     start, unknown, carried, looked = await play(environment, 0, ["move north", "inventory", "look around"])
     assert unknown.observation == f"unknown action. {start.observation}"
     assert (unknown.is_error, unknown.reward, unknown.done) == (True, 0.0, False)
@@ -102,7 +104,7 @@ async def test_a_command_that_shows_no_place_is_answered_with_the_reply_and_the_
 
 @pytest.mark.parametrize("command", ["", " ", "coin", "take", "MOVE EAST", "north", "x" * 5000, "möve\neast", "help"])
 async def test_malformed_text_is_an_unknown_action_and_changes_nothing(command: str) -> None:
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     start, result = await play(environment, 1, [command])
     assert result.is_error
     assert result.state == start.observation
@@ -110,7 +112,7 @@ async def test_malformed_text_is_an_unknown_action_and_changes_nothing(command: 
 
 
 async def test_a_move_leads_to_the_place_that_the_exit_names_and_back() -> None:
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     start, there, back = await play(environment, 0, ["move east", "move west"])
     assert there.observation.startswith("living room. ")
     assert "west: kitchen." in there.observation
@@ -121,10 +123,10 @@ async def test_a_move_leads_to_the_place_that_the_exit_names_and_back() -> None:
 async def test_twenty_games_at_once_play_as_they_do_alone() -> None:
     draw = Random(0)
     commands = {seed: [draw.choice([*COMMANDS, "coin"]) for _ in range(12)] for seed in range(20)}
-    alone = CoinEnvironment()
+    alone = GameEnvironment(COIN)
     expected = [await play(alone, seed, commands[seed]) for seed in commands]
     await alone.close()
-    environments = [CoinEnvironment() for _ in commands]
+    environments = [GameEnvironment(COIN) for _ in commands]
     together = await asyncio.gather(*(play(environments[seed], seed, commands[seed]) for seed in commands))
     for environment in environments:
         await environment.close()
@@ -133,11 +135,11 @@ async def test_twenty_games_at_once_play_as_they_do_alone() -> None:
 
 
 async def test_games_are_reused_and_share_one_java_process() -> None:
-    first = CoinEnvironment()
+    first = GameEnvironment(COIN)
     await first.reset(world(0))
     process = games.process
     await first.close()
-    others = [CoinEnvironment() for _ in range(8)]
+    others = [GameEnvironment(COIN) for _ in range(8)]
     for environment in others:
         await environment.reset(world(0))
     assert process is not None
@@ -149,11 +151,11 @@ async def test_games_are_reused_and_share_one_java_process() -> None:
 
 async def test_a_task_without_a_world_is_refused_with_what_was_expected() -> None:
     with pytest.raises(InvalidInput, match=r"whole number in metadata\.seed"):
-        await CoinEnvironment().reset(Task(id="t", env="coin", instruction=""))
+        await GameEnvironment(COIN).reset(Task(id="t", env="coin", instruction=""))
 
 
 async def test_another_tool_or_argument_is_refused_by_name() -> None:
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     await environment.reset(world(0))
     with pytest.raises(UnknownName, match="act"):
         await environment.step(ToolCall(name="jump"))
@@ -163,7 +165,7 @@ async def test_another_tool_or_argument_is_refused_by_name() -> None:
 
 
 async def test_a_killed_java_process_fails_the_step_and_the_next_game_gets_a_new_one() -> None:
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     await environment.reset(world(0))
     process = games.process
     assert process is not None

@@ -14,7 +14,7 @@ from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 START = """
 import sys
 from dreamgym_integrations.environments.java_games import games
-games.take()
+games.take("coin")
 print(games.process.pid, flush=True)
 """
 
@@ -51,7 +51,7 @@ def test_the_machine_ends_when_the_process_is_killed() -> None:
 
 def test_an_interrupt_from_the_keyboard_does_not_reach_the_machine() -> None:
     games = JavaGames()
-    games.take()
+    games.take("coin")
     assert games.process is not None
     assert os.getpgid(games.process.pid) != os.getpgid(0)
     games.stop()
@@ -60,11 +60,11 @@ def test_an_interrupt_from_the_keyboard_does_not_reach_the_machine() -> None:
 
 def test_a_stopped_machine_is_replaced_by_the_next_game() -> None:
     games = JavaGames()
-    old = games.take()
+    old = games.take("coin")
     games.stop()
-    assert games.take().generateNewGameJSON(0, "train", False)
-    games.give_back(old)
-    assert games.take().generateNewGameJSON(0, "train", False)
+    assert games.take("coin").generateNewGameJSON(0, "train", False)
+    games.give_back(old, "coin")
+    assert games.take("coin").generateNewGameJSON(0, "train", False)
     games.stop()
 
 
@@ -72,12 +72,12 @@ def test_a_stopped_machine_is_replaced_by_the_next_game() -> None:
 def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackage, match=r"dreamgym\[textworld-express\]"):
-        JavaGames().take()
+        JavaGames().take("coin")
 
 
 def test_a_failure_in_java_is_an_environment_that_is_unavailable() -> None:
     games = JavaGames()
-    game = games.take()
+    game = games.take("coin")
     with pytest.raises(EnvironmentUnavailable, match="noSuchMethod"), java_failures():
         game.noSuchMethod()
     games.stop()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
 from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.rollout import play
 from dreamgym.state import StateSchema, as_text, parsed
 from dreamgym.types import JsonObject, Provenance, Tier, Transition
 

@@ -64,10 +64,14 @@ QUESTIONS = st.builds(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    plays=PLAYS, questions=st.lists(QUESTIONS, min_size=1, max_size=5), cut=st.integers(0, 8), as_of_cut=st.booleans()
+    plays=PLAYS,
+    questions=st.lists(QUESTIONS, min_size=1, max_size=5),
+    cut=st.integers(0, 8),
+    as_of_cut=st.booleans(),
+    keep=st.none() | st.integers(1, 2),
 )
 async def test_both_buffers_give_the_same_answer_to_any_question(
-    store: Store, plays: list[tuple[list, str, Source]], questions: list, cut: int, as_of_cut: bool
+    store: Store, plays: list[tuple[list, str, Source]], questions: list, cut: int, as_of_cut: bool, keep: int | None
 ) -> None:
     env = f"{ENV}-{uuid4().hex}"
     prefix = f"{env}/"
@@ -76,11 +80,16 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
         for number, (steps, world, source) in enumerate(plays)
     ]
     memory = MemoryBuffer(TrigramEncoder())
-    marks = []
+    marks, retired = [], []
     for buffer in (memory, store.buffer):
         await buffer.add(trajectories[:cut])
         marks.append(await buffer.watermark(env))
         await buffer.add(trajectories[cut:])
+        for version in range(2 if keep is not None else 0):
+            await buffer.record_outcomes(env, "go", version, [1.0])
+        retired.append(await buffer.retire(env, keep=keep or 1))
+    assert retired[0] == retired[1]
+    assert await memory.counts(env) == await store.buffer.counts(env)
     for question in questions:
         asked = question.model_copy(update={"env": env, "exclude": question.exclude and prefix + question.exclude})
         expected, found = [

@@ -10,10 +10,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from lamp import COLOURS, TOOL, LampEnvironment
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
-from dreamgym.rollout import play
+from dreamgym.episode import play
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def lamp_spec() -> EnvironmentSpec:
     tasks = tuple(
         Task(
@@ -30,7 +30,7 @@ def lamp_spec() -> EnvironmentSpec:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def lamp_recordings(lamp_spec: EnvironmentSpec) -> list[Trajectory]:
     draw = random.Random(0)
 
@@ -50,23 +50,26 @@ def lamp_recordings(lamp_spec: EnvironmentSpec) -> list[Trajectory]:
     return anyio.run(record)
 
 
-@pytest.fixture
-def lamp_policy(lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def lamp_policy(
+    lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     from dreamgym_integrations.trainers.sft import clone
     from dreamgym_integrations.trainers.tiny import create_tiny_policy
 
-    create_tiny_policy(lamp_recordings, tmp_path / "untrained", seed=0)
+    folder = tmp_path_factory.mktemp("lamp")
+    create_tiny_policy(lamp_recordings, folder / "untrained", seed=0)
     clone(
         lamp_spec,
         lamp_recordings,
-        tmp_path / "untrained",
-        tmp_path / "warm",
+        folder / "untrained",
+        folder / "warm",
         steps=30,
         batch=32,
         learning_rate=3e-3,
         seed=0,
     )
-    return tmp_path / "warm"
+    return folder / "warm"
 
 
 @pytest.fixture

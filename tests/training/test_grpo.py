@@ -2,48 +2,53 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.grpo import train_grpo
 from dreamgym_integrations.trainers.policy import load_policy
 from lamp import LampEnvironment
+from runs import broken_after, practice, same, trained, weights
 
 from dreamgym import EnvironmentSpec
-from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.rollout import rollout
-from dreamgym.training import Practice, Settings, read_record
+from dreamgym.rollout import Rollout, TokenPlayer
+from dreamgym.training import Settings, read_record
 
 pytestmark = pytest.mark.anyio
 
 
-def practice(spec: EnvironmentSpec, settings: Settings, record: Path, **lamp: Any) -> Practice:
-    curriculum = Curriculum(spec.tasks, share=0, seed=settings.seed)
-    return Practice(spec, curriculum, None, lambda version, group: LampEnvironment(**lamp), settings, record)
+def player(spec: EnvironmentSpec, folder: Path) -> TokenPlayer:
+    policy, codec = load_policy(folder)
+    return TokenPlayer(policy, codec, spec, lambda version, group: LampEnvironment())
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    policy, _ = load_policy(folder)
-    return dict(policy.model.state_dict())
+async def eight(
+    spec: EnvironmentSpec, folder: Path, *, sampling_seed: int, made: list[LampEnvironment] | None = None
+) -> list[Rollout]:
+    """One episode of each of the first eight tasks; their environments go into `made`."""
+    policy, codec = load_policy(folder)
+    kept = [] if made is None else made
+
+    def make(version: int, group: str) -> LampEnvironment:
+        kept.append(LampEnvironment())
+        return kept[-1]
+
+    eight = TokenPlayer(policy, codec, spec, make)
+    return await eight.play(spec.tasks[:8], groups=[""] * 8, seeds=[0] * 8, version=0, sampling_seed=sampling_seed)
 
 
 async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole_sequence(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
-    policy, codec = load_policy(lamp_policy)
-    tasks = lamp_spec.tasks[:8]
-    environments = [LampEnvironment() for _ in tasks]
-    episodes = await rollout(policy, codec, lamp_spec, environments, tasks, seeds=[0] * 8, sampling_seed=1)
-    for episode in episodes:
-        ids = torch.tensor([episode.prompt_ids + episode.completion_ids])
+    policy, _ = load_policy(lamp_policy)
+    for episode in await eight(lamp_spec, lamp_policy, sampling_seed=1):
+        (segment,) = episode.segments
         with torch.no_grad():
-            logprobs = policy.model(ids).logits[0].log_softmax(-1)
-        start = len(episode.prompt_ids)
+            logprobs = policy.model(torch.tensor([segment.ids])).logits[0].log_softmax(-1)
+        start = len(segment.prompt_ids)
         for i, (token, sampled, logprob) in enumerate(
-            zip(episode.completion_ids, episode.mask, episode.logprobs, strict=True)
+            zip(segment.completion_ids, segment.mask, segment.logprobs, strict=True)
         ):
             if sampled:
                 assert logprobs[start + i - 1, token].item() == pytest.approx(logprob, abs=1e-4)
@@ -52,14 +57,13 @@ async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole
 async def test_the_sampled_tokens_decode_to_exactly_the_actions_that_reached_the_environment(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
-    policy, codec = load_policy(lamp_policy)
-    tasks = lamp_spec.tasks[:8]
-    environments = [LampEnvironment() for _ in tasks]
-    episodes = await rollout(policy, codec, lamp_spec, environments, tasks, seeds=[0] * 8, sampling_seed=2)
+    _, codec = load_policy(lamp_policy)
+    environments: list[LampEnvironment] = []
+    episodes = await eight(lamp_spec, lamp_policy, sampling_seed=2, made=environments)
     for episode, environment in zip(episodes, environments, strict=True):
         turns: list[list[int]] = []
         previous = 0
-        for token, sampled in zip(episode.completion_ids, episode.mask, strict=True):
+        for token, sampled in zip(episode.segments[0].completion_ids, episode.segments[0].mask, strict=True):
             if sampled and not previous:
                 turns.append([])
             if sampled:
@@ -72,10 +76,9 @@ async def test_a_failed_episode_has_no_reward_and_leaves_its_group_alone(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
     policy, codec = load_policy(lamp_policy)
-    environments = [LampEnvironment(fails_after=0), LampEnvironment()]
-    failed, fine = await rollout(
-        policy, codec, lamp_spec, environments, lamp_spec.tasks[:1] * 2, seeds=[0, 0], sampling_seed=3
-    )
+    environments = iter([LampEnvironment(fails_after=0), LampEnvironment()])
+    player = TokenPlayer(policy, codec, lamp_spec, lambda version, group: next(environments))
+    failed, fine = await player.play(lamp_spec.tasks[:1] * 2, groups=["", ""], seeds=[0, 0], version=0, sampling_seed=3)
     assert failed.reward is None
     assert failed.error == "EnvironmentUnavailable: the lamp broke"
     assert fine.reward is not None
@@ -85,8 +88,7 @@ async def test_the_rollouts_of_a_group_stand_side_by_side(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
 ) -> None:
     settings = Settings(groups=4, group_size=3)
-    policy, codec = load_policy(lamp_policy)
-    episodes = await practice(lamp_spec, settings, tmp_path / "m.jsonl").iterate(policy, codec, 0)
+    episodes = await practice(lamp_spec, settings, tmp_path / "m.jsonl").iterate(player(lamp_spec, lamp_policy), 0)
     ids = [episode.task.id for episode in episodes]
     assert ids == [task_id for task_id in ids[::3] for _ in range(3)]
     assert len(set(ids)) == 4
@@ -96,8 +98,8 @@ async def test_the_same_seed_gives_the_same_rollouts(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
 ) -> None:
     settings = Settings(groups=4, group_size=3, seed=5)
-    policy, codec = load_policy(lamp_policy)
-    runs = [await practice(lamp_spec, settings, tmp_path / f"{i}.jsonl").iterate(policy, codec, 7) for i in range(2)]
+    same = player(lamp_spec, lamp_policy)
+    runs = [await practice(lamp_spec, settings, tmp_path / f"{i}.jsonl").iterate(same, 7) for i in range(2)]
     assert runs[0] == runs[1]
 
 
@@ -105,7 +107,7 @@ def test_training_raises_success_and_the_checkpoint_plays_by_itself(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=30, groups=8, group_size=8, learning_rate=1e-3, save_every=50)
-    train_grpo(practice(lamp_spec, settings, tmp_path / "m.jsonl"), lamp_policy, tmp_path, settings, portal=portal)
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
     success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl")]
     assert len(success) == 30
     assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
@@ -117,28 +119,12 @@ def test_an_interrupted_run_ends_with_the_weights_and_the_record_of_an_uninterru
 ) -> None:
     settings = Settings(steps=5, groups=2, group_size=4, save_every=2, probe_every=1)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    straight.mkdir()
-    broken.mkdir()
-
-    async def interrupt(policy: Any, codec: Any, step: int) -> None:
-        if step == 3:
-            raise EnvironmentUnavailable("gone")
-
-    train_grpo(practice(lamp_spec, settings, straight / "m.jsonl"), lamp_policy, straight, settings, portal=portal)
+    trained(lamp_spec, lamp_policy, straight, settings, portal)
     with pytest.raises(EnvironmentUnavailable, match="gone"):
-        train_grpo(
-            practice(lamp_spec, settings, broken / "m.jsonl"),
-            lamp_policy,
-            broken,
-            settings,
-            portal=portal,
-            probe=interrupt,
-        )
+        trained(lamp_spec, lamp_policy, broken, settings, portal, probe=broken_after(3))
     assert not (broken / "policy").exists()
-    resumed = practice(lamp_spec, settings, broken / "m.jsonl")
-    train_grpo(resumed, lamp_policy, broken, settings, portal=portal, resume=True)
-    one, other = weights(straight / "policy"), weights(broken / "policy")
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    trained(lamp_spec, lamp_policy, broken, settings, portal, resume=True)
+    assert same(weights(straight / "policy"), weights(broken / "policy"))
     lines = [[line["inside_success"] for line in read_record(folder / "m.jsonl")] for folder in (straight, broken)]
     assert lines[0] == lines[1]
     assert len(lines[0]) == 5
@@ -149,14 +135,9 @@ def test_a_run_interrupted_before_its_first_checkpoint_starts_over_with_a_clean_
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4, save_every=2, probe_every=1)
 
-    async def interrupt(policy: Any, codec: Any, step: int) -> None:
-        if step == 1:
-            raise EnvironmentUnavailable("gone")
-
-    first, again = (practice(lamp_spec, settings, tmp_path / "m.jsonl") for _ in range(2))
     with pytest.raises(EnvironmentUnavailable, match="gone"):
-        train_grpo(first, lamp_policy, tmp_path, settings, portal=portal, probe=interrupt)
-    train_grpo(again, lamp_policy, tmp_path, settings, portal=portal, resume=True)
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=broken_after(1))
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True)
     assert [line["step"] for line in read_record(tmp_path / "m.jsonl")] == [0, 1]
 
 
@@ -164,11 +145,10 @@ def test_the_curriculum_is_saved_with_each_checkpoint(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4, save_every=2)
-    played = practice(lamp_spec, settings, tmp_path / "m.jsonl")
-    train_grpo(played, lamp_policy, tmp_path, settings, portal=portal)
+    played = trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
     saved = json.loads((tmp_path / "checkpoints" / "checkpoint-2" / "curriculum.json").read_text())
     assert saved == played.curriculum.state()
-    assert saved["value"]
+    assert saved != practice(lamp_spec, settings, tmp_path / "other.jsonl").curriculum.state()
 
 
 def test_failed_episodes_are_counted_and_give_no_gradient(
@@ -181,14 +161,11 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
         made.append(LampEnvironment(fails_after=None if len(made) % 4 == 0 else 0))
         return made[-1]
 
-    curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
-    played = Practice(lamp_spec, curriculum, None, all_but_two_fail, settings, tmp_path / "m.jsonl")
-    train_grpo(played, lamp_policy, tmp_path, settings, portal=portal)
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=all_but_two_fail)
     (line,) = read_record(tmp_path / "m.jsonl")
     assert line["failed"] == 6
     # one valid episode a group has nobody to be compared with: no advantage, so the weights stay what they were
-    before, after = weights(lamp_policy), weights(tmp_path / "policy")
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 
 
 def test_an_update_of_which_every_rollout_failed_stops_the_training(
@@ -196,10 +173,11 @@ def test_an_update_of_which_every_rollout_failed_stops_the_training(
 ) -> None:
     settings = Settings(steps=2, groups=2, group_size=4)
     with pytest.raises(EnvironmentUnavailable, match=r"every rollout of an update failed: .*the lamp broke"):
-        train_grpo(
-            practice(lamp_spec, settings, tmp_path / "m.jsonl", fails_after=0),
+        trained(
+            lamp_spec,
             lamp_policy,
             tmp_path,
             settings,
-            portal=portal,
+            portal,
+            make=lambda version, group: LampEnvironment(fails_after=0),
         )

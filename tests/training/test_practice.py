@@ -10,8 +10,9 @@ from lamp import LampEnvironment
 
 from dreamgym import EnvironmentSpec, StepResult, Task
 from dreamgym.curriculum.sampler import Curriculum
-from dreamgym.rollout import Generation
-from dreamgym.training import Practice, Settings
+from dreamgym.errors import InvalidInput
+from dreamgym.rollout import Generation, TokenPlayer
+from dreamgym.training import Practice, Settings, read_record
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.anyio
 class Mute:
     """A policy that says nothing, in a language without words."""
 
-    def generate(self, prompts_B: Sequence[Sequence[int]], *, seed: int) -> list[Generation]:
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         return [Generation(ids=(1,), logprobs=(0.0,)) for _ in prompts_B]
 
     def start(self, text: str) -> list[int]:
@@ -53,11 +54,10 @@ async def test_the_episodes_of_a_group_share_its_name_task_and_seed(lamp_spec: E
 
     async def play(iteration: int) -> None:
         curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
-        practice = Practice(
-            lamp_spec, curriculum, None, lambda v, g: Noting(v, g, notes), settings, tmp_path / f"{len(notes)}.jsonl"
-        )
-        await practice.iterate(Mute(), Mute(), iteration)
-        await practice.iterate(Mute(), Mute(), iteration + 1)
+        practice = Practice(lamp_spec, curriculum, None, settings, tmp_path / f"{len(notes)}.jsonl")
+        player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda v, g: Noting(v, g, notes))
+        await practice.iterate(player, iteration)
+        await practice.iterate(player, iteration + 1)
 
     await play(1)
     await play(1)
@@ -66,3 +66,23 @@ async def test_the_episodes_of_a_group_share_its_name_task_and_seed(lamp_spec: E
     assert len({group[0][1] for group in groups}) == 12, "names are never used again, not even by another run"
     assert [group[0][0] for group in groups] == [1, 1, 1, 2, 2, 2] * 2
     assert [group[0][2:] for group in groups[:6]] == [group[0][2:] for group in groups[6:]], "one seed, the same play"
+
+
+async def test_real_steps_that_pay_for_no_update_are_refused_and_the_last_update_is_as_small_as_it_must(
+    lamp_spec: EnvironmentSpec, tmp_path: Path
+) -> None:
+    settings = Settings(groups=3, group_size=2)  # an update may take 3 groups of 2 episodes of 3 steps
+    player = TokenPlayer(Mute(), Mute(), lamp_spec, lambda version, group: LampEnvironment())
+
+    def practice(real_steps: int) -> Practice:
+        curriculum = Curriculum(lamp_spec.tasks, share=0, seed=0)
+        record = tmp_path / f"{real_steps}.jsonl"
+        return Practice(lamp_spec, curriculum, None, settings, record, where="real", real_steps=real_steps)
+
+    with pytest.raises(InvalidInput, match="5 real steps do not pay for another update"):
+        await practice(5).iterate(player, 0)
+    enough = practice(30)
+    assert [len(await enough.iterate(player, iteration)) for iteration in range(2)] == [6, 4]
+    assert enough.spent
+    taken = sum(int(str(line["environment_steps"])) for line in read_record(tmp_path / "30.jsonl"))
+    assert taken == 30

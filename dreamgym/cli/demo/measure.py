@@ -17,6 +17,7 @@ from dreamgym.evaluation import Evaluation, Rate, evaluate, paired_difference, w
 from dreamgym.experience.model import Part
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.rollout import TokenPlayer
 from dreamgym.training import read_record
 from dreamgym.types import JsonObject, Source, Task
 
@@ -74,7 +75,7 @@ async def _evaluate(demo: Demo, folder: Path, make: Callable[[], Environment], t
     from dreamgym_integrations.trainers.policy import load_policy
 
     policy, codec = load_policy(folder)
-    return await evaluate(policy, codec, demo.real.spec, tasks, make)
+    return await evaluate(TokenPlayer(policy, codec, demo.real.spec, lambda version, group: make()), tasks)
 
 
 def _gains(demo: Demo, outcomes: dict[str, Sequence[float]]) -> JsonObject:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from dreamgym.cli.play import play_agent
 from dreamgym.cli.wiring import Against, server
-from dreamgym.rollout import load_agent
+from dreamgym.episode import load_agent
 from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ def side_by_side(folder: Path, env: str, task: Task, dsn: str, say: Callable[[st
 
 
 async def _played(env: str, against: Against, task: Task, dsn: str, policy: ChatPolicy) -> Trajectory:
+    from dreamgym_client.playing import play_agent
     from dreamgym_integrations.models.chat_server import chat_server
 
     with server(env, against, model="nearest", dsn=dsn) as url:

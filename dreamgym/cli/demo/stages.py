@@ -24,10 +24,11 @@ from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.demo.measure import measure
 from dreamgym.cli.demo.report import write_report
 from dreamgym.cli.demo.side_by_side import side_by_side
-from dreamgym.cli.train import Run, run_training
-from dreamgym.cli.wiring import Against, opened_store, say
+from dreamgym.cli.train.config import TrainConfig
+from dreamgym.cli.train.run import Run, run_training
+from dreamgym.cli.wiring import opened_store, say
 from dreamgym.environment import load_real, read_jsonl
-from dreamgym.training import Settings
+from dreamgym.experience.model import Part
 from dreamgym.types import JsonObject, Source, Task, Trajectory
 
 ENV = "coin"
@@ -214,19 +215,25 @@ def train_arm(folder: Path, arm: Arm, size: Size, dsn: str, began: float) -> Non
     if (out / "policy" / "config.json").exists():
         return
     out.mkdir(exist_ok=True)
+    config = TrainConfig(
+        steps=size.steps,
+        seed=arm.seed,
+        probe_every=size.probe_every,
+        model="nearest",
+        without=() if arm.knows_history else (Part.HISTORY,),
+        stop=False,
+    )
     start = time.monotonic()
     run_training(
         Run(
             spec=real.spec,
             env=ENV,
-            against=Against.DREAM,
+            config=config,
+            settings=config.settings(),
             base=folder / "warm",
             out=out,
-            settings=Settings(steps=size.steps, seed=arm.seed, probe_every=size.probe_every),
             probe_tasks=real.tasks("test")[: size.curve_tasks],
-            model="nearest",
             dsn=dsn,
-            server_flags=() if arm.knows_history else ("--without", "history"),
             resume=True,
             on_note=partial(_show, arm.name, began),
         )

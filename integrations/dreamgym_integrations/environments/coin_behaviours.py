@@ -6,48 +6,30 @@ They read only what an agent reads.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from random import Random
 
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.types import StepResult, ToolCall
+from dreamgym_integrations.environments import explorer
 
 GRAMMAR = ("move north", "move east", "move south", "move west", "take coin", "look around", "inventory")
 MALFORMED = ("coin", "take", "go", "move", "north", "look", "take the coin", "move coin", "help", ".")
 MALFORMED_SHARE = 0.1
 
 
-class Explorer:
-    """A map of the house drawn from what was seen, and the move it asks for: a depth-first search.
+class Explorer(explorer.Explorer):
+    """A depth-first search that takes the coin.
 
     It goes through exits to places not yet seen, draws among several, and otherwise walks back to the nearest place
     that has one.
     """
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._exits: dict[str, dict[str, str]] = {}
-
     def look(self, state: str) -> str:
         """Note the place that `state` describes and return the command to give there."""
         place, *details = state.rstrip(".").split(". ")
-        self._exits[place] = dict(detail.split(": ") for detail in details if ": " in detail)
-        return "take coin" if "coin here" in details else f"move {self._towards_the_unseen(place)}"
-
-    def _towards_the_unseen(self, place: str) -> str:
-        sides = list(self._exits[place])
-        self._random.shuffle(sides)
-        routes = deque((side, self._exits[place][side]) for side in sides)
-        reached = {place}
-        while routes:
-            first_side, there = routes.popleft()
-            if there not in self._exits:
-                return first_side
-            if there not in reached:
-                reached.add(there)
-                routes.extend((first_side, beyond) for beyond in self._exits[there].values())
-        return sides[0] if sides else "north"
+        self.note(place, dict(detail.split(": ") for detail in details if ": " in detail))
+        return "take coin" if "coin here" in details else f"move {self.side(place, self.is_unseen) or 'north'}"
 
 
 async def play(start: StepResult, environment: Environment, random: Random, expert: float, malformed: float) -> None:

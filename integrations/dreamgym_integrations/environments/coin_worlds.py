@@ -14,9 +14,10 @@ from pathlib import Path
 
 from dreamgym.environment import Environment
 from dreamgym.types import Task, ToolCall
-from dreamgym_integrations.environments.textworld_express import CoinEnvironment
+from dreamgym_integrations.environments.coin import COIN
+from dreamgym_integrations.environments.game_environment import GameEnvironment
+from dreamgym_integrations.environments.worlds import SEEDS
 
-SEEDS = {"train": range(2000), "dev": range(2000, 3000), "test": range(500_000, 501_100)}
 _BACK = {"north": "south", "east": "west", "south": "north", "west": "east"}
 
 
@@ -40,7 +41,7 @@ async def _walk(environment: Environment, here: str, seen: list[str]) -> None:
 
 async def rows(seeds: dict[str, Sequence[int]]) -> AsyncIterator[str]:
     """The lines of the task list."""
-    environment = CoinEnvironment()
+    environment = GameEnvironment(COIN)
     worlds: set[frozenset[str]] = set()
     for split, numbers in seeds.items():
         for seed in numbers:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import atexit
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dreamgym.errors import EnvironmentUnavailable, MissingPackage
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 
-PARAMETERS = "numLocations=8,numDistractorItems=0,includeDoors=0,limitInventorySize=0"
+
+def parameters(values: Mapping[str, int]) -> str:
+    """Generation parameters as the package reads them."""
+    return ",".join(f"{name}={value}" for name, value in values.items())
 
 
 @contextmanager
@@ -30,34 +33,39 @@ def java_failures() -> Iterator[None]:
 
 
 class JavaGames:
-    """Games of `coin`, each for one player at a time. Safe to use from many threads."""
+    """Games, each for one player at a time. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[Any] = []
+        self._free: dict[tuple[str, str], list[Any]] = {}
         self._gateway: Any = None
         self.process: subprocess.Popen[bytes] | None = None
 
-    def take(self) -> Any:
-        """A game that nobody else uses. Raises MissingPackage, EnvironmentUnavailable."""
+    def take(self, name: str, parameters: str = "") -> Any:
+        """A game that nobody else uses.
+
+        Raises:
+            InvalidInput: the game cannot be played with these parameters.
+            MissingPackage, EnvironmentUnavailable: Java or the package is missing or failed.
+        """
         with self._lock:
             if self.process is None or self.process.poll() is not None:
                 self.stop()
                 self._start()
-            if self._free:
-                return self._free.pop()
+            if free := self._free.get((name, parameters)):
+                return free.pop()
             with java_failures():
                 game = self._gateway.jvm.textworldexpress.runtime.PythonInterface()
-                fault = game.load("coin", PARAMETERS)
+                fault = game.load(name, parameters)
             if fault:
-                raise EnvironmentUnavailable(f"TextWorldExpress cannot load the game: {fault}")
+                raise InvalidInput(f"TextWorldExpress cannot load {name!r} with {parameters!r}: {fault.strip()}")
             return game
 
-    def give_back(self, game: Any) -> None:
-        """Keep the game for the next player, unless its machine is gone."""
+    def give_back(self, game: Any, name: str, parameters: str = "") -> None:
+        """Keep the game for the next player of the same one, unless its machine is gone."""
         with self._lock:
             if self._gateway is not None and game._gateway_client is self._gateway._gateway_client:
-                self._free.append(game)
+                self._free.setdefault((name, parameters), []).append(game)
 
     def _start(self) -> None:
         try:
@@ -65,7 +73,7 @@ class JavaGames:
             from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
             from textworld_express.constants import BASEPATH, JAR_PATH
         except ImportError as error:
-            raise MissingPackage("the game coin", "textworld-express") from error
+            raise MissingPackage("a game of TextWorldExpress", "textworld-express") from error
         # Authenticated, or every user of the computer could run code in it. In a process group of its own, or Ctrl-C
         # would kill it before a training run has saved; it ends with this process all the same, by the broken pipe.
         try:

@@ -2,6 +2,7 @@
 
 It stands where an agent expects its model: behind LangGraph, the OpenAI Agents SDK or the built-in agent, none of which
 is changed for it. One answer per request; nothing is remembered between requests. It listens on this machine only.
+The HTTP wording here is also that of the policy endpoint, which does remember.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from dreamgym.errors import DreamGymError, EnvironmentUnavailable, MissingPackage
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.types import JsonObject, ToolCall
 
 try:
@@ -30,6 +31,10 @@ except ImportError as missing:
 
 MODEL = "policy"
 """The one model it lists; requests may name any."""
+IDLE_S = 75
+"""How long an unused connection is kept: agents wait for their environment longer than uvicorn's five seconds."""
+BACKLOG = 4096
+"""Hundreds of agents connect at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,65 @@ ChatPolicy = Callable[[list[JsonObject], list[JsonObject]], Reply | Awaitable[Re
 """From the request's `messages` and `tools`, as OpenAI words them, to the reply."""
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A request for a completion, as far as it is heeded."""
+
+    messages: list[JsonObject]
+    tools: list[JsonObject]
+    model: str
+    stream: bool
+    with_usage: bool
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one answer; zero where nobody counts, since a policy may be no model at all."""
+
+    prompt: int = 0
+    completion: int = 0
+
+
 @asynccontextmanager
 async def chat_server(policy: ChatPolicy) -> AsyncIterator[str]:
     """Serve the policy on a free port and yield its base URL, which ends in `/v1`."""
+
+    async def complete(request: Request) -> Response:
+        try:
+            ask = await read_ask(request)
+            reply = policy(ask.messages, ask.tools)
+            said = await reply if isinstance(reply, Awaitable) else reply
+        except InvalidInput as error:
+            return refused(400, str(error))
+        except DreamGymError as error:
+            return refused(503, str(error))
+        return answered(ask, said, name=str(len(ask.messages)))
+
+    async with serving(
+        Starlette(
+            routes=[
+                Route("/v1/chat/completions", complete, methods=["POST"]),
+                Route("/v1/models", listed_models, methods=["GET"]),
+            ]
+        )
+    ) as url:
+        yield f"{url}/v1"
+
+
+@asynccontextmanager
+async def serving(app: Starlette) -> AsyncIterator[str]:
+    """Serve an app in this event loop, on a free port of this machine, and yield its base URL."""
     # named TCP, or asyncio leaves Nagle's algorithm on and every answer waits 40 ms
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(_app(policy), log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=IDLE_S,
+            backlog=BACKLOG,
+        )
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         ready = asyncio.create_task(server.ready.wait())
@@ -58,7 +115,7 @@ async def chat_server(policy: ChatPolicy) -> AsyncIterator[str]:
             await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
             if not server.started:
                 raise EnvironmentUnavailable("the chat endpoint did not start; its log says why")
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             ready.cancel()
             server.should_exit = True
@@ -81,49 +138,63 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _app(policy: ChatPolicy) -> Starlette:
-    async def complete(request: Request) -> Response:
-        try:
-            body = await request.json()
-        except ValueError as error:
-            return _refused(400, f"the body is not JSON: {error}")
-        if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
-            return _refused(400, "expected a JSON object with a non-empty list 'messages'")
-        try:
-            reply = policy(body["messages"], body.get("tools") or [])
-            said = await reply if isinstance(reply, Awaitable) else reply
-        except DreamGymError as error:
-            return _refused(503, str(error))
-        model = str(body.get("model") or MODEL)
-        calls = _calls(said, turn=len(body["messages"]))
-        if body.get("stream"):
-            with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-            chunks = _chunks(said, calls, model, with_usage=with_usage)
-            return StreamingResponse(chunks, media_type="text/event-stream")
-        return JSONResponse(_completion(said, calls, model))
-
-    async def models(_: Request) -> Response:
-        listed = {"id": MODEL, "object": "model", "created": 0, "owned_by": "dreamgym"}
-        return JSONResponse({"object": "list", "data": [listed]})
-
-    return Starlette(
-        routes=[
-            Route("/v1/chat/completions", complete, methods=["POST"]),
-            Route("/v1/models", models, methods=["GET"]),
-        ]
+async def read_ask(request: Request) -> Ask:
+    """What a request asks for. Raises InvalidInput."""
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
+        raise InvalidInput("expected a JSON object with a non-empty list 'messages'")
+    if not all(isinstance(one, dict) for one in [*body["messages"], *(body.get("tools") or [])]):
+        raise InvalidInput("expected each of 'messages' and 'tools' to be a JSON object")
+    if body.get("n") not in {None, 1}:
+        raise InvalidInput(f"expected 'n' to be 1, got {body['n']}: one request has one answer here")
+    return Ask(
+        messages=body["messages"],
+        tools=body.get("tools") or [],
+        model=str(body.get("model") or MODEL),
+        stream=bool(body.get("stream")),
+        with_usage=bool((body.get("stream_options") or {}).get("include_usage")),
     )
 
 
-def _refused(status: int, message: str) -> Response:
+async def listed_models(_: Request) -> Response:
+    """The one model there is."""
+    listed = {"id": MODEL, "object": "model", "created": 0, "owned_by": "dreamgym"}
+    return JSONResponse({"object": "list", "data": [listed]})
+
+
+def refused(status: int, message: str, *, retry: bool = True) -> Response:
+    """An error as OpenAI words it; its clients ask again after a server's error unless told not to."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "code": None, "param": None}}, status_code=status)
+    body = {"error": {"message": message, "type": kind, "code": None, "param": None}}
+    return JSONResponse(body, status, headers=None if retry else {"x-should-retry": "false"})
 
 
-def _calls(reply: Reply, *, turn: int) -> list[JsonObject]:
-    """The calls as OpenAI words them; ids are unique in a conversation."""
+def answered(ask: Ask, reply: Reply, *, name: str, usage: Usage = Usage(), cut: bool = False) -> Response:
+    """A reply as OpenAI words it, streamed where that was asked for.
+
+    Args:
+        ask: the request.
+        reply: what is said.
+        name: of this answer; unlike that of any other in its conversation, for the ids of its calls are made of it.
+        usage: tokens.
+        cut: the answer was longer than the model may speak.
+    """
+    calls = _calls(reply, name)
+    reason = "tool_calls" if calls else "length" if cut else "stop"
+    if ask.stream:
+        chunks = _chunks(reply, calls, reason, ask, usage)
+        return StreamingResponse(chunks, media_type="text/event-stream")
+    return JSONResponse(_completion(reply, calls, reason, ask, usage))
+
+
+def _calls(reply: Reply, name: str) -> list[JsonObject]:
+    """The calls as OpenAI words them."""
     return [
         {
-            "id": f"call_{turn}_{number}",
+            "id": f"call_{name}_{number}",
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
         }
@@ -131,11 +202,7 @@ def _calls(reply: Reply, *, turn: int) -> list[JsonObject]:
     ]
 
 
-def _finish_reason(reply: Reply) -> str:
-    return "tool_calls" if reply.tool_calls else "stop"
-
-
-def _completion(reply: Reply, calls: list[JsonObject], model: str) -> JsonObject:
+def _completion(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, usage: Usage) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": reply.text}
     if calls:
         message["tool_calls"] = [*calls]
@@ -143,26 +210,29 @@ def _completion(reply: Reply, calls: list[JsonObject], model: str) -> JsonObject
         "id": "chatcmpl-0",
         "object": "chat.completion",
         "created": 0,
-        "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": _finish_reason(reply)}],
-        "usage": _usage(),
+        "model": ask.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": _usage(usage),
     }
 
 
-def _chunks(reply: Reply, calls: list[JsonObject], model: str, *, with_usage: bool) -> Iterator[str]:
+def _chunks(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, usage: Usage) -> Iterator[str]:
     """The same answer as server-sent events: who speaks, the text, each call, the reason of the end."""
     deltas: list[JsonObject] = [{"role": "assistant", "content": reply.text or ""}]
     deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
     choices: list[list[JsonValue]] = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
-    choices.append([{"index": 0, "delta": {}, "finish_reason": _finish_reason(reply)}])
-    head: JsonObject = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": model}
+    choices.append([{"index": 0, "delta": {}, "finish_reason": reason}])
+    head: JsonObject = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": ask.model}
     for choice in choices:
         yield f"data: {json.dumps({**head, 'choices': choice})}\n\n"
-    if with_usage:
-        yield f"data: {json.dumps({**head, 'choices': [], 'usage': _usage()})}\n\n"
+    if ask.with_usage:
+        yield f"data: {json.dumps({**head, 'choices': [], 'usage': _usage(usage)})}\n\n"
     yield "data: [DONE]\n\n"
 
 
-def _usage() -> JsonObject:
-    """Not counted: the policy may be no model at all."""
-    return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+def _usage(usage: Usage) -> JsonObject:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+    }

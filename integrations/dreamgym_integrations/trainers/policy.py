@@ -7,21 +7,34 @@ What the environment says is tokenised on its own and appended; nothing that was
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.rollout import Generation
+from dreamgym.types import JsonObject
 
 try:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from jinja2 import TemplateError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     raise MissingPackage("a policy checkpoint", "train") from error
 
 disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
 torch.set_num_threads(1)  # two threads of a small model on two busy cores were measured 14 times slower than one
+
+
+_MARKER = "\N{OBJECT REPLACEMENT CHARACTER}"
+_USER: JsonObject = {"role": "user", "content": ""}
+_SAYING: JsonObject = {"role": "assistant", "content": _MARKER}
+_CALLING: JsonObject = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "function": {"name": _MARKER, "arguments": {}}}],
+}
 
 
 class ChatCodec:
@@ -39,18 +52,42 @@ class ChatCodec:
 
     def start(self, text: str) -> list[int]:
         """The conversation up to where the policy begins to speak."""
-        return self._ids(self._render([{"role": "user", "content": text}]))
+        return self.conversation([{"role": "user", "content": text}])
 
     def turn(self, text: str, *, ended: bool) -> list[int]:
         """The user's next turn, from the end of the policy's words to where it speaks again."""
-        marker = "\N{OBJECT REPLACEMENT CHARACTER}"
-        messages = [
-            {"role": "user", "content": ""},
-            {"role": "assistant", "content": marker},
-            {"role": "user", "content": text},
-        ]
-        rendered = self._render(messages)
-        ids = self._ids(rendered.rpartition(marker)[2] if marker not in text else rendered.split(marker, 1)[1])
+        return self.added([{"role": "user", "content": text}], ended=ended)
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """The template shows tools to the policy, and its calls as `<tool_call>{JSON}</tool_call>`."""
+        tool: JsonObject = {"type": "function", "function": {"name": _MARKER, "description": "", "parameters": {}}}
+        try:
+            shown = self._render([_USER], [tool])
+            said = self._render([_USER, _CALLING])
+        except InvalidInput:
+            return False
+        return _MARKER in shown and "<tool_call>" in said
+
+    def conversation(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[int]:
+        """A whole conversation up to where the policy speaks next. Raises InvalidInput, as the template does."""
+        return self._ids(self._render(messages, tools))
+
+    def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
+        """What others said since the policy's last words, up to where it speaks again.
+
+        Args:
+            messages: none of them the policy's.
+            ended: the policy closed its turn; otherwise it is closed for it.
+
+        Raises:
+            InvalidInput: the template refuses them.
+        """
+        answers = messages[0]["role"] == "tool"  # some templates want to see the call that is answered
+        after = self._render([_USER, _CALLING if answers else _SAYING, *messages]).split(_MARKER, 1)[1]
+        if answers:
+            after = after[after.index(self._tokenizer.eos_token) :]
+        ids = self._ids(after)
         return ids[1:] if ended and ids[:1] == [self._eos] else ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -65,8 +102,13 @@ class ChatCodec:
         """The ids of a whole answer, closed: what supervised training teaches."""
         return [*self._ids(text), self._eos]
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
-        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+            )
+        except (TemplateError, TypeError) as error:
+            raise InvalidInput(f"the policy's chat template cannot word this conversation: {error}") from error
         return cast("str", text)
 
     def _ids(self, text: str) -> list[int]:
@@ -89,38 +131,60 @@ class TransformersPolicy:
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
 
-    def generate(self, prompts_B: Sequence[Sequence[int]], *, seed: int) -> list[Generation]:
-        """Sample one answer per prompt; the global random state is left as it was."""
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
+        """Sample one answer per prompt, each with random numbers of its own; the global random state stays."""
         eos, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         longest = max(map(len, prompts_B))
         input_ids = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts_B])
         attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts_B])
+        uniform_BT = torch.stack(
+            [torch.rand(self.max_new_tokens, generator=torch.Generator().manual_seed(seed)) for seed in seeds_B]
+        )
         was_training = self.model.training
         self.model.eval()
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            output = self.model.generate(
-                input_ids=input_ids.to(self.model.device),
-                attention_mask=attention.to(self.model.device),
-                generation_config=GenerationConfig(
-                    do_sample=True,
-                    temperature=self.temperature,
-                    top_k=0,
-                    top_p=1.0,
-                    max_new_tokens=self.max_new_tokens,
-                    eos_token_id=eos,
-                    pad_token_id=pad,
-                    output_logits=True,
-                    return_dict_in_generate=True,
-                ),
-            )
+        with torch.inference_mode():
+            sampled_BT, logprobs_BT = self._sampled(input_ids, attention, uniform_BT)
         self.model.train(was_training)
-        sampled_BT = output.sequences[:, longest:]
-        logits_BTV = torch.stack(output.logits, dim=1).float() / self.temperature
-        logprobs_BT = logits_BTV.log_softmax(-1).gather(-1, sampled_BT.unsqueeze(-1)).squeeze(-1)
         return [
             _until(eos, ids, logprobs) for ids, logprobs in zip(sampled_BT.tolist(), logprobs_BT.tolist(), strict=True)
         ]
+
+    def _sampled(
+        self, input_ids: torch.Tensor, attention: torch.Tensor, uniform_BT: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and their log-probabilities, each of shape (B, T), until every row has ended."""
+        device = self.model.device
+        input_ids, attention, uniform_BT = input_ids.to(device), attention.to(device), uniform_BT.to(device)
+        ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=device)
+        cache, ids, logprobs = None, [], []
+        for t in range(self.max_new_tokens):
+            positions = (attention.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+            output = self.model(
+                input_ids=input_ids,
+                attention_mask=attention,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = output.past_key_values
+            logprobs_BV = (output.logits[:, -1].float() / self.temperature).log_softmax(-1)
+            drawn_B = _drawn(logprobs_BV, uniform_BT[:, t])
+            ids.append(drawn_B)
+            logprobs.append(logprobs_BV.gather(-1, drawn_B.unsqueeze(-1)).squeeze(-1))
+            ended_B |= drawn_B == self.tokenizer.eos_token_id
+            if bool(ended_B.all()):
+                break
+            input_ids = drawn_B.unsqueeze(-1)
+            attention = torch.cat([attention, torch.ones_like(input_ids)], dim=1)
+        return torch.stack(ids, dim=1), torch.stack(logprobs, dim=1)
+
+
+def _drawn(logprobs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """One token per row by inverting its distribution function: one random number a token, whatever the vocabulary."""
+    below_BV = logprobs_BV.double().exp().cumsum(-1)
+    threshold_B = uniform_B.double().unsqueeze(-1) * below_BV[:, -1:]
+    return torch.searchsorted(below_BV, threshold_B, right=True).squeeze(-1).clamp(max=logprobs_BV.shape[-1] - 1)
 
 
 def _until(eos: int, ids: list[int], logprobs: list[float]) -> Generation:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.rollout import user_message
 from dreamgym.types import Trajectory
+from dreamgym_integrations.trainers.checkpoints import save_policy
 from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
@@ -89,15 +90,14 @@ def clone(
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
-        callbacks=[_Progress(on_progress)],
+        callbacks=[Progress(on_progress)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    policy.model.save_pretrained(out)
-    policy.tokenizer.save_pretrained(out)
+    save_policy(policy.model, policy.tokenizer, out)
 
 
-class _Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Tells how far the training is."""
 
     def __init__(self, tell: Callable[[int, int], None]) -> None:

@@ -31,7 +31,9 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
     Raises:
         InvalidInput: an action is no text; a tiny policy cannot write JSON.
     """
-    tokenizer = _tokenizer(set(_texts(trajectories)))
+    given = list(trajectories)
+    commands = {command for trajectory in given for command in _commands(trajectory)}
+    tokenizer = _tokenizer(commands | set(_texts(given)))
     torch.manual_seed(seed)
     hidden = 64
     config = LlamaConfig(
@@ -47,24 +49,29 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        max_action_tokens=4,
+        max_action_tokens=max(4, 1 + max((len(tokenizer(command)["input_ids"]) for command in commands), default=0)),
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def _texts(trajectories: Iterable[Trajectory]) -> Iterable[str]:
+    """What the policy reads."""
     for trajectory in trajectories:
         yield trajectory.task.instruction
         yield trajectory.task.initial_state or ""
-        for transition in trajectory.transitions:
-            argument = next(iter(transition.action.arguments.values()), None)
-            if len(transition.action.arguments) != 1 or not isinstance(argument, str):
-                raise InvalidInput(
-                    f"a tiny policy acts in words, not by {transition.action.canonical()}: use a language model"
-                )
-            yield argument
-            yield transition.result.observation
+        yield from (transition.result.observation for transition in trajectory.transitions)
+
+
+def _commands(trajectory: Trajectory) -> Iterable[str]:
+    """What it says."""
+    for transition in trajectory.transitions:
+        argument = next(iter(transition.action.arguments.values()), None)
+        if len(transition.action.arguments) != 1 or not isinstance(argument, str):
+            raise InvalidInput(
+                f"a tiny policy acts in words, not by {transition.action.canonical()}: use a language model"
+            )
+        yield argument
 
 
 def _tokenizer(texts: set[str]) -> PreTrainedTokenizerFast:

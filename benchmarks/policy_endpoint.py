@@ -1,0 +1,262 @@
+"""What the policy endpoint adds to the time that a model takes: many agents against their slowest chain of calls.
+
+The model takes a fixed time for a batch of any size, as one does that is bound by its memory, and each episode is a
+fixed number of calls. An episode's chain is the time of the batches that it was in: what the same calls would take if
+model and agent were alone. Wall clock / slowest chain should be at most 1.2 for 64 episodes.
+
+Players, in this order: the baseline TokenPlayer, the same policy in the same environment without endpoint or agent; an
+agent that does as little as can be, which shows what the endpoint costs; and real agents, whose frameworks share the
+one core that Python has with the endpoint. `cpu_s` is this process's. The environment's server is a process of its own.
+
+    python benchmarks/policy_endpoint.py --episodes 64 --seconds 5 --agent react --agent langgraph
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, fields
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from dreamgym_client.environment import ENVELOPE, PROTOCOL_VERSION, RemoteEnvironment
+from dreamgym_server.build import build
+from dreamgym_server.running import collect_rarely, running
+from dreamgym_server.worlds import RealWorlds
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import Agent, load_agent
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.rollout import Codec, Generation, Player, TokenPlayer, draw_seed
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+ENV = "bench"
+VIEW = "you are in a room with doors to the north south east and west"
+WORDS = "go north"
+BASELINE = "TokenPlayer"
+TOOL: JsonObject = {
+    "name": "act",
+    "description": "Do one thing.",
+    "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    player: str
+    episodes: int
+    calls: int
+    """Of the model, in each episode."""
+    batches: int
+    wall_s: float
+    chain_s: float
+    """The slowest episode's model calls, one after another."""
+    ratio: float
+    cpu_s: float
+
+
+class Rooms:
+    """Every step leads to a room that looks the same."""
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The one."""
+        return [TOOL]
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Back to the start."""
+        return StepResult(observation=VIEW)
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Elsewhere, or so it seems."""
+        return StepResult(observation=VIEW)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+class SteadyPolicy:
+    """Says the same two words, after a fixed time for each batch; it notes who waited for how long."""
+
+    def __init__(self, ids: Sequence[int], seconds: float) -> None:
+        self._said = Generation(tuple(ids), (-1.0,) * len(ids))
+        self._seconds = seconds
+        self.batches: list[tuple[float, list[int]]] = []
+
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
+        """Wait, as for another device."""
+        began = time.monotonic()
+        time.sleep(self._seconds)
+        self.batches.append((time.monotonic() - began, list(seeds_B)))
+        return [self._said for _ in prompts_B]
+
+    def slowest_chain(self, episode_of: dict[int, int]) -> float:
+        """The most seconds that any episode's batches took together."""
+        chains: defaultdict[int, float] = defaultdict(float)
+        for seconds, seeds_B in self.batches:
+            for seed in seeds_B:
+                chains[episode_of[seed]] += seconds
+        return max(chains.values())
+
+
+def spec(steps: int) -> EnvironmentSpec:
+    """Episodes of a fixed number of steps."""
+    task = Task(id="walk", env=ENV, instruction="walk", initial_state=VIEW)
+    return EnvironmentSpec(name=ENV, tools_list={"tools": [TOOL]}, max_steps=steps, tasks=(task,), description="rooms")
+
+
+def serve(steps: int, pipe: Connection) -> None:
+    """A server process: says its URL, and stops when told to."""
+
+    async def until_told() -> None:
+        app = build([RealWorlds(spec(steps), Rooms)], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
+        collect_rarely()
+        async with running(app) as url:
+            pipe.send(url)
+            await asyncio.to_thread(pipe.recv)
+
+    asyncio.run(until_told())
+
+
+@asynccontextmanager
+async def served(steps: int) -> AsyncIterator[str]:
+    """A server in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=serve, args=(steps, there))
+    child.start()
+    there.close()
+    try:
+        yield await asyncio.to_thread(here.recv)
+    finally:
+        here.send(None)
+        await asyncio.to_thread(child.join, 30)
+
+
+def tiny_codec(folder: Path, steps: int) -> tuple[Codec, list[int]]:
+    """A codec that knows the words of the rooms, and what the policy says in it."""
+    from dreamgym_integrations.trainers.policy import load_policy
+    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+    step = Transition(
+        state=VIEW,
+        action=ToolCall(name="act", arguments={"command": WORDS}),
+        result=StepResult(observation=VIEW),
+        next_state=VIEW,
+        provenance=Provenance(tier=Tier.REAL),
+    )
+    known = Trajectory(
+        id="known", task=spec(steps).tasks[0], transitions=(step,), source=Source.REAL, stop_reason=StopReason.FINISHED
+    )
+    create_tiny_policy([known], folder, seed=0)
+    codec = load_policy(folder)[1]
+    return codec, codec.answer(WORDS)
+
+
+async def lean(task: str, mcp_url: str, policy_url: str) -> str:
+    """As little as an agent can do: post the conversation, post the call, until there is no call."""
+    messages: list[Any] = [{"role": "user", "content": task}]
+    tool = {"type": "function", "function": {"name": "act", "parameters": TOOL["inputSchema"]}}
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Mcp-Protocol-Version": PROTOCOL_VERSION,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "act",
+    }
+    async with aiohttp.ClientSession() as http:
+        while True:
+            order = {"model": "policy", "messages": messages, "tools": [tool]}
+            async with http.post(f"{policy_url}/chat/completions", json=order) as response:
+                said = (await response.json())["choices"][0]["message"]
+            if not said.get("tool_calls"):
+                return str(said["content"])
+            (call,) = said["tool_calls"]
+            arguments = json.loads(call["function"]["arguments"])
+            params = {"name": "act", "arguments": arguments, "_meta": ENVELOPE}
+            message = {"jsonrpc": "2.0", "id": len(messages), "method": "tools/call", "params": params}
+            async with http.post(mcp_url, json=message, headers=headers) as response:
+                seen = (await response.json())["result"]["content"][0]["text"]
+            messages += [said, {"role": "tool", "tool_call_id": call["id"], "content": seen}]
+
+
+AGENTS: dict[str, Agent] = {"lean": lean}
+
+
+async def measure(name: str, url: str, codec: Codec, policy: SteadyPolicy, episodes: int, steps: int) -> Row:
+    """All episodes at once."""
+    from dreamgym_integrations.trainers.agent_player import AgentPlayer
+    from dreamgym_integrations.trainers.policy import ChatCodec
+
+    assert isinstance(codec, ChatCodec)
+    player: Player
+    if name == BASELINE:
+        player = TokenPlayer(policy, codec, spec(steps), lambda version, group: RemoteEnvironment(url, ENV))
+        episode_of = {draw_seed(0, i, turn): i for i in range(episodes) for turn in range(steps)}
+    else:
+        player = AgentPlayer(AGENTS.get(name) or load_agent(name), policy, codec, url=url, env=ENV)
+        episode_of = {draw_seed(draw_seed(0, i), call): i for i in range(episodes) for call in range(steps)}
+    began, cpu = time.monotonic(), time.process_time()
+    rollouts = await player.play(
+        [spec(steps).tasks[0]] * episodes, groups=[""] * episodes, seeds=[0] * episodes, version=0, sampling_seed=0
+    )
+    wall, cpu = time.monotonic() - began, time.process_time() - cpu
+    assert all(rollout.error is None and len(rollout.actions) == steps for rollout in rollouts), rollouts[0].error
+    chain = policy.slowest_chain(episode_of)
+    seconds = [round(one, 2) for one in (wall, chain)]
+    return Row(name, episodes, steps, len(policy.batches), *seconds, round(wall / chain, 3), round(cpu, 2))
+
+
+async def main(options: argparse.Namespace) -> int:
+    """Measure, print, and say whether the goal is met."""
+    with tempfile.TemporaryDirectory() as folder:
+        codec, said = tiny_codec(Path(folder), options.steps)
+    print(f"# {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.seconds} s a batch")
+    print(" ".join(f"{field.name:>13}" for field in fields(Row)))
+    rows = []
+    async with served(options.steps) as url:
+        for name in [BASELINE, "lean", *(options.agent or ["react"])]:
+            if name != BASELINE:  # imports, and the first use of everything, are not what is measured
+                await measure(name, url, codec, SteadyPolicy(said, 0.0), 2, options.steps)
+            policy = SteadyPolicy(said, options.seconds)
+            rows.append(await measure(name, url, codec, policy, options.episodes, options.steps))
+            print(" ".join(f"{value:>13}" for value in asdict(rows[-1]).values()), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+    return int(any(row.ratio > options.goal for row in rows))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=8, help="model calls per episode")
+    parser.add_argument("--seconds", type=float, default=2.0, help="that the model takes for a batch")
+    parser.add_argument("--agent", action="append", help="react (default), langgraph, openai_agents; several times")
+    parser.add_argument("--goal", type=float, default=1.2)
+    parser.add_argument("--json", help="write the rows here too")
+    sys.exit(asyncio.run(main(parser.parse_args())))

@@ -1,0 +1,112 @@
+"""What an experiment file says: which arms, which seeds, from which recordings, measured on what.
+
+Everything that is random follows from the seed: what is recorded, the warm start, the training. Within a seed all arms
+start from the same recordings and the same policy, so that their differences are paired.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Frozen, JsonObject
+
+Spoiled = Literal["next states", "reward"]
+
+
+class Play(Frozen):
+    """Some real play to record."""
+
+    agent: str
+    """A behaviour of the environment."""
+    episodes: int = Field(ge=1)
+    tasks: int = Field(ge=1)
+    """Of the training tasks, the first so many, played in turn."""
+    warm: bool = False
+    """The warm start imitates this play."""
+
+
+class WarmStart(Frozen):
+    """How the policy that all arms begin with is made: a tiny one that imitates recorded play."""
+
+    steps: int = Field(default=200, ge=1)
+    batch: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=3e-3, gt=0)
+
+
+class Arm(Frozen):
+    """One way to get a policy. With nothing but a name it is the warm start itself."""
+
+    name: str = Field(min_length=1)
+    behaviour: str | None = None
+    """No policy: a behaviour of the environment, such as `random`."""
+    train: JsonObject | None = None
+    """Settings of `dreamgym train`; it starts from the warm start."""
+    spoiled: Spoiled | None = None
+    """A control that must not help: the dream's recordings with their answers shuffled, or rewarded all alike."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.behaviour is not None and self.train is not None:
+            raise ValueError(f"arm {self.name!r}: expected behaviour or train, got both")
+        if self.spoiled is not None and self.train is None:
+            raise ValueError(f"arm {self.name!r}: spoiled recordings are for an arm that trains")
+        return self
+
+
+class Measured(Frozen):
+    """On what the arms are compared: in the real environment, on tasks that nothing else touches."""
+
+    split: str = "test"
+    episodes: int = Field(default=500, ge=1)
+
+
+class Comparison(Frozen):
+    """A difference that the table shows, paired over seeds and tasks."""
+
+    arm: str
+    against: str
+    goal: str = ""
+    """What was hoped for, in words; the table shows it beside what came."""
+
+
+class Plan(Frozen):
+    """An experiment file."""
+
+    title: str
+    env: str
+    seeds: tuple[int, ...] = Field(min_length=1)
+    recorded: tuple[Play, ...] = Field(min_length=1)
+    warm: WarmStart = WarmStart()
+    test: Measured = Measured()
+    arm: tuple[Arm, ...] = Field(min_length=1)
+    compare: tuple[Comparison, ...] = ()
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        names = [arm.name for arm in self.arm]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"two arms are called {', '.join(sorted(twice))}")
+        for one in self.compare:
+            if unknown := {one.arm, one.against} - set(names):
+                raise ValueError(f"[[compare]] names no arm: {', '.join(sorted(unknown))}")
+        if not any(play.warm for play in self.recorded):
+            raise ValueError("no [[recorded]] play has warm = true: the warm start has nothing to imitate")
+        return self
+
+
+def read_plan(file: Path) -> Plan:
+    """The experiment in a file. Raises InvalidInput saying what is wrong with it."""
+    try:
+        return Plan.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} is no TOML: {error}") from error
+    except ValidationError as error:
+        raise InvalidInput(f"{file}: {first_reason(error)}") from error

@@ -1,0 +1,146 @@
+"""What all arms of one seed begin with: recordings, a database that holds them, a warm-started policy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+from dreamgym.cli.collect import play_behaviour
+from dreamgym.cli.experiment.plan import Plan, Play, Spoiled
+from dreamgym.cli.wiring import opened_store, say, tasks_of
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
+from dreamgym.replay import databases
+from dreamgym.types import Source, Trajectory, Transition
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One seed of an experiment."""
+
+    plan: Plan
+    seed: int
+    folder: Path
+    dsn: str
+    """Of the server; each run has a database of its own there."""
+    spec: EnvironmentSpec
+    real: RealEnvironment
+    filling: Lock = field(default_factory=Lock)
+    """Arms that run at once fill a database once."""
+
+    @cached_property
+    def recorded(self) -> list[Trajectory]:
+        """The real play that the seed is given; played now where it was not yet."""
+        file = self.folder / "recorded.jsonl"
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.recorded)]
+            part = file.with_suffix(".part")
+            part.write_text("".join(t.model_dump_json() + "\n" for some in played for t in some), encoding="utf-8")
+            part.rename(file)
+        return read_jsonl(file, Trajectory)
+
+    @property
+    def real_steps(self) -> int:
+        """Steps that reality was asked for before any training."""
+        return sum(len(trajectory.transitions) for trajectory in self.recorded)
+
+    def warm(self) -> Path:
+        """The folder of the policy that imitates the play which the plan calls warm."""
+        folder = self.folder / "warm"
+        if not (folder / "config.json").is_file():
+            from dreamgym_integrations.trainers.sft import clone
+            from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+            say(f"seed {self.seed}: warm start")
+            create_tiny_policy(self.recorded, self.folder / "untrained", seed=self.seed)
+            warm, ends = [], 0
+            for play in self.plan.recorded:
+                begins, ends = ends, ends + play.episodes
+                warm += self.recorded[begins:ends] if play.warm else []
+            how = self.plan.warm
+            clone(
+                self.spec,
+                warm,
+                self.folder / "untrained",
+                folder,
+                steps=how.steps,
+                batch=how.batch,
+                learning_rate=how.learning_rate,
+                seed=self.seed,
+            )
+        return folder
+
+    def database(self, run: str, spoiled: Spoiled | None) -> str:
+        """The DSN of a run's own database, filled with the recordings; an interrupted run finds its own again."""
+        template = f"seed_{self.seed}" + (f"_{spoiled.replace(' ', '_')}" if spoiled else "")
+        if databases.exists(self.dsn, run):
+            return databases.dsn_of(self.dsn, run)
+        with self.filling:
+            if not databases.exists(self.dsn, template):
+                say(f"seed {self.seed}: storing {len(self.recorded)} recorded episodes")
+                databases.drop(self.dsn, "filling")
+                asyncio.run(_fill(databases.create(self.dsn, "filling"), self._given(spoiled)))
+                databases.create(self.dsn, template, template="filling")
+                databases.drop(self.dsn, "filling")
+            return databases.create(self.dsn, run, template=template)
+
+    def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
+        if spoiled == "next states":
+            return shuffled(self.recorded, self.seed)
+        return [rewarded(trajectory) for trajectory in self.recorded] if spoiled == "reward" else self.recorded
+
+    async def _played(self, number: int, play: Play) -> list[Trajectory]:
+        say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.agent}")
+        tasks = tasks_of(self.spec, "train")[: play.tasks]
+        played = play_behaviour(
+            self.spec,
+            self.real.create,
+            self.real.behaviours[play.agent],
+            tasks,
+            play.episodes,
+            seed=1_000_000 * (self.seed + 1) + 100_000 * number,
+            source=Source.REAL,
+        )
+        return [trajectory async for trajectory in played]
+
+
+def shuffled(trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:
+    """The same calls from the same states, answered with what followed some other call."""
+    steps = [step for trajectory in trajectories for step in trajectory.transitions]
+    drawn = iter(random.Random(seed).sample(steps, len(steps)))
+
+    def answered(step: Transition, *, last: bool) -> Transition:
+        other = next(drawn)
+        ends = {"terminated": other.result.terminated and last, "truncated": last and not other.result.terminated}
+        result = other.result.model_copy(update=ends)
+        return step.model_copy(update={"result": result, "next_state": other.next_state})
+
+    return [
+        trajectory.model_copy(
+            update={
+                "transitions": tuple(
+                    answered(step, last=number + 1 == len(trajectory.transitions))
+                    for number, step in enumerate(trajectory.transitions)
+                )
+            }
+        )
+        for trajectory in trajectories
+    ]
+
+
+def rewarded(trajectory: Trajectory) -> Trajectory:
+    """The same episode with a success at its last step, whatever that was."""
+    *before, last = trajectory.transitions
+    result = last.result.model_copy(update={"reward": 1.0, "terminated": True, "truncated": False})
+    return trajectory.model_copy(update={"transitions": (*before, last.model_copy(update={"result": result}))})
+
+
+async def _fill(dsn: str, trajectories: Sequence[Trajectory]) -> None:
+    async with opened_store(dsn) as store:
+        for start in range(0, len(trajectories), 500):
+            await store.buffer.add(trajectories[start : start + 500])

@@ -1,0 +1,176 @@
+"""One arm with one seed: train, measure in the real environment, keep the result in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from dreamgym.cli.collect import play_behaviour
+from dreamgym.cli.experiment.plan import Arm
+from dreamgym.cli.experiment.prepared import Prepared
+from dreamgym.cli.wiring import say, tasks_of
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.evaluation import Evaluation, evaluate, wilson
+from dreamgym.replay import databases
+from dreamgym.rollout import TokenPlayer
+from dreamgym.training import read_record
+from dreamgym.types import Frozen, JsonObject, Source
+
+PLAYING_SEED = 7
+
+
+class Result(Frozen):
+    """What one arm came to with one seed."""
+
+    arm: str
+    seed: int
+    outcomes: tuple[float, ...]
+    """1 or 0 for each test task, in their order."""
+    refused_share: float
+    recorded_steps: int
+    """Real steps recorded before training, the same for all arms of a seed."""
+    real_steps: int
+    """Real steps taken while training; probes are not counted, for they teach nothing."""
+    dream_steps: int
+    seconds: float
+    """Of training."""
+    dead_share: float | None
+    """Of the groups played, those whose rollouts all had the same reward."""
+    curve: tuple[tuple[int, float], ...]
+    """Updates, and success of the probe in the real environment after them."""
+
+
+def result(prepared: Prepared, arm: Arm) -> Result:
+    """The arm's result with this seed; kept in its folder, and read from there the next time."""
+    folder = prepared.folder / name_of(arm)
+    file = folder / "result.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        say(f"seed {prepared.seed}: {arm.name}")
+        part = file.with_suffix(".part")
+        part.write_text(_run(prepared, arm, folder).model_dump_json(), encoding="utf-8")
+        part.rename(file)
+    return Result.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def name_of(arm: Arm) -> str:
+    """A folder's and a database's name."""
+    return re.sub(r"\W+", "_", arm.name.lower()).strip("_")
+
+
+def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
+    seconds = 0.0
+    if arm.train is not None:
+        began = time.monotonic()
+        _train(prepared, arm, folder)
+        seconds = time.monotonic() - began
+    measured = asyncio.run(_measured(prepared, arm, folder))
+    if measured.failed:
+        raise EnvironmentUnavailable(f"{measured.failed} real episodes of {arm.name!r} failed: start again to go on")
+    record = [*read_record(folder / "metrics.jsonl"), *read_record(folder / "real" / "metrics.jsonl")]
+    played = [line for line in record if "environment_steps" in line]
+    groups = sum(_number(line.get("groups", 0)) for line in played)
+    return Result(
+        arm=arm.name,
+        seed=prepared.seed,
+        outcomes=tuple(outcome or 0.0 for outcome in measured.outcomes),
+        refused_share=measured.refused_share,
+        recorded_steps=prepared.real_steps,
+        real_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "real")),
+        dream_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "dream")),
+        seconds=round(seconds, 1),
+        dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
+        curve=tuple(
+            (int(_number(line["step"])), _number(line["real_success"])) for line in record if "real_success" in line
+        ),
+    )
+
+
+def _train(prepared: Prepared, arm: Arm, folder: Path) -> None:
+    """`dreamgym train` in a process of its own, with a database of its own."""
+    run = f"run_{prepared.seed}_{name_of(arm)}"
+    command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
+    command += ["--policy", str(prepared.warm()), "--out", str(folder), "--seed", str(prepared.seed)]
+    command += ["--dsn", prepared.database(run, arm.spoiled), *flags(arm.train or {})]
+    command += ["--resume"] if (folder / "metrics.jsonl").exists() else []
+    with (folder / "train.log").open("a", encoding="utf-8") as log:
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        last = (folder / "train.log").read_text(encoding="utf-8").strip().rpartition("\n")[2]
+        raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {last}")
+    databases.drop(prepared.dsn, run)
+
+
+def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
+    """Settings as `dreamgym train` takes them on its command line."""
+
+    def pairs() -> Iterator[str]:
+        for key, value in settings.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from flags(value, f"{name}.")
+            elif isinstance(value, list):
+                yield from (f"--{name}", ",".join(map(str, value)))
+            else:
+                yield from (f"--{name}", str(value))
+
+    return list(pairs())
+
+
+async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
+    test = prepared.plan.test
+    tasks = tasks_of(prepared.spec, test.split)[-test.episodes :]
+    if arm.behaviour is not None:
+        behaviour = prepared.real.behaviours[arm.behaviour]
+        played = play_behaviour(
+            prepared.spec, prepared.real.create, behaviour, tasks, len(tasks), seed=PLAYING_SEED, source=Source.REAL
+        )
+        episodes = [episode async for episode in played]
+        steps = [step.result for episode in episodes for step in episode.transitions]
+        return Evaluation(
+            success=wilson(sum(episode.success for episode in episodes), len(episodes)),
+            refused_share=sum(step.is_error for step in steps) / max(1, len(steps)),
+            mean_steps=len(steps) / len(episodes),
+            steps=len(steps),
+            failed=sum(episode.error is not None for episode in episodes),
+            outcomes=tuple(float(episode.success) for episode in episodes),
+        )
+    from dreamgym_integrations.trainers.policy import load_policy
+
+    policy, codec = load_policy(_trained(folder) if arm.train is not None else prepared.warm())
+    player = TokenPlayer(policy, codec, prepared.spec, lambda version, group: prepared.real.create())
+    return await evaluate(player, tasks, seed=PLAYING_SEED)
+
+
+def _trained(folder: Path) -> Path:
+    """The policy of a run's last phase."""
+    last = folder / "real" / "policy"
+    return last if last.is_dir() else folder / "policy"
+
+
+def _number(value: JsonValue) -> float:
+    return float(str(value))
+
+
+def disjoint(prepared: Prepared) -> JsonObject:
+    """How many tasks and worlds the training and the test have, and that none is in both.
+
+    Raises:
+        InvalidInput: some are.
+    """
+    from dreamgym.errors import InvalidInput
+
+    test = prepared.plan.test
+    trained = {trajectory.task.world for trajectory in prepared.recorded}
+    trained |= {task.world for task in tasks_of(prepared.spec, "train")}
+    tested = {task.world for task in tasks_of(prepared.spec, test.split)[-test.episodes :]}
+    if both := trained & tested:
+        raise InvalidInput(f"{len(both)} worlds are in training and in test, such as {min(both)}: split them anew")
+    return {"training worlds": len(trained), "test worlds": len(tested)}

@@ -1,0 +1,128 @@
+"""The tables and plots of an experiment: every arm, all comparisons, with paired intervals over seeds and tasks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+from dreamgym.cli.experiment.plan import Plan
+from dreamgym.cli.experiment.running import Result
+from dreamgym.evaluation import Rate, paired_difference
+
+Results = Mapping[str, Sequence[Result]]
+"""By arm, one per seed, in the order of the seeds."""
+
+
+def report(plan: Plan, results: Results) -> str:
+    """Everything as Markdown."""
+    numbers = ", ".join(map(str, plan.seeds[: min(len(some) for some in results.values())]))
+    recorded = mean(one.recorded_steps for some in results.values() for one in some)
+    lines = [
+        f"# {plan.title}",
+        "",
+        f"Environment `{plan.env}`, seeds {numbers}: each its own recordings, warm start "
+        f"and training. {recorded:,.0f} real steps were recorded per seed. Success in the real environment on "
+        f"{plan.test.episodes} tasks of the split `{plan.test.split}`, each played once per seed. Brackets hold 95 % "
+        "intervals: a bootstrap over seeds and tasks, paired for differences. Probes teach nothing and are not counted "
+        "as real steps.",
+        "",
+        *_arms(plan, results),
+        "",
+        *_comparisons(plan, results),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _arms(plan: Plan, results: Results) -> Iterator[str]:
+    head = ("arm", "success", "refused", "real steps", "dream steps", "dead groups", "area under the curve", "seconds")
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for arm in plan.arm:
+        some = results.get(arm.name, ())
+        if not some:
+            continue
+        dead = [one.dead_share for one in some if one.dead_share is not None]
+        areas = [area for one in some if (area := area_under(one.curve)) is not None]
+        cells = (
+            arm.name,
+            _percent(success(some)),
+            f"{mean(one.refused_share for one in some):.0%}",
+            f"{mean(one.real_steps for one in some):,.0f}",
+            f"{mean(one.dream_steps for one in some):,.0f}",
+            f"{mean(dead):.0%}" if dead else "",
+            f"{100 * mean(areas):.1f} %" if areas else "",
+            f"{mean(one.seconds for one in some):.0f}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
+    if not plan.compare:
+        return
+    yield "| compared | difference in points | by seed | goal |"
+    yield "|---|---|---|---|"
+    for one in plan.compare:
+        after, before = results.get(one.arm, ()), results.get(one.against, ())
+        if not after or not before:
+            continue
+        by_seed = [100 * (mean(a.outcomes) - mean(b.outcomes)) for a, b in zip(after, before, strict=False)]
+        cells = (
+            f"{one.arm} − {one.against}",
+            _points(difference(before, after)),
+            ", ".join(f"{value:+.1f}" for value in by_seed),
+            one.goal,
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def success(some: Sequence[Result]) -> Rate:
+    """Mean over seeds and tasks."""
+    return paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes for one in some])
+
+
+def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
+    """Paired by seed and task; seeds that only one of them has are left out."""
+    pairs = list(zip(before, after, strict=False))
+    return paired_difference([b.outcomes for b, _ in pairs], [a.outcomes for _, a in pairs])
+
+
+def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
+    """Mean height of the curve of real probes over updates (trapezoids); None for fewer than two points."""
+    if len(curve) < 2:
+        return None
+    width = curve[-1][0] - curve[0][0]
+    steps = itertools.pairwise(curve)
+    return sum((right - left) * (a + b) / 2 for (left, a), (right, b) in steps) / width
+
+
+def plot(plan: Plan, results: Results, file: Path) -> None:
+    """Real success over updates, the mean of the seeds in front of the single ones."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    curves = {name: [one.curve for one in some if one.curve] for name, some in results.items()}
+    for colour, (name, some) in enumerate((name, some) for name, some in curves.items() if some):
+        for curve in some:
+            axes.plot(*zip(*curve, strict=True), color=f"C{colour % 10}", lw=0.6, alpha=0.4)
+        shared = sorted(set.intersection(*({x for x, _ in curve} for curve in some)))
+        heights = [mean(dict(curve)[x] for curve in some) for x in shared]
+        axes.plot(shared, heights, color=f"C{colour % 10}", lw=2, marker="o", ms=3, label=name)
+    axes.set(title=plan.title, xlabel="policy updates", ylabel="success in the real environment", ylim=(0, 1))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def _percent(rate: Rate) -> str:
+    return f"{100 * rate.mean:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+
+
+def _points(rate: Rate) -> str:
+    return f"{100 * rate.mean:+.1f} [{100 * rate.low:+.1f}, {100 * rate.high:+.1f}]"

@@ -1,0 +1,96 @@
+"""Settings from a TOML file and from the command line, under the same names: `ppo.epochs = 3` and `--ppo.epochs 3`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str]) -> Model:
+    """The file's values, over which go those of the command line.
+
+    Args:
+        model: what can be set; its nested models are tables of the file and prefixes of options.
+        file: TOML; None for none.
+        arguments: what the command line holds beside the options that the program knows itself.
+
+    Raises:
+        InvalidInput: something that cannot be set, or not to this value; it says what can.
+    """
+    values = {} if file is None else _read(file)
+    for name, value in _pairs(arguments):
+        table = values
+        *tables, last = name.split(".")
+        for part in tables:
+            inner = table.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise InvalidInput(f"--{name}: {part!r} is no table of settings")
+            table = inner
+        table[last] = value
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        unknown = error.errors()[0]["type"] == "extra_forbidden"
+        known = f" (there are: {', '.join(names(model))})" if unknown else ""
+        reason = first_reason(error).removeprefix("Value error, ")
+        raise InvalidInput(f"{file or 'settings'}: {reason}{known}") from error
+
+
+def names(model: type[BaseModel]) -> list[str]:
+    """The dotted names of all that can be set."""
+    return [name for name, _ in _fields(model)]
+
+
+def described(model: type[BaseModel]) -> str:
+    """All that can be set, with what it means, for a verb's help."""
+    lines = [
+        f"--{name.replace('_', '-')} = {field.get_default(call_default_factory=True)}: {_one_line(field.description)}"
+        for name, field in _fields(model)
+    ]
+    return "\n\n".join(["Settings and their defaults, in the file too:", *lines])
+
+
+def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _fields(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    rest = iter(arguments)
+    for option in rest:
+        if not option.startswith("--"):
+            raise InvalidInput(f"expected --NAME VALUE, got {option!r}")
+        name, has_value, value = option.removeprefix("--").partition("=")
+        if not has_value:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise InvalidInput(f"--{name} has no value")
+        yield name.replace("-", "_"), value
+
+
+def _read(file: Path) -> JsonObject:
+    try:
+        return dict(tomllib.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} is no TOML: {error}") from error

@@ -1,0 +1,67 @@
+"""All that can be set of a training run: in its TOML file, or on the command line under the same names."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from dreamgym.cli.wiring import Against
+from dreamgym.experience.model import Part
+from dreamgym.training import Settings
+
+
+class TrainConfig(Settings):
+    """Where a policy practises, how it is watched, and (from Settings) how it learns."""
+
+    policy: str = "tiny"
+    """Checkpoint folder to start from, or `tiny`: made from the recordings."""
+    against: Against = Against.DREAM
+    """Where it practises: dream or real."""
+    then: Literal[Against.REAL] | None = None
+    """`real`: after the dream it goes on practising in the real environment, for `real_steps`."""
+    real_steps: int | None = Field(default=None, ge=1)
+    """Practice takes no more real steps than this; the number of updates follows from it."""
+    agent: str | None = None
+    """An agent by entry point or module:function, with the policy behind it; default: the policy acts by itself."""
+    episode_limit_s: float = Field(default=600.0, gt=0)
+    """An agent that takes longer for an episode is stopped; the episode counts as failed."""
+    probe: int = Field(default=200, ge=0)
+    """Real dev episodes per probe; 0 for none."""
+    stop: bool = True
+    """Stop, and keep the best probe's policy, where success in the real environment has fallen for sure."""
+    keep: Literal["last", "best"] = "last"
+    """Which policy counts at the end: the last one, or that of the best probe."""
+    refresh: int = Field(default=0, ge=0)
+    """At each probe so many real episodes of training tasks are stored, for the dream to be grounded in. They count
+    as real steps."""
+    model: str | None = None
+    """Experience model."""
+    without: tuple[Part, ...] = ()
+    """Parts of the dream to leave out."""
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where metrics go besides metrics.jsonl."""
+    batch: int = Field(default=32, ge=1)
+    """Recorded episodes (sft) or pairs (dpo) per update."""
+
+    def settings(self) -> Settings:
+        """What the trainer needs of it."""
+        return Settings.model_validate(self.model_dump(include=set(Settings.model_fields)))
+
+    @field_validator("without", "log", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        """On the command line several are one word with commas."""
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.then is not None and self.against is Against.REAL:
+            raise ValueError("then = real comes after the dream, not after against = real")
+        if self.then is not None and self.real_steps is None:
+            raise ValueError("then = real needs real_steps, the number of real steps it may take")
+        if self.without and self.against is Against.REAL:
+            raise ValueError("without is for dreams: leave it out with against = real")
+        if self.refresh and self.real_steps is None:
+            raise ValueError("refresh takes real steps: say with real_steps how many there may be")
+        return self

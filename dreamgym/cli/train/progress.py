@@ -1,0 +1,141 @@
+"""What a person sees while a policy trains: a screen that is drawn anew in a terminal, single lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dreamgym.cli.wiring import say
+from dreamgym.types import JsonObject
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WINDOW = 10
+"""Updates that a mean is taken over."""
+BARS = "▁▂▃▄▅▆▇█"
+BINS = 5
+"""Of the histogram of values, from 0 to 0.25."""
+
+
+class Progress:
+    """Takes the lines of the record as they come.
+
+    Args:
+        steps: updates of the run.
+        where: what practice is called: `dream` or `real`.
+    """
+
+    def __init__(self, steps: int, where: str) -> None:
+        self.steps, self.where = steps, where
+        self._began: tuple[int, float] | None = None
+        self._recent: deque[JsonObject] = deque(maxlen=WINDOW)
+        self._probe: JsonObject | None = None
+        self._learned: JsonObject = {}
+
+    def take(self, line: JsonObject) -> None:
+        """A line of the record, or the trainer's figures of an update."""
+        if "rollout_s" in line:
+            self._began = self._began or (_whole(line, "step"), time.monotonic() - _number(line, "rollout_s"))
+            self._recent.append(line)
+        elif "real_success" in line:
+            self._probe = line
+        else:
+            self._learned = line
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line."""
+        return ", ".join(f"{name} {value}" for name, value in self.rows() if value)
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What is shown, by its name."""
+        if self._recent:
+            yield "update", f"{_whole(self._recent[-1], 'step') + 1} of {self.steps}"
+            yield f"success in the {self.where}", f"{self._mean('inside_success'):.0%}"
+        if self._probe is not None:
+            low, high = (100 * _number(self._probe, name) for name in ("real_low", "real_high"))
+            yield (
+                "success in reality",
+                f"{_number(self._probe, 'real_success'):.0%} [{low:.0f}, {high:.0f}] at update {self._probe['step']}",
+            )
+        if self._recent:
+            yield "refused actions", f"{self._mean('refused_share'):.0%}"
+            yield "steps per episode", f"{self._mean('mean_steps'):.1f}"
+            yield "dead groups", f"{self._dead():.0%}"
+            yield "values of tasks, 0 to 0.25", self._histogram()
+            yield "sampled tokens per second", f"{self._tokens_per_second():,.0f}"
+        yield from (
+            (name, f"{_number(self._learned, name):.3g}") for name in ("kl", "entropy") if name in self._learned
+        )
+        if self._recent:
+            yield "time left", self._left()
+
+    def _mean(self, name: str) -> float:
+        return sum(_number(line, name) for line in self._recent) / len(self._recent)
+
+    def _dead(self) -> float:
+        return self._mean("dead_groups") / max(1e-9, self._mean("groups"))
+
+    def _histogram(self) -> str:
+        values = [value for line in self._recent for value in _values(line)]
+        counts = [0] * BINS
+        for value in values:
+            counts[min(BINS - 1, int(value / 0.25 * BINS))] += 1
+        return "".join(BARS[round(count / max(counts) * (len(BARS) - 1))] for count in counts) if values else ""
+
+    def _tokens_per_second(self) -> float:
+        return self._mean("sampled_tokens") / max(1e-9, self._mean("rollout_s"))
+
+    def _left(self) -> str:
+        if self._began is None:
+            return ""
+        first, began = self._began
+        done = _whole(self._recent[-1], "step") + 1
+        seconds = (time.monotonic() - began) / (done - first) * (self.steps - done)
+        return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+@contextmanager
+def shown(progress: Progress) -> Iterator[None]:
+    """Draw while the run goes on; where there is no terminal, `say_line` says a line now and then."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), get_renderable=lambda: _table(progress), refresh_per_second=2):
+        yield
+
+
+def say_line(progress: Progress, line: JsonObject) -> None:
+    """For logs: every fifth update and every probe."""
+    if not sys.stderr.isatty() and ("real_success" in line or _whole(line, "step") % 5 == 0):
+        say(progress.sentence)
+
+
+def _table(progress: Progress) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in progress.rows():
+        table.add_row(name, value)
+    return table
+
+
+def _values(line: JsonObject) -> list[float]:
+    values = line.get("values")
+    return [float(str(value)) for value in values if value is not None] if isinstance(values, list) else []
+
+
+def _number(line: JsonObject, name: str) -> float:
+    return float(str(line[name]))
+
+
+def _whole(line: JsonObject, name: str) -> int:
+    return int(str(line[name]))

@@ -1,0 +1,233 @@
+"""One phase of practice: the server in a process of its own, the environments reached through its door."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from dreamgym.cli.train.config import TrainConfig
+from dreamgym.cli.wiring import Against, opened_store, say, server, tasks_of, without_flags
+from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
+from dreamgym.curriculum.sampler import Curriculum, each_alone
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import Environment, EnvironmentSpec, real_of
+from dreamgym.episode import Recorder, load_agent
+from dreamgym.evaluation import evaluate
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.rollout import Codec, Player, Policy, TokenPlayer
+from dreamgym.training import Practice, Settings, read_record
+from dreamgym.transfer import Fall, RealProbes, Seen
+from dreamgym.types import JsonObject, Origin, Source, Task, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym_integrations.trainers.policy import ChatCodec
+
+
+@dataclass(frozen=True)
+class Run:
+    """One phase: where, from what, to where."""
+
+    spec: EnvironmentSpec
+    env: str
+    config: TrainConfig
+    settings: Settings
+    base: Path
+    out: Path
+    probe_tasks: Sequence[Task] = ()
+    """Played in the real environment every `probe_every` updates; a measurement, never fed back."""
+    dsn: str | None = None
+    resume: bool = False
+    on_note: Callable[[JsonObject], None] = lambda line: None
+    on_learned: Callable[[JsonObject], None] = lambda line: None
+
+
+def run_training(run: Run) -> str | None:
+    """Train as the run says, and leave the policy that counts in `out/policy`; why it ended early, if it did."""
+    from anyio.from_thread import start_blocking_portal
+    from dreamgym_integrations.trainers.run import train_policy
+
+    config = run.config
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(opened_store(run.dsn)) as store,
+        server(run.env, config.against, model=config.model, dsn=store.dsn, extra=without_flags(config.without)) as url,
+    ):
+        practice = portal.call(_practice, run, store.buffer)
+        watch = _Watch(run, practice, store.buffer)
+        train_policy(
+            practice,
+            run.base,
+            run.out,
+            run.settings,
+            portal=portal,
+            player=lambda policy, codec: _player(run, policy, codec, url),
+            probe=watch.probe if run.probe_tasks else None,
+            resume=run.resume,
+            on_learned=run.on_learned,
+        )
+    best = run.out / "best"
+    if best.is_dir() and (watch.reason is not None or config.keep == "best"):
+        shutil.rmtree(run.out / "policy")
+        shutil.copytree(best, run.out / "policy")
+    return watch.reason
+
+
+def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, record: Sequence[JsonObject]) -> int:
+    """So many updates use up the real steps, if episodes stay as long as they were; `record` is of practice so far."""
+    lengths = [float(str(line["mean_steps"])) for line in record if "mean_steps" in line]
+    length = mean(lengths[-10:]) if lengths else spec.max_steps
+    return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
+
+
+async def warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+    """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet."""
+    if (out / "warm" / "config.json").is_file():
+        return
+    from dreamgym_integrations.trainers.sft import clone
+    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+    say("warm start: a tiny policy learns from the recorded play …")
+    async with opened_store(dsn) as store:
+        recorded = await store.buffer.trajectories(spec.name)
+    create_tiny_policy(recorded, out / "untrained", seed=seed)
+    clone(
+        spec,
+        recorded,
+        out / "untrained",
+        out / "warm",
+        steps=200,
+        batch=32,
+        learning_rate=3e-3,
+        seed=seed,
+        on_progress=lambda step, steps: say(f"    {step} of {steps} steps"),
+    )
+
+
+def _player(run: Run, policy: Policy, codec: ChatCodec, url: str) -> Player:
+    """The policy by itself, or the agent with the policy behind it."""
+    from dreamgym_client.environment import RemoteEnvironment
+
+    if run.config.agent is None:
+
+        def remote(version: int, group: str) -> Environment:
+            return RemoteEnvironment(url, run.spec.name, policy_version=version, group=group)
+
+        return TokenPlayer(policy, codec, run.spec, remote)
+    from dreamgym_integrations.trainers.agent_player import AgentPlayer
+
+    agent, limit_s = load_agent(run.config.agent), run.config.episode_limit_s
+    return AgentPlayer(agent, policy, codec, url=url, env=run.spec.name, limit_s=limit_s)
+
+
+async def _practice(run: Run, buffer: ReplayBuffer) -> Practice:
+    recorded = await buffer.trajectories(run.spec.name)
+    tasks = list({t.task.id: t.task for t in recorded}.values())
+    if run.config.against is Against.REAL:
+        tasks = list(tasks_of(run.spec, "train"))
+    generator = _generator(run, recorded) if run.config.against is Against.DREAM else None
+    settings = run.settings
+    groups: Callable[[Task], str] = each_alone
+    if settings.algorithm == "ppo":
+        from dreamgym.curriculum.clusters import cluster_of
+
+        groups = cluster_of(tasks, load_encoder(None), settings.groups, seed=settings.seed)
+    curriculum = Curriculum(
+        tasks,
+        share=settings.share if generator else 0,
+        seed=settings.seed,
+        strategy=settings.strategy,
+        groups=groups,
+    )
+    if generator is not None:  # those made by `dreamgym tasks --generate`, or by a run before
+        curriculum.add(task for task in await buffer.tasks(run.spec.name) if task.origin is Origin.GENERATED)
+    return Practice(
+        run.spec,
+        curriculum,
+        generator,
+        settings,
+        run.out / "metrics.jsonl",
+        where=run.config.against.value,
+        real_steps=run.config.real_steps,
+        buffer=buffer,
+        on_note=run.on_note,
+    )
+
+
+def _generator(run: Run, recorded: Sequence[Trajectory]) -> TaskGenerator | None:
+    from dreamgym.experience.select import load_llm
+
+    worlds = RecordedWorlds(recorded)
+    llm = load_llm(run.config.model)
+    if llm is not None:
+        return LanguageVariation(run.spec, llm, worlds)
+    return StartVariation(run.spec, worlds) if run.spec.deterministic else None
+
+
+@dataclass
+class _Watch:
+    """Looks at the policy in the real environment, on the same tasks each time."""
+
+    run: Run
+    practice: Practice
+    buffer: ReplayBuffer
+    reason: str | None = None
+    """Why training was stopped, where a probe stopped it."""
+
+    async def probe(self, policy: Policy, codec: Codec, update: int) -> Seen:
+        """Play the probe's tasks; says whether this is the best policy so far, and whether to stop."""
+        run, real = self.run, real_of(self.run.spec)
+        player = TokenPlayer(policy, codec, run.spec, lambda version, group: real.create())
+        result = await evaluate(player, run.probe_tasks, seed=run.settings.seed)
+        self.practice.note_probe(update, "real", result)
+        probes, fall = self._probes()
+        if fall is not None and run.config.stop:
+            self.reason = (
+                f"stopped at update {fall.now}: success in the real environment has fallen since update {fall.best} "
+                f"(by chance alone {fall.chance:.2g}), so what is learned in the {run.config.against} no longer helps; "
+                f"the policy is that of update {probes.best}"
+            )
+        elif run.config.refresh:
+            await self._refresh(policy, codec, update)
+        return Seen(best=probes.best == update, stop=self.reason is not None)
+
+    def _probes(self) -> tuple[RealProbes, Fall | None]:
+        """All that the record holds, and what the last of them showed."""
+        settings, fall = self.run.settings, None
+        probes = RealProbes(planned=2 + settings.steps // settings.probe_every)
+        for line in read_record(self.run.out / "metrics.jsonl"):
+            if isinstance(outcomes := line.get("real_outcomes"), list):
+                seen = [None if outcome is None else float(str(outcome)) for outcome in outcomes]
+                fall = probes.add(int(str(line["step"])), seen)
+        return probes, fall
+
+    async def _refresh(self, policy: Policy, codec: Codec, update: int) -> None:
+        """Store what the policy does in some training tasks of reality: the dream is grounded in it from now on."""
+        run, real = self.run, real_of(self.run.spec)
+        tasks = self.practice.affordable(self.practice.curriculum.sample(run.config.refresh, -update - 1))
+        if not tasks:
+            return
+        recorders: list[Recorder] = []
+
+        def recorded(version: int, group: str) -> Environment:
+            recorders.append(Recorder(real.create(), run.spec.max_steps))
+            return recorders[-1]
+
+        player = TokenPlayer(policy, codec, run.spec, recorded)
+        await player.play(
+            tasks,
+            groups=[""] * len(tasks),
+            seeds=[run.settings.seed] * len(tasks),
+            version=update,
+            sampling_seed=run.settings.seed + update,
+        )
+        played = [
+            recorder.trajectory(Source.REAL, world=task.world if run.spec.deterministic else "")
+            for task, recorder in zip(tasks, recorders, strict=True)
+        ]
+        await self.buffer.add([trajectory for trajectory in played if trajectory.error is None])
+        self.practice.note_real(update, sum(len(trajectory.transitions) for trajectory in played))

@@ -1,0 +1,147 @@
+"""One agent, one task, one trajectory: what plays an episode to its end and keeps what happened.
+
+Knows no policy and no token. An environment that fails leaves a trajectory that says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+Agent = Callable[[str, str, str], Awaitable[str]]
+"""`async (task, mcp_url, policy_url) -> answer`: any agent, in any framework."""
+
+
+def load_agent(name: str) -> Agent:
+    """An agent by entry point, `module:function` or `file.py:function`. Raises UnknownName listing the registered."""
+    found = {point.name: point for point in entry_points(group="dreamgym.agents")}
+    if name in found:
+        agent: Agent = found[name].load()
+        return agent
+    place, _, function = name.rpartition(":")
+    if not place:
+        raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
+    try:
+        if place.endswith(".py"):
+            description = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert description is not None
+            assert description.loader is not None
+            module = importlib.util.module_from_spec(description)
+            description.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        agent = getattr(module, function)
+    except (ImportError, OSError, AttributeError) as error:
+        raise InvalidInput(f"agent {name!r} cannot be loaded: {error}") from error
+    return agent
+
+
+def user_message(task: Task, first: StepResult) -> str:
+    """What the user would type: the instruction, and what there is to see at the start."""
+    return f"{task.instruction}\n{first.observation}" if first.observation else task.instruction
+
+
+class Recorder:
+    """Wraps an environment: keeps the transitions and ends the episode at the step limit.
+
+    Args:
+        environment: where the episode is played.
+        max_steps: the step that is reached truncates the episode.
+    """
+
+    def __init__(self, environment: Environment, max_steps: int) -> None:
+        self._environment = environment
+        self._max_steps = max_steps
+        self.transitions: list[Transition] = []
+        self.task: Task | None = None
+        self._state = ""
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The wrapped environment's tools."""
+        return self._environment.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start over; a task without a known initial state learns it here."""
+        first = await self._environment.reset(task, seed=seed)
+        self.task = task.model_copy(update={"initial_state": first.state})
+        self.transitions, self._state = [], first.state
+        return first
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Act and remember. Raises EpisodeFinished after the limit."""
+        if self.transitions and self.transitions[-1].result.done:
+            raise EpisodeFinished("the episode is over: reset starts a new one")
+        result = await self._environment.step(action)
+        if not result.terminated and len(self.transitions) + 1 >= self._max_steps:
+            result = result.model_copy(update={"truncated": True})
+        self.transitions.append(
+            Transition(
+                state=self._state,
+                action=action,
+                result=result,
+                next_state=result.state,
+                provenance=Provenance(tier=Tier.REAL),
+            )
+        )
+        self._state = result.state
+        return result
+
+    async def close(self) -> None:
+        """Close the wrapped environment."""
+        await self._environment.close()
+
+    def trajectory(self, source: Source, *, world: str = "", error: str | None = None) -> Trajectory:
+        """The episode so far."""
+        if self.task is None:
+            raise EpisodeFinished("nothing was played: call reset first")
+        last = self.transitions[-1].result if self.transitions else StepResult(observation="")
+        reason = StopReason.FINISHED
+        if error is not None:
+            reason = StopReason.ERROR
+        elif last.terminated:
+            reason = StopReason.TERMINATED
+        elif last.truncated:
+            reason = StopReason.MAX_STEPS
+        return Trajectory(
+            id=str(uuid.uuid4()),
+            task=self.task,
+            transitions=tuple(self.transitions),
+            source=source,
+            stop_reason=reason,
+            world=world,
+            error=error,
+        )
+
+
+async def play(
+    environment: Environment, task: Task, behaviour: Behaviour, *, spec: EnvironmentSpec, seed: int, source: Source
+) -> Trajectory:
+    """Let a behaviour play one task to its end. An environment that fails leaves a trajectory that says so."""
+    recorder = Recorder(environment, spec.max_steps)
+    first = await recorder.reset(task, seed=seed)
+    error = None
+    try:
+        await behaviour(first, recorder, seed)
+    except DreamGymError as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    return recorder.trajectory(source, world=task.id if spec.deterministic else "", error=error)

@@ -1,0 +1,48 @@
+"""What a store can do without: dreams that teach nothing any more, and what is old.
+
+Predictions and watermarks grow with every step and every group. A watermark is needed while episodes of its group
+begin, which takes minutes; a prediction only makes an answer the same again, and costs one question to the model where
+it is missing. Whether somebody will ask again is unknown, so age decides, and nothing is pruned unasked.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from dreamgym.replay.buffer import KEPT
+from dreamgym.replay.database import Database
+from dreamgym.replay.postgres import Store
+from dreamgym.types import Frozen
+
+SHORTEST = timedelta(days=1)
+"""No episode lasts as long, so nothing that runs needs what is older."""
+
+
+class Pruned(Frozen):
+    """How much went."""
+
+    trajectories: int
+    """Dreams of tasks that are always solved."""
+    predictions: int
+    watermarks: int
+
+
+async def prune(store: Store, *, older_than: timedelta, keep: int = KEPT) -> Pruned:
+    """Retire dreams in every environment, and delete predictions and watermarks older than this."""
+    older_than = max(SHORTEST, older_than)
+    rows = await store.database.fetch("SELECT name FROM environments ORDER BY id", {})
+    retired = [await store.buffer.retire(str(row[0]), keep=keep) for row in rows]
+    return Pruned(
+        trajectories=sum(retired),
+        predictions=await _delete_old(store.database, "predictions", "made_at", older_than),
+        watermarks=await _delete_old(store.database, "watermarks", "asked_at", older_than),
+    )
+
+
+async def _delete_old(database: Database, table: str, made_at: str, age: timedelta) -> int:
+    rows = await database.fetch(
+        f"WITH gone AS (DELETE FROM {table} WHERE {made_at} < now() - %(age)s::interval RETURNING 1) "
+        "SELECT count(*) FROM gone",
+        {"age": age},
+    )
+    return int(rows[0][0])

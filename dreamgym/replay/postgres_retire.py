@@ -1,0 +1,135 @@
+"""Retiring dreams in PostgreSQL, under the writers' lock: the buffer would fill up with what the policy always solves.
+
+What only the retired trajectories held goes with them: sightings, states of their worlds, vectors, transitions, worlds.
+When something else was first seen is left as it is, so that older watermarks see it as before.
+"""
+
+from __future__ import annotations
+
+from dreamgym.replay.buffer import SATURATED_GROUPS, SATURATED_VARIANCE
+from dreamgym.replay.database import Connection, Database
+from dreamgym.replay.keys import SOURCE_CODES
+from dreamgym.replay.postgres_add import WRITE_LOCK
+from dreamgym.types import Source
+
+SYNTHETIC = SOURCE_CODES[Source.SYNTHETIC]
+NOT_SYNTHETIC = ~(1 << SYNTHETIC)
+"""A mask of sources without that one."""
+
+RETIRABLE = """
+WITH outcome AS (
+  SELECT task_id, attempts, reward_sum, reward_squares,
+         row_number() OVER (PARTITION BY task_id ORDER BY recorded_at DESC, policy_version DESC) AS place
+  FROM task_outcomes WHERE env_id = %(env)s AND attempts > 0
+), saturated AS (
+  SELECT task_id FROM outcome WHERE place <= %(groups)s
+  GROUP BY task_id
+  HAVING count(*) = %(groups)s
+    AND bool_and(reward_sum > 0 AND reward_squares / attempts - (reward_sum / attempts) ^ 2 <= %(variance)s)
+), dream AS MATERIALIZED (
+  SELECT id, world_id, position, body -> 'task' ->> 'id' AS task_id, body ->> 'stop_reason' AS stop_reason
+  FROM trajectories WHERE env_id = %(env)s AND source = %(synthetic)s
+), aged AS (
+  SELECT id, world_id, position,
+         row_number() OVER (PARTITION BY task_id, stop_reason ORDER BY position DESC) AS place
+  FROM dream WHERE task_id IN (SELECT task_id FROM saturated)
+)
+SELECT id, world_id FROM aged
+WHERE place > %(keep)s AND position > (
+  SELECT coalesce(max(coalesce((body ->> 'as_of')::bigint, 9223372036854775807)), 0) FROM episodes
+  WHERE stop_reason IS NULL AND expires_at > now() AND body ->> 'env' = %(name)s
+)
+"""
+
+SEEN = """
+SELECT DISTINCT transition_id FROM trajectory_steps WHERE trajectory_id = ANY (%(ids)s)
+"""
+
+STATEMENTS = (
+    # what dreams there still are in the worlds of those that went; as a table, so that the planner knows its size
+    """
+    CREATE TEMP TABLE still (world_id int, transition_id uuid, times bigint, one text COLLATE "C") ON COMMIT DROP
+    """,
+    """
+    INSERT INTO still SELECT world_id, transition_id, count(DISTINCT trajectory_id), min(trajectory_id)
+    FROM trajectories JOIN trajectory_steps ON trajectory_id = id
+    WHERE trajectories.env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
+    GROUP BY world_id, transition_id
+    """,
+    "ANALYZE still",
+    """
+    DELETE FROM sightings_{env} AS sighting
+    WHERE env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
+      AND transition_id = ANY (%(transitions)s)
+      AND NOT EXISTS (SELECT FROM still WHERE still.world_id = sighting.world_id
+                        AND still.transition_id = sighting.transition_id)
+    """,
+    """
+    UPDATE sightings_{env} AS sighting SET only_trajectory = one FROM still
+    WHERE env_id = {env} AND source = {synthetic} AND sighting.transition_id = ANY (%(transitions)s) AND times = 1
+      AND still.world_id = sighting.world_id AND still.transition_id = sighting.transition_id
+    """,
+    """
+    WITH held AS MATERIALIZED (
+      SELECT DISTINCT world_id,
+        encode(substring(sha256(convert_to(text, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid AS state  -- keys.digest_id
+      FROM still
+      JOIN transitions_{env} ON env_id = {env} AND id = transition_id
+      CROSS JOIN LATERAL (VALUES (body ->> 'state'), (body ->> 'next_state')) AS texts (text)
+    )
+    UPDATE world_states_{env} AS old SET sources = sources & {not_synthetic}
+    WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources & {not_synthetic} <> sources
+      AND NOT EXISTS (SELECT FROM held WHERE held.world_id = old.world_id AND held.state = old.state)
+    """,
+    "DELETE FROM world_states_{env} WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources = 0",
+    """
+    UPDATE vectors_{encoder}_{env} AS old SET sources = sources & {not_synthetic}
+    WHERE env_id = {env} AND sources & {not_synthetic} <> sources
+      AND NOT EXISTS (SELECT FROM sightings_{env} WHERE env_id = {env} AND key = old.key AND source = {synthetic})
+    """,
+    "DELETE FROM vectors_{encoder}_{env} WHERE env_id = {env} AND sources = 0",
+    """
+    DELETE FROM transitions_{env} WHERE env_id = {env} AND id = ANY (%(transitions)s)
+      AND NOT EXISTS (SELECT FROM sightings_{env} WHERE env_id = {env} AND transition_id = id)
+    """,
+    """
+    DELETE FROM worlds WHERE id = ANY (%(worlds)s)
+      AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = {env} AND world_id = worlds.id)
+    """,
+)
+"""What is done after the trajectories are gone, in this order."""
+
+
+async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: int, keep: int) -> int:
+    """All or nothing; what a running episode of this store may see stays. Returns how many trajectories went.
+
+    A group that has begun, all of whose episodes are over, and that begins more, is not protected.
+    """
+    async with database.transaction() as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, env_id])
+        cursor = await connection.execute(
+            RETIRABLE,
+            {
+                "env": env_id,
+                "name": env,
+                "keep": keep,
+                "synthetic": SYNTHETIC,
+                "groups": SATURATED_GROUPS,
+                "variance": SATURATED_VARIANCE,
+            },
+        )
+        rows = await cursor.fetchall()
+        ids = [str(row[0]) for row in rows]
+        if ids:
+            await _forget(connection, encoder_id, env_id, ids, sorted({int(row[1]) for row in rows}))
+    return len(ids)
+
+
+async def _forget(connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int]) -> None:
+    transitions = [row[0] for row in await (await connection.execute(SEEN, {"ids": ids})).fetchall()]
+    await connection.execute("DELETE FROM trajectories WHERE id = ANY (%s)", [ids])
+    names = {"env": env_id, "encoder": encoder_id, "synthetic": SYNTHETIC, "not_synthetic": NOT_SYNTHETIC}
+    for statement in STATEMENTS:
+        asks = "%(" in statement  # PostgreSQL takes no parameters for CREATE TABLE
+        parameters = {"worlds": worlds, "transitions": transitions} if asks else None
+        await connection.execute(statement.format(**names), parameters)

@@ -1,0 +1,183 @@
+"""All that a buffer in memory knows of one environment."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from dreamgym.replay.buffer import SATURATED_GROUPS, SATURATED_VARIANCE, Retrieval, TaskValue
+from dreamgym.replay.keys import Key, key_of, outcome_id, source_mask, transition_id
+from dreamgym.replay.ranking import Candidate, seen_states
+from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass
+class Stored:
+    """A distinct transition and where it was seen."""
+
+    id: UUID
+    outcome: UUID
+    transition: Transition
+    seen_in: dict[tuple[str, Source], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """World and source to the ids of the trajectories."""
+    first_at: dict[tuple[str, Source], int] = field(default_factory=dict)
+    """The same to the position of the first."""
+
+    def sightings(self, retrieval: Retrieval) -> Iterator[tuple[str, Source]]:
+        """Where it may be taken from: allowed sources, nothing too new, and never the running episode."""
+        for (world, source), trajectories in self.seen_in.items():
+            is_there = retrieval.as_of is None or self.first_at[world, source] <= retrieval.as_of
+            if is_there and source in retrieval.sources and trajectories - {retrieval.exclude}:
+                yield world, source
+
+
+@dataclass
+class Remembered:
+    """What one environment's part of the buffer holds."""
+
+    tasks: dict[str, Task] = field(default_factory=dict)
+    trajectories: dict[str, Trajectory] = field(default_factory=dict)
+    transitions: dict[UUID, Stored] = field(default_factory=dict)
+    keys: dict[Key, list[Stored]] = field(default_factory=lambda: defaultdict(list))
+    states: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    """State to the worlds it belongs to, each with the sources that say so, as bits, and the position of the first."""
+    position: int = 0
+    """Of the newest trajectory; one that is retired leaves a gap."""
+    watermarks: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, dict[tuple[str, int], list[float]]] = field(default_factory=lambda: defaultdict(dict))
+    """Task to run and policy version to rewards; what was recorded last comes last."""
+    vectors: NDArray[np.float32] | None = None
+    """Of the first keys, in their order; the rest is embedded when first needed."""
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Take in a new one, with its task."""
+        self.tasks.setdefault(trajectory.task.id, trajectory.task)
+        self.trajectories[trajectory.id] = trajectory
+        self.position += 1
+        bit, position = source_mask({trajectory.source}), self.position
+        for transition in trajectory.transitions:
+            identity = transition_id(transition)
+            if identity not in self.transitions:
+                stored = Stored(identity, outcome_id(transition), transition)
+                self.transitions[identity] = stored
+                self.keys[key_of(transition)].append(stored)
+            sighting = trajectory.world_id, trajectory.source
+            self.transitions[identity].seen_in[sighting].add(trajectory.id)
+            self.transitions[identity].first_at.setdefault(sighting, position)
+            for state in (transition.state, transition.next_state):
+                sources, first_at = self.states[state].get(trajectory.world_id, (0, position))
+                self.states[state][trajectory.world_id] = sources | bit, first_at
+
+    def agreement(self, retrieval: Retrieval) -> Counter[str]:
+        """How many of the seen states each world contains."""
+        allowed = source_mask(retrieval.sources)
+        counts: Counter[str] = Counter()
+        for state in seen_states(retrieval):
+            for world, (sources, first_at) in self.states.get(state, {}).items():
+                if sources & allowed and (retrieval.as_of is None or first_at <= retrieval.as_of):
+                    counts[world] += 1
+        return counts
+
+    def candidates(
+        self, key: Key, score: float, retrieval: Retrieval, agreement: Counter[str], *, exact: bool
+    ) -> Iterator[Candidate]:
+        """What is stored under a key and may be shown, once per world and source that has it."""
+        for stored in self.keys.get(key, ()):
+            for world, source in stored.sightings(retrieval):
+                yield Candidate(stored.id, stored.outcome, world, source, agreement[world], score, exact)
+
+    def record(self, task_id: str, run: str, policy_version: int, rewards: Sequence[float]) -> None:
+        """Add outcomes of a policy, which is now the one that tried the task last."""
+        outcomes = self.outcomes[task_id]
+        before = outcomes.pop((run, policy_version), [])
+        outcomes[run, policy_version] = [*before, *rewards]
+
+    def values(self) -> Iterator[TaskValue]:
+        """Statistics of every task that was attempted, in the order of the tasks."""
+        for task_id in self.tasks:
+            tried = {policy: rewards for policy, rewards in self.outcomes.get(task_id, {}).items() if rewards}
+            if tried:
+                (_, version), last = list(tried.items())[-1]
+                mean, variance = _moments(last)
+                every = [reward for rewards in tried.values() for reward in rewards]
+                yield TaskValue(
+                    task_id=task_id,
+                    policy_version=version,
+                    attempts=len(last),
+                    mean=mean,
+                    variance=variance,
+                    total_attempts=len(every),
+                    total_mean=_moments(every)[0],
+                )
+
+    def retire(self, keep: int) -> list[str]:
+        """Forget most dreams of the tasks that are always solved; returns the ids of those that went."""
+        kept: Counter[tuple[str, StopReason]] = Counter()
+        gone: list[Trajectory] = []
+        for trajectory in reversed(self.trajectories.values()):
+            if trajectory.source is Source.SYNTHETIC and self._always_solved(trajectory.task.id):
+                kind = trajectory.task.id, trajectory.stop_reason
+                kept[kind] += 1
+                if kept[kind] > keep:
+                    gone.append(trajectory)
+        for trajectory in gone:
+            self._forget(trajectory)
+        if gone:
+            self._forget_states({trajectory.world_id for trajectory in gone})
+            self.vectors = None
+        return [trajectory.id for trajectory in gone]
+
+    def _always_solved(self, task_id: str) -> bool:
+        last = [rewards for rewards in self.outcomes.get(task_id, {}).values() if rewards][-SATURATED_GROUPS:]
+        moments = [_moments(rewards) for rewards in last]
+        return len(last) == SATURATED_GROUPS and all(m > 0 and v <= SATURATED_VARIANCE for m, v in moments)
+
+    def _forget(self, trajectory: Trajectory) -> None:
+        del self.trajectories[trajectory.id]
+        sighting = trajectory.world_id, trajectory.source
+        for transition in trajectory.transitions:
+            stored = self.transitions.get(transition_id(transition))
+            if stored is None or sighting not in stored.seen_in:
+                continue  # the trajectory had this step twice
+            stored.seen_in[sighting].discard(trajectory.id)
+            if not stored.seen_in[sighting]:
+                del stored.seen_in[sighting], stored.first_at[sighting]
+            if not stored.seen_in:
+                del self.transitions[stored.id]
+                key = key_of(transition)
+                self.keys[key].remove(stored)
+                if not self.keys[key]:
+                    del self.keys[key]
+
+    def _forget_states(self, worlds: set[str]) -> None:
+        """Of some worlds those that no remaining dream holds."""
+        bit = source_mask({Source.SYNTHETIC})
+        held = {
+            (state, trajectory.world_id)
+            for trajectory in self.trajectories.values()
+            if trajectory.source is Source.SYNTHETIC and trajectory.world_id in worlds
+            for transition in trajectory.transitions
+            for state in (transition.state, transition.next_state)
+        }
+        for state, in_worlds in list(self.states.items()):
+            for world in in_worlds.keys() & worlds:
+                sources, first_at = in_worlds[world]
+                if (state, world) not in held and sources & bit:
+                    in_worlds[world] = sources & ~bit, first_at
+                    if sources == bit:
+                        del in_worlds[world]
+            if not in_worlds:
+                del self.states[state]
+
+
+def _moments(rewards: Sequence[float]) -> tuple[float, float]:
+    """Mean and variance, divided by n."""
+    mean = sum(rewards) / len(rewards)
+    return mean, sum((reward - mean) ** 2 for reward in rewards) / len(rewards)

@@ -1,0 +1,83 @@
+"""Does practice in the dream still help in reality? A rule for stopping, and for which checkpoint to keep.
+
+Reward inside a simulator proves nothing, so the policy is probed in the real environment every few updates, on the same
+tasks each time. The probes are a measurement: nothing is learned from them but when to stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Outcomes = Sequence[float | None]
+"""1 or 0 for each task of a probe, None where its episode failed; the same tasks each time."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a probe says of the policy."""
+
+    best: bool
+    """No earlier probe was better: keep it."""
+    stop: bool
+    """Training must not go on."""
+
+
+@dataclass(frozen=True)
+class Fall:
+    """Success in reality that fell."""
+
+    best: int
+    """Update of the earlier probe that it fell from."""
+    now: int
+    chance: float
+    """Of so clear a fall if the policy had become no worse."""
+
+
+class RealProbes:
+    """The probes of one run.
+
+    Training stops at a probe where, for some earlier one, an exact one-sided sign test over the tasks whose outcome
+    changed finds fewer successes with a chance below `alarm` divided by the number of pairs of planned probes. By the
+    union bound the whole run stops with a chance of at most `alarm` if no probe's policy is worse than one before.
+
+    Args:
+        planned: how many probes the run will have, that before the first update included.
+        alarm: highest chance of a false alarm in the whole run.
+    """
+
+    def __init__(self, planned: int, alarm: float = 0.05) -> None:
+        self._threshold = alarm / max(1, math.comb(planned, 2))
+        self._probes: list[tuple[int, Outcomes]] = []
+
+    def add(self, update: int, outcomes_N: Outcomes) -> Fall | None:
+        """Take in a probe; the fall for which training should stop, if there is one."""
+        falls = [
+            Fall(best=earlier, now=update, chance=chance)
+            for earlier, before_N in self._probes
+            if (chance := chance_of_fall(before_N, outcomes_N)) < self._threshold
+        ]
+        self._probes.append((update, outcomes_N))
+        return min(falls, key=lambda fall: fall.chance, default=None)
+
+    @property
+    def best(self) -> int:
+        """Update of the probe with the highest success, of equals the later one."""
+        return max(self._probes, key=lambda probe: (_mean(probe[1]), probe[0]))[0]
+
+
+def chance_of_fall(before_N: Outcomes, after_N: Outcomes) -> float:
+    """The one-sided sign test's chance of at most so many gains among the tasks whose outcome changed.
+
+    Tasks with a failed episode are left out.
+    """
+    pairs = [(a, b) for a, b in zip(before_N, after_N, strict=True) if a is not None and b is not None and a != b]
+    gained = sum(b > a for a, b in pairs)
+    ways = sum(math.comb(len(pairs), k) for k in range(gained + 1))
+    return float(ways / (1 << len(pairs)))
+
+
+def _mean(outcomes_N: Outcomes) -> float:
+    valid = [outcome for outcome in outcomes_N if outcome is not None]
+    return math.fsum(valid) / max(1, len(valid))

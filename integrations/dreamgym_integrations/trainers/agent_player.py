@@ -1,0 +1,154 @@
+"""Plays a policy's episodes through an agent of its owner's, which is not changed for it.
+
+The agent is told an episode's URL and the policy's, as anywhere else. An agent that crashes or hangs loses its own
+episode and no other; one that blocks the event loop, such as by `time.sleep`, stops them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dreamgym_client.control import ControlClient, EpisodeState, Started
+from dreamgym_client.playing import begin, stop
+
+from dreamgym.episode import Agent
+from dreamgym.errors import DreamGymError
+from dreamgym.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
+from dreamgym.types import StopReason, Task
+from dreamgym_integrations.trainers.conversation import ConversationCodec
+from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint
+
+LIMIT_S = 600.0
+"""Wall time of an episode."""
+FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
+"""Ends of which no reward is known."""
+
+
+class AgentFailed(Exception):
+    """An agent crashed or hung; the message is the episode's error."""
+
+
+class AgentPlayer:
+    """A `Player` around any `async (task, mcp_url, policy_url) -> answer`.
+
+    Args:
+        agent: as `load_agent` finds it.
+        policy: read at each call, so that its weights may change in between.
+        codec: how to talk to it.
+        url: of the server that has the environment; one without a token, for agents are told URLs and nothing else.
+        env: the environment's name there.
+        limit_s: an agent that takes longer is stopped.
+        max_tokens: a conversation that is longer is at its end.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        policy: Policy,
+        codec: ConversationCodec,
+        *,
+        url: str,
+        env: str,
+        limit_s: float = LIMIT_S,
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
+        self._agent, self._policy, self._codec = agent, policy, codec
+        self._url, self._env = url, env
+        self._limit_s, self._max_tokens = limit_s, max_tokens
+
+    async def play(
+        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+    ) -> list[Rollout]:
+        """All at once. Raises what the policy itself failed with; whatever else fails is in the rollouts."""
+        endpoint = PolicyEndpoint(self._policy, self._codec, max_tokens=self._max_tokens)
+        async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
+            playing_B = [
+                playing.create_task(
+                    self._played(control, endpoint, task, (group, seed, version), draw_seed(sampling_seed, i))
+                )
+                for i, (task, group, seed) in enumerate(zip(tasks, groups, seeds, strict=True))
+            ]
+        if endpoint.failure is not None:
+            raise endpoint.failure
+        return [one.result() for one in playing_B]
+
+    async def _played(
+        self,
+        control: ControlClient,
+        endpoint: PolicyEndpoint,
+        task: Task,
+        order: tuple[str, int, int],
+        sampling_seed: int,
+    ) -> Rollout:
+        group, seed, version = order
+        episode = ""
+
+        async def is_over() -> bool:
+            return (await control.read(self._env, episode)).stop_reason is not None
+
+        # all sessions are open before the first agent asks, so that the first batch waits for all of them
+        session = endpoint.open(seed=sampling_seed, is_over=is_over)
+        rollout = Rollout(task, session.conversations.segments)
+        try:
+            started = await control.create(self._env, task=task, seed=seed, group=group or None, policy_version=version)
+            episode = started.episode
+            state = await self._ended(control, started, session.url)
+        except AgentFailed as failure:
+            rollout.error = str(failure)
+        except DreamGymError as failure:
+            rollout.error = f"{type(failure).__name__}: {failure}"
+        else:
+            _fill(rollout, state)
+            if session.conversations.last is not None:
+                session.conversations.last.reward(state.reward)
+        finally:
+            endpoint.close(session)
+        return rollout
+
+    async def _ended(self, control: ControlClient, started: Started, policy_url: str) -> EpisodeState:
+        """The end of the episode, as the server has it. Raises AgentFailed where the agent did not get there."""
+        playing = begin(self._agent, started, policy_url)
+        try:
+            await asyncio.wait([playing], timeout=self._limit_s)
+            failure = self._failure_of(playing)
+        finally:
+            await stop(playing)
+        if failure is None:
+            return await control.finish(self._env, started.episode, answer=_answer_of(playing))
+        state = await control.read(self._env, started.episode)
+        if state.stop_reason is None:
+            await control.delete(self._env, started.episode)
+            raise AgentFailed(failure)
+        return state  # what an agent does once its episode is over changes nothing about it
+
+    def _failure_of(self, playing: asyncio.Future[str]) -> str | None:
+        if not playing.done():
+            return f"the agent was stopped after {self._limit_s:g} s, before its episode was over"
+        if playing.cancelled():
+            return "the agent was cancelled before its episode was over"
+        error: BaseException | None = playing.exception()
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if error is None:
+            return None
+        reason = (str(error).strip().splitlines() or [""])[0]
+        return f"the agent failed before its episode was over: {type(error).__name__}: {reason}"
+
+
+def _answer_of(playing: asyncio.Future[str]) -> str:
+    answer: object = playing.result()
+    return "" if answer is None else str(answer)
+
+
+def _fill(rollout: Rollout, state: EpisodeState) -> None:
+    """Fill in what the server recorded of the episode."""
+    trajectory = state.trajectory
+    assert trajectory is not None, "a finished episode has a trajectory"
+    rollout.total_reward, rollout.success = state.reward, trajectory.success
+    rollout.actions = [transition.action.canonical() for transition in trajectory.transitions]
+    rollout.refused = sum(transition.result.is_error for transition in trajectory.transitions)
+    known = [transition.provenance.confidence for transition in trajectory.transitions]
+    rollout.confidence = min((one for one in known if one is not None), default=None)
+    if trajectory.stop_reason in FAILED:
+        rollout.error = trajectory.error or "the server closed the episode before the agent was done"

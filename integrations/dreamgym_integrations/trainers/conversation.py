@@ -1,0 +1,196 @@
+"""An agent's conversations with its policy as segments of tokens.
+
+A request that continues a conversation is recognised by what it says, whatever the client made of its form: the
+segment then grows by the tokens of what is new, and nothing in it is encoded twice. A request that continues none
+begins a segment; one that goes back to an earlier answer begins a segment with the tokens up to there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from dreamgym.errors import InvalidInput
+from dreamgym.rollout import Generation, Segment
+from dreamgym.types import JsonObject
+from dreamgym_integrations.models.chat_server import Reply
+from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of
+
+ROLES = {"developer": "system", "function": "tool"}
+
+
+class ConversationCodec(Protocol):
+    """Turns messages into tokens and tokens into words; `ChatCodec` is one."""
+
+    @property
+    def knows_tools(self) -> bool:
+        """Tools can be shown to the policy, and it calls them as `<tool_call>{JSON}</tool_call>`."""
+
+    def conversation(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[int]:
+        """A whole conversation up to where the policy speaks next. Raises InvalidInput."""
+
+    def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
+        """What others said since the policy's last words; `ended`: it closed its turn. Raises InvalidInput."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The policy's words, without special tokens."""
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """The policy closed its turn with the end-of-turn token."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """An answer of the policy, as a place from which a conversation can go on."""
+
+    segment: Segment
+    length: int
+    """Tokens of the segment up to the end of the answer."""
+    ended: bool
+
+    @property
+    def last(self) -> bool:
+        return len(self.segment.prompt_ids) + len(self.segment.completion_ids) == self.length
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request as tokens."""
+
+    ids: list[int]
+    tools: Sequence[JsonObject]
+    _key: bytes
+    """Stands for the whole conversation up to here."""
+    _since: _Turn | None
+    """The answer that it continues."""
+
+
+class Conversations:
+    """All conversations of one episode.
+
+    Args:
+        codec: the policy's.
+    """
+
+    def __init__(self, codec: ConversationCodec) -> None:
+        self._codec = codec
+        self._turns: dict[bytes, _Turn] = {}
+        self.segments: list[Segment] = []
+        """In the order in which they were begun."""
+        self.last: Segment | None = None
+        """The one that the policy spoke in last."""
+
+    def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
+        """A request as tokens. Raises InvalidInput where the policy cannot read it."""
+        check_tools(tools, knows_tools=self._codec.knows_tools)
+        plain = [_plain(message) for message in messages]
+        shown = plain if self._codec.knows_tools else in_words(plain)
+        keys = list(_keys(plain, tools))
+        for n in range(len(plain) - 1, 0, -1):
+            if plain[n]["role"] == "assistant":
+                break
+            turn = self._turns.get(keys[n])
+            if turn is not None:
+                heard = self._codec.added(shown[n:], ended=turn.ended)
+                return Prompt(turn.segment.ids[: turn.length] + heard, tools, keys[-1], turn)
+        return Prompt(self._codec.conversation(shown, tools), tools, keys[-1], None)
+
+    def record(self, prompt: Prompt, sampled: Generation) -> Reply:
+        """Keep what the policy sampled; what it says by that."""
+        turn = prompt._since
+        if turn is not None and turn.last:
+            segment = turn.segment
+            segment.hear(prompt.ids[turn.length :])
+        else:
+            segment = Segment(prompt.ids)
+            self.segments.append(segment)
+        segment.say(sampled)
+        self.last = segment
+        reply = reply_of(self._codec.decode(sampled.ids), prompt.tools, knows_tools=self._codec.knows_tools)
+        key = _key(prompt._key, _plain(_message(reply)))
+        self._turns[key] = _Turn(segment, len(segment.ids), self._codec.ended(sampled.ids))
+        return reply
+
+
+def _message(reply: Reply) -> JsonObject:
+    calls: list[JsonValue] = [
+        {"function": {"name": call.name, "arguments": {**call.arguments}}} for call in reply.tool_calls
+    ]
+    return {"role": "assistant", "content": reply.text, "tool_calls": calls}
+
+
+def _plain(message: JsonObject) -> JsonObject:
+    """A message as chat templates want it: known role, text as content, arguments as an object; nothing else."""
+    role = ROLES.get(str(message.get("role")), message.get("role"))
+    if role not in {"system", "user", "assistant", "tool"}:
+        raise InvalidInput(f"expected a message of system, user, assistant or tool, got role {role!r}")
+    plain: JsonObject = {"role": role, "content": _text(message.get("content"))}
+    calls = message.get("tool_calls")
+    if role == "assistant" and isinstance(calls, list) and calls:
+        plain["tool_calls"] = [_call(call) for call in calls]
+    return plain
+
+
+def _text(content: JsonValue) -> str:
+    """A message's text, which some clients send in parts and some leave out."""
+    if isinstance(content, list):
+        return "".join(map(_part, content))
+    return "" if content is None else str(content)
+
+
+def _part(part: JsonValue) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+        kind = part.get("type") if isinstance(part, dict) else part
+        raise InvalidInput(f"expected text, got a part of type {kind!r}: the policy reads nothing else")
+    return str(part["text"])
+
+
+def _call(call: JsonValue) -> JsonObject:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise InvalidInput("expected each of 'tool_calls' to have a 'function'")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError):  # what is no JSON is shown to the policy as it is
+            arguments = json.loads(arguments or "{}")
+    return {"type": "function", "function": {"name": function.get("name"), "arguments": arguments or {}}}
+
+
+def _keys(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Iterator[bytes]:
+    """One key per number of messages, from none to all."""
+    key = _digest(json.dumps(tools, sort_keys=True).encode())
+    yield key
+    for message in messages:
+        key = _key(key, message)
+        yield key
+
+
+def _key(before: bytes, message: JsonObject) -> bytes:
+    """Equal for messages that say the same; a turn that says nothing, which some clients leave out, changes nothing."""
+    content = str(message["content"]).strip()
+    calls = message.get("tool_calls")
+    if message["role"] == "assistant" and not content and not calls:
+        return before
+    said = json.dumps([message["role"], content, _number_free(calls)], sort_keys=True)
+    return _digest(before + said.encode())
+
+
+def _number_free(value: JsonValue) -> JsonValue:
+    """The value with 1.0 as 1: JavaScript knows no difference."""
+    if isinstance(value, dict):
+        return {name: _number_free(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_number_free(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()

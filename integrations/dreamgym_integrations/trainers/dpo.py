@@ -1,0 +1,155 @@
+"""Direct preference optimisation of a policy on recorded play, through TRL's DPOTrainer.
+
+A preference is about one step: in the conversation of an episode that succeeded, its action is preferred to one that
+was taken from the same state of the same world and was refused, or belonged to an episode that failed. Rows are
+tokenised by the codec that the rollout uses. The reference is the start policy.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import user_message
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.types import StopReason, Trajectory
+from dreamgym_integrations.trainers.checkpoints import save_policy
+from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
+from dreamgym_integrations.trainers.sft import Progress, action_text
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
+try:
+    import torch
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import DPOConfig, DPOTrainer
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+Place = tuple[str, str, str]
+"""World, instruction and state: where an action is better or worse than another."""
+
+
+def prefer(
+    spec: EnvironmentSpec,
+    trajectories: Iterable[Trajectory],
+    base: Path,
+    out: Path,
+    *,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    beta: float = 0.1,
+    on_progress: Callable[[int, int], None] = lambda step, steps: None,
+) -> None:
+    """Teach the policy in `base` what recordings prefer and save it to `out`; `on_progress` hears of every 25th step.
+
+    Args:
+        beta: how strongly the start policy holds it back.
+
+    Raises:
+        InvalidInput: no two recorded actions can be compared.
+    """
+    policy, codec = load_policy(base)
+    rows = preferences(spec, codec, list(trajectories))
+    trainer = _Tokenised(
+        model=policy.model,
+        args=DPOConfig(
+            output_dir=str(out / "trainer"),
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            learning_rate=learning_rate,
+            lr_scheduler_type="cosine",
+            beta=beta,
+            max_length=None,
+            seed=seed,
+            data_seed=seed,
+            use_cpu=not torch.cuda.is_available(),
+            bf16=False,
+            activation_checkpointing=False,
+            save_strategy="no",
+            report_to="none",
+            logging_steps=50,
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=policy.tokenizer,
+        callbacks=[Progress(on_progress)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    with warnings.catch_warnings():
+        # TRL 1.16 still asks transformers for this by its old name
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        trainer.train()
+    save_policy(policy.model, policy.tokenizer, out)
+
+
+class _Tokenised(DPOTrainer):  # type: ignore[misc]  # TRL is not typed
+    """Takes rows that are tokens already; TRL would make them of text with a template of its own choice."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: object, **__: object) -> Dataset:
+        return dataset
+
+
+def preferences(
+    spec: EnvironmentSpec, codec: ChatCodec, trajectories: Sequence[Trajectory]
+) -> list[dict[str, list[int]]]:
+    """All that the recordings prefer: `prompt_ids`, `chosen_ids` and `rejected_ids` of each, none of them twice.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    valid = [trajectory for trajectory in trajectories if trajectory.stop_reason is not StopReason.ERROR]
+    good, bad = _judged(spec, valid)
+    rows = {}
+    for trajectory in valid:
+        if trajectory.success:
+            for step, prompt_ids in enumerate(_prompts(spec, codec, trajectory)):
+                chosen, place = action_text(spec, trajectory, step), _place(trajectory, step)
+                against = sorted(bad[place] - good[place]) if chosen in good[place] else []
+                for rejected in against:
+                    pair = (codec.answer(chosen), codec.answer(rejected))
+                    rows[tuple(prompt_ids), *map(tuple, pair)] = _row(prompt_ids, *pair)
+    if not rows:
+        succeeded = sum(trajectory.success for trajectory in valid)
+        raise InvalidInput(
+            f"no preference in the {len(valid)} recorded episodes of {spec.name!r}, of which {succeeded} succeeded: "
+            "a success needs an action beside it that failed or was refused in the same state of the same world; "
+            "record the same tasks well and badly"
+        )
+    return list(rows.values())
+
+
+def _judged(
+    spec: EnvironmentSpec, trajectories: Sequence[Trajectory]
+) -> tuple[defaultdict[Place, set[str]], defaultdict[Place, set[str]]]:
+    """Actions that led to a success, and those that were refused or led to none, by where they were taken."""
+    good: defaultdict[Place, set[str]] = defaultdict(set)
+    bad: defaultdict[Place, set[str]] = defaultdict(set)
+    for trajectory in trajectories:
+        for step, transition in enumerate(trajectory.transitions):
+            led = trajectory.success and not transition.result.is_error
+            (good if led else bad)[_place(trajectory, step)].add(action_text(spec, trajectory, step))
+    return good, bad
+
+
+def _place(trajectory: Trajectory, step: int) -> Place:
+    return trajectory.world_id, trajectory.task.instruction, trajectory.transitions[step].state
+
+
+def _prompts(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> Iterator[list[int]]:
+    """The conversation before each of its actions."""
+    ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
+    for step, transition in enumerate(trajectory.transitions):
+        yield list(ids)
+        ids += codec.answer(action_text(spec, trajectory, step))
+        ids += codec.turn(transition.result.observation, ended=True)
+
+
+def _row(prompt_ids: list[int], chosen_ids: list[int], rejected_ids: list[int]) -> dict[str, list[int]]:
+    return {"prompt_ids": prompt_ids, "chosen_ids": chosen_ids, "rejected_ids": rejected_ids}

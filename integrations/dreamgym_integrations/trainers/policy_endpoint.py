@@ -1,0 +1,155 @@
+"""The policy in training as an OpenAI-compatible endpoint, which keeps what it sampled for every episode.
+
+Each episode has a base URL of its own, since that works with every client. What a request says of sampling (its
+temperature, its longest answer) is not heeded: log-probabilities count only for the way in which the trainer samples.
+It lives in this process and listens on this machine only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from dreamgym.errors import DreamGymError, InvalidInput, MissingPackage, UnknownEpisode
+from dreamgym.rollout import MAX_TOKENS, Policy, Segment, draw_seed
+from dreamgym_integrations.models.chat_server import (
+    Ask,
+    Reply,
+    Usage,
+    answered,
+    listed_models,
+    read_ask,
+    refused,
+    serving,
+)
+from dreamgym_integrations.trainers.batches import Batches, PolicyFailed
+from dreamgym_integrations.trainers.conversation import ConversationCodec, Conversations
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+except ImportError as missing:
+    raise MissingPackage("a policy endpoint", "server") from missing
+
+
+async def never() -> bool:
+    """An episode that nobody can tell the end of."""
+    return False
+
+
+class PolicySession:
+    """One episode's side of the endpoint. Get it from `PolicyEndpoint.open`."""
+
+    def __init__(self, url: str, codec: ConversationCodec, seed: int, is_over: Callable[[], Awaitable[bool]]) -> None:
+        self.url = url
+        """The base URL for this episode's agent."""
+        self.seed = seed
+        self.conversations = Conversations(codec)
+        self.sampled = itertools.count()
+        """Numbers its answers."""
+        self._is_over = is_over
+        self._over = False
+        self.closed = False
+
+    async def over(self) -> bool:
+        """The episode is over; once that is so it stays so."""
+        self._over = self._over or await self._is_over()
+        return self._over
+
+
+class PolicyEndpoint:
+    """Serves a policy to many episodes at once; use it as an async context manager.
+
+    Args:
+        policy: samples; called in a thread, one batch at a time.
+        codec: how to talk to it.
+        max_tokens: a conversation that is longer is at its end.
+    """
+
+    def __init__(self, policy: Policy, codec: ConversationCodec, *, max_tokens: int = MAX_TOKENS) -> None:
+        self._codec = codec
+        self._max_tokens = max_tokens
+        self._batches = Batches(policy)
+        self._sessions: dict[str, PolicySession] = {}
+        self._numbers = itertools.count()
+        self._running = AsyncExitStack()
+        self._url = ""
+
+    async def __aenter__(self) -> PolicyEndpoint:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._batches.running())
+            self._url = await stack.enter_async_context(serving(self._app()))
+            self._running = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        for session in [*self._sessions]:
+            self._close(session)
+        await self._running.aclose()
+
+    @property
+    def failure(self) -> Exception | None:
+        """What the policy failed with, which no agent can mend."""
+        return self._batches.failure
+
+    def open(self, *, seed: int, is_over: Callable[[], Awaitable[bool]] = never) -> PolicySession:
+        """A new episode.
+
+        Args:
+            seed: fixes, with the number of the answer, every token that is sampled for it.
+            is_over: asked before each answer; from the end on every answer is empty, so that any agent ends by itself.
+        """
+        name = str(next(self._numbers))
+        session = PolicySession(f"{self._url}/episodes/{name}/v1", self._codec, seed, is_over)
+        self._sessions[name] = session
+        self._batches.expect(len(self._sessions))
+        return session
+
+    def close(self, session: PolicySession) -> list[Segment]:
+        """What was sampled for an episode; nothing is added to it from now on."""
+        for name, one in [*self._sessions.items()]:
+            if one is session:
+                self._close(name)
+        return session.conversations.segments
+
+    def _close(self, name: str) -> None:
+        self._sessions.pop(name).closed = True
+        self._batches.expect(len(self._sessions))
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/episodes/{episode}/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/episodes/{episode}/v1/models", listed_models, methods=["GET"]),
+            ]
+        )
+
+    async def _complete(self, request: Request) -> Response:
+        episode = request.path_params["episode"]
+        session = self._sessions.get(episode)
+        if session is None:
+            return refused(404, str(UnknownEpisode(episode)))
+        try:
+            return await self._answer(session, await read_ask(request), request)
+        except InvalidInput as error:
+            return refused(400, str(error))
+        except DreamGymError as error:
+            return refused(503, str(error))
+
+    async def _answer(self, session: PolicySession, ask: Ask, request: Request) -> Response:
+        prompt = session.conversations.prompt(ask.messages, ask.tools)
+        if await session.over() or len(prompt.ids) >= self._max_tokens:
+            return answered(ask, Reply(text=""), name="end", usage=Usage(len(prompt.ids)))
+        number = next(session.sampled)
+        try:
+            sampled = await self._batches.sample(prompt.ids, draw_seed(session.seed, number))
+        except PolicyFailed as error:
+            return refused(500, str(error), retry=False)
+        if session.closed or await request.is_disconnected():
+            return refused(410, "nobody waits for this answer any more", retry=False)
+        reply = session.conversations.record(prompt, sampled)
+        usage = Usage(len(prompt.ids), len(sampled.ids))
+        return answered(ask, reply, name=str(number), usage=usage, cut=not self._codec.ended(sampled.ids))

@@ -1,0 +1,60 @@
+"""Metrics for other programs: the lines of metrics.jsonl, sent to TensorBoard or Weights & Biases as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from dreamgym.errors import MissingPackage
+from dreamgym.types import JsonObject
+
+Report = Callable[[JsonObject], None]
+
+
+@contextmanager
+def reporting(kinds: Sequence[str], out: Path, config: JsonObject) -> Iterator[Report]:
+    """A function that takes each line of the record. Raises MissingPackage where a package is not there."""
+    with ExitStack() as stack:
+        opened = {"tensorboard": _tensorboard, "wandb": _wandb}
+        reports = [stack.enter_context(opened[kind](out, config)) for kind in kinds]
+
+        def report(line: JsonObject) -> None:
+            for one in reports:
+                one(line)
+
+        yield report
+
+
+@contextmanager
+def _tensorboard(out: Path, config: JsonObject) -> Iterator[Report]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingPackage("log = tensorboard", "tensorboard") from error
+    with SummaryWriter(str(out / "tensorboard")) as writer:
+
+        def report(line: JsonObject) -> None:
+            for name, value in numbers(line).items():
+                writer.add_scalar(name, value, int(str(line["step"])))
+
+        yield report
+
+
+@contextmanager
+def _wandb(out: Path, config: JsonObject) -> Iterator[Report]:
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingPackage("log = wandb", "wandb") from error
+    with wandb.init(project="dreamgym", name=out.name, dir=str(out), config=config) as run:
+        yield lambda line: run.log(numbers(line), step=int(str(line["step"])))
+
+
+def numbers(line: JsonObject) -> dict[str, float]:
+    """What of a line of the record can be drawn as a curve."""
+    return {
+        name: float(value)
+        for name, value in line.items()
+        if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -1,0 +1,156 @@
+"""TRL's GRPO trainer, fed with our rollouts: TRL's loss and optimisation, our episodes and advantages.
+
+An episode has as many rows as segments, so the number of rows is known only once it was played. Rows that fill up the
+batch have nothing to learn from. With `use_vllm=False` TRL computes the old log-probabilities itself. One update is one
+round of play and all optimiser steps that learn from it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anyio.from_thread import BlockingPortal
+
+from dreamgym.advantages import group_advantages, weighted
+from dreamgym.errors import MissingPackage, TrainingStopped
+from dreamgym.rollout import Player, Rollout, Segment
+from dreamgym.training import Practice, Settings
+from dreamgym_integrations.trainers.checkpoints import no_room
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+try:
+    import torch
+    from trl import GRPOTrainer
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+
+class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
+    """GRPO over segments.
+
+    Args:
+        practice: says what is played.
+        player: plays it.
+        portal: the event loop on which the environments live.
+        settings: see Settings.
+        options: as TRL's trainer takes them.
+    """
+
+    def __init__(
+        self, practice: Practice, player: Player, portal: BlockingPortal, settings: Settings, **options: Any
+    ) -> None:
+        self._practice, self._player, self._portal = practice, player, portal
+        self._settings = settings
+        self._rows: list[Segment] = []
+        super().__init__(reward_funcs=_unscored, rollout_func=self._rolled_out, **options)
+
+    @property
+    def updates(self) -> int:
+        """So many are done."""
+        return int(self.state.global_step) // steps_per_update(self._settings)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Play, let TRL make tensors of the rows, and put our advantages in.
+
+        Raises:
+            EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
+            TrainingStopped: nothing could be learned from the last updates either.
+        """
+        episodes: list[Rollout] = self._portal.call(self._practice.iterate, self._player, self.updates)
+        self._check_alive()
+        rewards = self._practice.rewards(episodes)
+        rows = [row for episode, reward in zip(episodes, rewards, strict=True) for row in learnable(episode, reward)]
+        self._rows = [*rows, *(self._empty() for _ in range(self._missing(len(rows))))]
+        output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
+        self._score(episodes, rewards, output)
+        return output
+
+    def _score(self, episodes: Sequence[Rollout], rewards: Sequence[float | None], output: dict[str, Any]) -> None:
+        """Put `advantages` in: those of each episode's group, for all its rows, in the order of the rows."""
+        size, advantages = self.num_generations, []
+        for start in range(0, len(episodes), size):
+            advantages += group_advantages(rewards[start : start + size])
+        advantages = self._weighted(advantages, episodes)
+        of_rows = [
+            advantage
+            for episode, reward, advantage in zip(episodes, rewards, advantages, strict=True)
+            for _ in learnable(episode, reward)
+        ]
+        of_rows += [0.0] * (len(self._rows) - len(of_rows))
+        output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
+
+    def _weighted(self, advantages: Sequence[float], episodes: Sequence[Rollout]) -> list[float]:
+        if not self._settings.weigh_confidence:
+            return list(advantages)
+        return weighted(advantages, [episode.confidence for episode in episodes])
+
+    def _missing(self, rows: int) -> int:
+        """So many rows fill up the batch: TRL splits it by group and by mini-batch, alike in all processes."""
+        unit = math.lcm(self.num_generations, self.args.steps_per_generation)
+        most = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device)).max().item()
+        return math.ceil(max(int(most), 1) / unit) * unit - rows
+
+    def _empty(self) -> Segment:
+        """A row without anything to learn from."""
+        end = self.processing_class.eos_token_id
+        return Segment([end], [end], [0], [0.0], [0.0])
+
+    def _rolled_out(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        return {
+            "prompt_ids": [row.prompt_ids for row in self._rows],
+            "completion_ids": [row.completion_ids for row in self._rows],
+            "logprobs": [row.logprobs for row in self._rows] if self.use_vllm else None,
+            "env_mask": [row.mask for row in self._rows],
+        }
+
+    def _check_alive(self) -> None:
+        dead, limit = self._practice.dead_updates, self._settings.dead_updates
+        if limit and dead >= limit:
+            raise TrainingStopped(
+                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
+                "policy on recorded successes, practise easier tasks first, or play larger groups"
+            )
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """TRL's loss. Raises TrainingStopped where it is no number."""
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        self.check_finite("the loss", loss)
+        return loss
+
+    def check_weights(self) -> None:
+        """Raises TrainingStopped where a trained weight is no number; called before each checkpoint is saved."""
+        trained = [weight.detach() for weight in self.model.parameters() if weight.requires_grad]
+        self.check_finite("a weight", torch.nn.utils.get_total_norm(trained))
+
+    def check_finite(self, what: str, value: torch.Tensor) -> None:
+        """Raises TrainingStopped where it is not."""
+        if not bool(torch.isfinite(value).all()):
+            raise TrainingStopped(
+                f"{what} is not a finite number in update {self.updates}: start again with a smaller learning_rate "
+                f"than {self._settings.learning_rate:g}; the checkpoints in {self.args.output_dir} are from before it"
+            )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save. Raises TrainingStopped where there is no room."""
+        with no_room(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
+            super()._save_checkpoint(model, trial)
+
+
+def steps_per_update(settings: Settings) -> int:
+    """Optimiser steps that learn from one round of play."""
+    return settings.ppo.epochs * settings.ppo.mini_batches if settings.algorithm == "ppo" else 1
+
+
+def learnable(episode: Rollout, reward: float | None) -> list[Segment]:
+    """What there is to learn from an episode."""
+    return [] if reward is None else [segment for segment in episode.segments if segment.completion_ids]
+
+
+def _unscored(completions: list[Any], **_: object) -> list[float]:
+    """TRL wants a reward function; the advantages are set afterwards."""
+    return [0.0] * len(completions)

@@ -1,0 +1,331 @@
+"""A training run: GRPO or PPO over the same rollouts, checkpoints with the curriculum in each, probes, resuming.
+
+Several processes of a launcher such as `accelerate launch` train one policy: each plays its share of the groups, all
+keep the same curriculum, the first alone writes the record and the store. Data-parallel training on CPUs is under test;
+FSDP and DeepSpeed go through accelerate and were never run here.
+"""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anyio.from_thread import BlockingPortal
+
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.rollout import Codec, Player, Policy
+from dreamgym.training import Practice, Settings
+from dreamgym.transfer import Seen
+from dreamgym.types import JsonObject
+from dreamgym_integrations.trainers.checkpoints import (
+    begin,
+    complete,
+    identity,
+    newest_checkpoint,
+    read_curriculum,
+    save_policy,
+    step_of,
+)
+from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.ppo import HEAD, PPOTrainer, Values
+from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, steps_per_update
+from dreamgym_integrations.trainers.vllm import VllmPolicy
+
+try:
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+    from datasets import Dataset
+    from transformers import PrinterCallback, TrainerCallback, set_seed
+    from trl import GRPOConfig
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+Probe = Callable[[Policy, Codec, int], Coroutine[Any, Any, Seen]]
+"""Looks at the policy after so many updates, on the same event loop as the rollouts."""
+BEST = "best"
+"""Folder of the policy that the best probe so far saw."""
+T = TypeVar("T")
+
+
+def train_policy(
+    practice: Practice,
+    base: Path,
+    out: Path,
+    settings: Settings,
+    *,
+    portal: BlockingPortal,
+    player: Callable[[Policy, ChatCodec], Player],
+    probe: Probe | None = None,
+    resume: bool = False,
+    on_learned: Callable[[JsonObject], None] = lambda line: None,
+) -> None:
+    """Train the policy in `base` for `settings.steps` updates and save it to `out/policy`, an ordinary checkpoint.
+
+    Args:
+        practice: plays the groups.
+        base: checkpoint folder to start from.
+        out: run folder; trainer checkpoints go to `out/checkpoints`.
+        settings: see Settings.
+        portal: the event loop on which the environments live.
+        player: lets the policy play.
+        probe: called before the first update, every `probe_every` updates, and after the last.
+        resume: continue from the newest checkpoint in `out`, curriculum included.
+        on_learned: called after each update with its step and the trainer's figures: loss, kl, entropy, ….
+
+    Raises:
+        InvalidInput: `out` holds another run, or the settings do not fit together.
+        EnvironmentUnavailable: every rollout of an update failed; nothing can be learned from that.
+        TrainingStopped: there is nothing to learn, a number is none, or a checkpoint cannot be saved.
+        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
+    """
+    processes = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
+    check_settings(settings, processes.num_processes)
+    mine = identity(practice.spec, base, settings)
+    checkpoint = newest_checkpoint(out, mine) if resume else None
+    processes.wait_for_everyone()
+    if processes.is_main_process:
+        begin(out, mine, resume=resume)
+    practice.exchange = _Processes(processes)
+    practice.rewind(0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings))
+    if checkpoint is not None:
+        practice.curriculum.restore(read_curriculum(checkpoint))
+    with warnings.catch_warnings():
+        # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        trainer, bookkeeper = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
+        with _interruptible(bookkeeper, processes.num_processes):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if bookkeeper.interrupted:
+        raise KeyboardInterrupt
+    _save(trainer, settings, out / "policy")
+
+
+def check_settings(settings: Settings, processes: int) -> None:
+    """Raises InvalidInput where the settings do not fit together, or not to the processes."""
+    if settings.groups % processes:
+        raise InvalidInput(
+            f"{processes} processes play whole groups: groups must be a multiple of that, got {settings.groups}"
+        )
+    split = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
+    rollouts = settings.groups // processes * settings.group_size
+    if rollouts % split:
+        raise InvalidInput(f"{rollouts} rollouts per process and update do not split into {split} equal batches")
+    if settings.vllm and settings.algorithm == "ppo":
+        raise InvalidInput("PPO samples without vLLM: the engine would not know the value head's weights")
+    if settings.vllm == "server" and processes > 1:
+        raise InvalidInput("a vLLM server is asked by one process: several would wait for each other in mid-episode")
+
+
+def _trainer(
+    practice: Practice,
+    base: Path,
+    out: Path,
+    settings: Settings,
+    portal: BlockingPortal,
+    player: Callable[[Policy, ChatCodec], Player],
+    probe: Probe | None,
+    on_learned: Callable[[JsonObject], None],
+) -> tuple[RolloutTrainer, _Bookkeeper]:
+    set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
+    policy, codec = load_policy(base)
+    sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
+    values = Values(policy.model) if settings.algorithm == "ppo" else None
+    bookkeeper = _Bookkeeper(practice, settings, _Looking(probe, sampler, codec, portal), out / BEST, on_learned)
+    options: dict[str, Any] = {
+        "model": policy.model,
+        "args": _config(out, settings, policy, practice.exchange.count),
+        "train_dataset": Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
+        "processing_class": policy.tokenizer,
+        "callbacks": [bookkeeper],
+        "peft_config": _lora(settings) if settings.lora else None,
+    }
+    parts = (practice, player(sampler, codec), portal, settings)
+    trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
+    trainer.remove_callback(PrinterCallback)
+    policy.model = trainer.accelerator.unwrap_model(trainer.model)
+    if isinstance(sampler, VllmPolicy):
+        sampler.trainer = trainer
+    bookkeeper.trainer = trainer
+    return trainer, bookkeeper
+
+
+def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes: int) -> GRPOConfig:
+    ppo = settings.ppo if settings.algorithm == "ppo" else None
+    batches = settings.accumulate * (ppo.mini_batches if ppo else 1)
+    updates = steps_per_update(settings)
+    vllm = {"use_vllm": True, "vllm_mode": settings.vllm, "max_completion_length": policy.max_new_tokens}
+    return GRPOConfig(
+        output_dir=str(out / "checkpoints"),
+        max_steps=settings.steps * updates,
+        per_device_train_batch_size=settings.groups * settings.group_size // (processes * batches),
+        gradient_accumulation_steps=settings.accumulate,
+        steps_per_generation=batches,
+        num_iterations=ppo.epochs if ppo else 1,
+        num_generations=settings.group_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="linear",
+        beta=settings.beta,
+        max_grad_norm=1.0,
+        temperature=policy.temperature,
+        seed=settings.seed,
+        save_steps=settings.save_every * updates,
+        save_total_limit=2,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=False,
+        activation_checkpointing=False,
+        ddp_find_unused_parameters=False,  # the search does not see that the values come from the same forward pass
+        report_to="none",
+        logging_steps=updates,
+        disable_tqdm=True,
+        **(vllm if settings.vllm else {}),
+    )
+
+
+def _lora(settings: Settings) -> Any:
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise MissingPackage("an adapter (lora)", "train") from error
+    return LoraConfig(
+        r=settings.lora,
+        lora_alpha=2 * settings.lora,
+        target_modules="all-linear",
+        modules_to_save=[HEAD] if settings.algorithm == "ppo" else None,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
+    """The policy as it is, without anything that is only for training; an adapter is merged into a copy of its base.
+
+    Whatever reads a policy (evaluation, the next run's start, a server) then reads one kind of folder.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if settings.lora:
+        model = copy.deepcopy(model).merge_and_unload()
+    state = model.state_dict() if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
+    state = {name: weight for name, weight in state.items() if not name.startswith(HEAD)}
+    if trainer.is_world_process_zero():
+        save_policy(model, trainer.processing_class, folder, state)
+    trainer.accelerator.wait_for_everyone()
+
+
+@contextmanager
+def _interruptible(bookkeeper: _Bookkeeper, processes: int) -> Iterator[None]:
+    """Ctrl-C ends the training after the running update. Several processes are their launcher's to end."""
+    if processes > 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        bookkeeper.interrupted = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Processes:
+    """Those of the launcher, one of them where there is none."""
+
+    def __init__(self, state: PartialState) -> None:
+        self._state = state
+        self.index: int = state.process_index
+        self.count: int = state.num_processes
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What all have, in their order."""
+        if self.count == 1:
+            return list(mine)
+        if self._state.device.type == "cuda":
+            torch.cuda.set_device(self._state.device)  # a thread starts out on the first device
+        everyones: list[T] = gather_object(list(mine))
+        return everyones
+
+
+@dataclass
+class _Looking:
+    """How to look at the policy from outside."""
+
+    probe: Probe | None
+    policy: Policy
+    codec: Codec
+    portal: BlockingPortal
+
+    def look(self, update: int) -> Seen:
+        assert self.probe is not None, "asked only where there is one"
+        seen: Seen = self.portal.call(self.probe, self.policy, self.codec, update)
+        return seen
+
+
+class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Checks the weights, probes, tells what was learned, and makes checkpoints whole."""
+
+    trainer: RolloutTrainer
+    interrupted = False
+    """Save after the running update, and stop."""
+
+    def __init__(
+        self,
+        practice: Practice,
+        settings: Settings,
+        looking: _Looking,
+        best: Path,
+        on_learned: Callable[[JsonObject], None],
+    ) -> None:
+        self._practice = practice
+        self._settings = settings
+        self._looking = looking
+        self._best = best
+        self._on_learned = on_learned
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Look at the policy before the first update; a resumed run has already done so."""
+        if state.global_step == 0:
+            self._look(0, state, control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Probe when it is time, and at the end."""
+        self.trainer.check_weights()
+        update, within = divmod(state.global_step, steps_per_update(self._settings))
+        if within:
+            return
+        spent = self._practice.spent
+        control.should_training_stop |= spent
+        if update % self._settings.probe_every == 0 or update == self._settings.steps or spent:
+            self._look(update, state, control)
+        if self.interrupted:
+            control.should_save = control.should_training_stop = True
+
+    def _look(self, update: int, state: Any, control: Any) -> None:
+        """The first process looks; all of them do what follows from it."""
+        if self._looking.probe is None:
+            return
+        (seen,) = self._practice.exchange.gather([self._looking.look(update)] if state.is_world_process_zero else [])
+        control.should_training_stop |= seen.stop
+        if seen.best:
+            _save(self.trainer, self._settings, self._best)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Pass the trainer's figures on."""
+        if state.is_world_process_zero and logs:
+            figures = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+            self._on_learned({"step": self.trainer.updates, **figures})
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Put the curriculum into the checkpoint that all processes have just written."""
+        self.trainer.accelerator.wait_for_everyone()
+        if state.is_world_process_zero:
+            complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", self._practice.curriculum.state())

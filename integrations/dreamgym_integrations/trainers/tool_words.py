@@ -1,0 +1,106 @@
+"""What a policy's words mean to an agent that offered it tools.
+
+A policy whose chat template knows tools writes `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as Hermes and
+Qwen do. One whose template knows none can act where the only tool takes one text: its words are that text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject, ToolCall
+from dreamgym_integrations.models.chat_server import Reply
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+
+
+def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
+    """Raises InvalidInput where the policy has no way to call these tools."""
+    if tools and not knows_tools and text_argument(tools) is None:
+        names = ", ".join(str(_function(tool).get("name")) for tool in tools)
+        raise InvalidInput(
+            "the policy's chat template knows no tools written as <tool_call>{JSON}</tool_call>, so it can only act "
+            f"by one tool with one required text argument, not by {names}: take a policy with such a template"
+        )
+
+
+def text_argument(tools: Sequence[JsonObject]) -> tuple[str, str] | None:
+    """(tool, argument) where one text is all that the only tool needs, else None."""
+    if len(tools) != 1:
+        return None
+    function = _function(tools[0])
+    schema = function.get("parameters")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or not isinstance(properties, dict):
+        return None
+    required = schema.get("required", list(properties) if len(properties) == 1 else None)
+    if not isinstance(required, list) or len(required) != 1:
+        return None
+    definition = properties.get(str(required[0]))
+    is_text = isinstance(definition, dict) and definition.get("type") == "string"
+    return (str(function.get("name")), str(required[0])) if is_text else None
+
+
+def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> Reply:
+    """What the agent is answered. A malformed call is text, as vLLM has it: the agent reads what the policy wrote."""
+    if not tools:
+        return Reply(text=words)
+    if knows_tools:
+        try:
+            return _called(words)
+        except (ValueError, RecursionError):
+            return Reply(text=words)
+    named = text_argument(tools)
+    assert named is not None, "the tools were checked"
+    tool, argument = named
+    return Reply(tool_calls=(ToolCall(name=tool, arguments={argument: words}),))
+
+
+def in_words(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """A conversation for a template that knows no tools: calls are what they say, answers are the user's."""
+    return [_in_words(message) for message in messages]
+
+
+def _in_words(message: JsonObject) -> JsonObject:
+    if message["role"] == "tool":
+        return {"role": "user", "content": message["content"]}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    said = [message["content"], *(text for call in calls for text in _texts(call))]
+    return {"role": message["role"], "content": " ".join(str(text) for text in said if text)}
+
+
+def _texts(call: JsonValue) -> list[JsonValue]:
+    arguments = _function(call).get("arguments")
+    return list(arguments.values()) if isinstance(arguments, dict) else [arguments]
+
+
+def _called(words: str) -> Reply:
+    """Raises ValueError where a call is not what was expected."""
+    calls = tuple(_call(found.group(1)) for found in _CALL.finditer(words))
+    if not calls:
+        return Reply(text=words)
+    return Reply(text=words[: words.index("<tool_call>")].strip() or None, tool_calls=calls)
+
+
+def _call(text: str) -> ToolCall:
+    call = json.loads(text, parse_constant=_no_constant)
+    if not isinstance(call, dict) or not isinstance(call.get("arguments", {}), dict):
+        raise ValueError("expected an object with a name and arguments")
+    json.dumps(call, ensure_ascii=False).encode()  # half a surrogate pair cannot be sent to anybody
+    return ToolCall(name=call.get("name") or "", arguments=call.get("arguments", {}))
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _function(tool: JsonValue) -> JsonObject:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function if isinstance(function, dict) else {}

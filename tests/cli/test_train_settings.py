@@ -1,0 +1,58 @@
+"""Settings of a training run: one name for the file and for the command line, and clear words where they do not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from dreamgym.cli.settings import names, settings_of
+from dreamgym.cli.train.config import TrainConfig
+from dreamgym.errors import InvalidInput
+
+
+def test_what_stands_in_the_file_and_on_the_command_line_has_the_same_name(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text("steps = 7\nwithout = ['history', 'retrieval']\n[ppo]\nepochs = 3\n")
+    options = ["--steps", "7", "--without", "history,retrieval", "--ppo.epochs=3"]
+    assert settings_of(TrainConfig, file, []) == settings_of(TrainConfig, None, options)
+
+
+def test_an_option_goes_over_the_file_and_leaves_the_rest_of_its_table(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text("[ppo]\nepochs = 3\ndecay = 0.9\n")
+    chosen = settings_of(TrainConfig, file, ["--ppo.epochs", "5", "--group-size", "4"])
+    assert (chosen.ppo.epochs, chosen.ppo.decay, chosen.group_size) == (5, 0.9, 4)
+
+
+def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
+    listed = list(names(TrainConfig))
+    assert {"steps", "ppo.epochs", "against", "real_steps"} <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--stepz", "3"], "stepz"),
+        (["--steps", "many"], "steps"),
+        (["--steps"], "--steps has no value"),
+        (["--steps", "--seed"], "--steps has no value"),
+        (["steps"], "expected --NAME VALUE, got 'steps'"),
+        (["--steps", "2", "--steps.more", "3"], "'steps' is no table of settings"),
+        (["--then", "real"], "needs real_steps"),
+        (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
+        (["--against", "real", "--without", "history"], "without is for dreams"),
+        (["--refresh", "3"], "refresh takes real steps"),
+    ],
+)
+def test_what_cannot_be_set_is_said(options: list[str], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        settings_of(TrainConfig, None, options)
+
+
+def test_a_file_that_is_no_toml_is_said_to_be_none(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text("steps: 3")
+    with pytest.raises(InvalidInput, match="is no TOML"):
+        settings_of(TrainConfig, file, [])
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        settings_of(TrainConfig, tmp_path / "other.toml", [])

@@ -1,0 +1,173 @@
+"""`dreamgym tasks ENV` lists what each task was worth, and makes new ones of those solved only sometimes."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from dreamgym_integrations.models.chat_server import Reply, chat_server
+
+from dreamgym.cli.app import main
+from dreamgym.embedding import load_encoder
+from dreamgym.replay.postgres import Store, open_store
+from dreamgym.types import (
+    JsonObject,
+    Origin,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+pytestmark = pytest.mark.anyio
+
+Command = Callable[..., Awaitable[tuple[int, str, str]]]
+WAYS = {"east": ["hall", "kitchen", "cellar"], "west": ["porch", "attic"]}
+"""Each is a task, and the way of its recorded play, at whose end it is won."""
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str) -> Command:
+    """Runs `dreamgym tasks` on the deterministic environment `rooms`; returns exit code, stdout and stderr."""
+    folder = tmp_path / "rooms"
+    folder.mkdir()
+    (folder / "env.toml").write_text('name = "rooms"\ndeterministic = true\n')
+    (folder / "tools.json").write_text('{"tools": [{"name": "go", "inputSchema": {"type": "object"}}]}')
+    (folder / "tasks.jsonl").write_text(task("north").model_dump_json() + "\n")
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dreamgym", "tasks", "rooms", "--dsn", dsn, *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        return int(exit_.value.code or 0), said.out, said.err
+
+    async def in_a_thread(*arguments: str) -> tuple[int, str, str]:
+        return await asyncio.to_thread(command, *arguments)
+
+    return in_a_thread
+
+
+@pytest.fixture
+async def filled(dsn: str) -> AsyncIterator[Store]:
+    """A store with the two recorded tasks, neither of which a policy has tried."""
+    store = await open_store(dsn, load_encoder(None))
+    await store.buffer.add([played(name, way) for name, way in WAYS.items()])
+    yield store
+    await store.close()
+
+
+def task(name: str) -> Task:
+    return Task(id=name, env="rooms", instruction="find the coin", initial_state=WAYS.get(name, [""])[0])
+
+
+def played(name: str, way: list[str]) -> Trajectory:
+    steps = [
+        Transition(
+            state=state,
+            action=ToolCall(name="go", arguments={"to": there}),
+            result=StepResult(observation=there, reward=float(there == "won"), terminated=there == "won"),
+            next_state=there,
+            provenance=Provenance(tier=Tier.REAL),
+        )
+        for state, there in zip(way, [*way[1:], "won"], strict=True)
+    ]
+    return Trajectory(
+        id=f"play {name}",
+        task=task(name),
+        transitions=tuple(steps),
+        source=Source.REAL,
+        stop_reason=StopReason.TERMINATED,
+        world=name,
+    )
+
+
+async def test_tasks_are_listed_with_what_the_last_policy_made_of_them(tasks: Command, filled: Store) -> None:
+    for version, rewards in ((1, [0.0] * 4), (2, [1.0, 0.0, 1.0, 1.0])):
+        await filled.buffer.record_outcomes("rooms", "west", version, rewards)
+    code, out, _ = await tasks("--sort", "value", "--json")
+    assert code == 0
+    west, east, north = json.loads(out)
+    assert (west["id"], east["id"], north["id"]) == ("west", "east", "north"), "the last is in the folder alone"
+    assert (west["attempts"], west["version"], west["tried"], west["value"]) == (8, 2, 4, 0.1875)
+    assert west["success"] == pytest.approx({"mean": 0.75, "low": 0.3006, "high": 0.9544, "n": 4}, abs=1e-4)
+    assert (east["attempts"], east["success"], east["value"]) == (0, None, None)
+    code, out, _ = await tasks()
+    head, *rows = out.splitlines()
+    assert head.split() == ["task", "origin", "parent", "attempts", "success", "value", "instruction"]
+    assert rows[0].split() == ["east", "seed", "0", "find", "the", "coin"]
+    assert " ".join(rows[1].split()) == "west seed 8 75.0 % [30.1, 95.4] 0.188 find the coin"
+
+
+async def test_the_hardest_and_the_most_tried_come_first_when_asked_for(tasks: Command, filled: Store) -> None:
+    await filled.buffer.record_outcomes("rooms", "east", 1, [1.0] * 3)
+    await filled.buffer.record_outcomes("rooms", "west", 1, [0.0] * 2)
+    for by, order in (("success", ["west", "east", "north"]), ("attempts", ["east", "west", "north"])):
+        _, out, _ = await tasks("--sort", by, "--json")
+        assert [listed["id"] for listed in json.loads(out)] == order
+
+
+async def test_new_tasks_start_elsewhere_in_the_worlds_of_the_valuable_ones_and_are_stored_once(
+    tasks: Command, filled: Store
+) -> None:
+    await filled.buffer.record_outcomes("rooms", "east", 1, [1.0, 0.0])
+    await filled.buffer.record_outcomes("rooms", "west", 1, [0.0, 0.0])
+    code, out, _ = await tasks("--generate", "1", "--model", "nearest", "--json")
+    (made,) = json.loads(out)
+    assert (code, made["origin"], made["parent"]) == (0, "generated", "east")
+    code, out, err = await tasks("--generate", "5", "--model", "nearest", "--json", "--seed", "1")
+    starts = {made["initial_state"], *(task["initial_state"] for task in json.loads(out))}
+    assert (code, starts) == (0, {"kitchen", "cellar"})
+    assert "1 of 5: there was nothing else that is new and can be played" in err
+    stored = [task for task in await filled.buffer.tasks("rooms") if task.origin is Origin.GENERATED]
+    assert {task.initial_state for task in stored} == starts
+    code, out, err = await tasks("--generate", "1", "--model", "nearest")
+    assert (code, out) == (1, "")
+    assert "nothing new came of varying the tasks of 'rooms' that are solved only sometimes (1)" in err
+
+
+async def test_where_no_task_is_solved_only_sometimes_the_message_says_how_many_were_tried(
+    tasks: Command, filled: Store
+) -> None:
+    await filled.buffer.record_outcomes("rooms", "east", 1, [1.0, 1.0])
+    code, out, err = await tasks("--generate", "1", "--model", "nearest")
+    assert (code, out) == (2, "")
+    assert "no task of 'rooms' is known to be solved only sometimes (1 of 3 were tried)" in err
+
+
+async def test_without_a_language_model_only_a_deterministic_environment_can_be_varied(
+    tasks: Command, filled: Store
+) -> None:
+    Path("rooms/env.toml").write_text('name = "rooms"\n')
+    code, _, err = await tasks("--generate", "1", "--model", "nearest")
+    assert code == 2
+    assert "no language model words new tasks" in err
+    assert "name a language model with --model" in err
+
+
+async def test_a_language_model_words_new_tasks_and_why_it_gave_none_is_said(tasks: Command, filled: Store) -> None:
+    await filled.buffer.record_outcomes("rooms", "east", 1, [1.0, 0.0])
+    Path("rooms/env.toml").write_text('name = "rooms"\n')
+
+    def proposes(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        if "candidates" in str(messages[0]["content"]):
+            return Reply('{"reasoning": "hard", "selection": 1}')
+        return Reply('{"variations": [{"instruction": "find the coin", "initial_state": "cellar"}]}')
+
+    async with chat_server(proposes) as url:
+        code, out, _ = await tasks("--generate", "1", "--model", url, "--json")
+    assert code == 0
+    assert [task["initial_state"] for task in json.loads(out)] == ["cellar"]
+    async with chat_server(lambda messages, tools: Reply("no idea")) as url:
+        code, out, err = await tasks("--generate", "1", "--model", url)
+    assert (code, out) == (1, "")
+    assert "east: " in err
+    assert "nothing new came of varying" in err

@@ -1,0 +1,61 @@
+"""An environment of one tool that takes one text and says it back, and a tiny policy that knows its words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
+from dreamgym.episode import play
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.types import JsonObject, Source
+
+TOOL: JsonObject = {
+    "name": "act",
+    "description": "Say a word.",
+    "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+}
+TASKS = tuple(Task(id=f"echo-{i}", env="echo", instruction="say something", initial_state="hello") for i in range(2))
+SPEC = EnvironmentSpec(name="echo", tools_list={"tools": [TOOL]}, max_steps=4, tasks=TASKS, description="an echo")
+
+
+class Echo:
+    """Says every command back: a tenth of a reward for each word, and an error where there is none.
+
+    Args:
+        breaks: fails at every step.
+    """
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self._breaks = breaks
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        return SPEC.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        return StepResult(observation="hello")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        if self._breaks:
+            raise EnvironmentUnavailable("the echo broke")
+        words = str(action.arguments["command"]).split()
+        return StepResult(observation=f"you said {' '.join(words)}", reward=0.1 * len(words), is_error=not words)
+
+    async def close(self) -> None:
+        pass
+
+
+async def tiny(folder: Path) -> tuple[TransformersPolicy, ChatCodec]:
+    """An untrained tiny policy: it says its few words at random."""
+
+    async def says(first: StepResult, environment: Echo, seed: int) -> None:
+        for words in ("red", "green blue", "white"):
+            await environment.step(ToolCall(name="act", arguments={"command": words}))
+
+    said = await play(Echo(), TASKS[0], says, spec=SPEC, seed=0, source=Source.REAL)
+    create_tiny_policy([said], folder, seed=0)
+    return load_policy(folder)

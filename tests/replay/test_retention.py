@@ -1,0 +1,118 @@
+"""What the store lets go of, and what it keeps for episodes that run."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.replay.episodes import Episode
+from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres_prune import prune
+from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
+from dreamgym.types import Source, StepResult, StopReason, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+MONTH = timedelta(days=30)
+
+
+def dreams(numbers: Sequence[int]) -> list[Trajectory]:
+    return [
+        sample_trajectory(f"d{n}", sample_transition("kitchen", "go", f"dream {n}"), source=Source.SYNTHETIC)
+        for n in numbers
+    ]
+
+
+async def solve(store: Store) -> None:
+    for version in range(2):
+        await store.buffer.record_outcomes(ENV, "go", version, [1.0] * 8)
+
+
+def running(as_of: int | None, *, left: timedelta = MONTH) -> Episode:
+    return Episode(
+        id="running",
+        env=ENV,
+        task=dreams([0])[0].task,
+        seed=0,
+        max_steps=9,
+        initial=StepResult(observation="kitchen"),
+        as_of=as_of,
+        expires_at=datetime.now(UTC) + left,
+    )
+
+
+async def test_what_a_running_episode_may_see_is_retired_only_when_it_is_over(store: Store) -> None:
+    await store.buffer.add(dreams(range(3)))
+    mark = await store.buffer.watermark(ENV)
+    await store.episodes.create(running(mark))
+    await store.buffer.add(dreams(range(3, 6)))
+    await solve(store)
+    asked = sample_retrieval("kitchen", "go", sources=frozenset(Source), as_of=mark, k=9)
+    seen = await store.buffer.nearest(asked)
+    assert await store.buffer.retire(ENV, keep=1) == 2, "those that it does not see"
+    assert await store.buffer.nearest(asked) == seen
+    assert len(seen) == 3
+    await store.episodes.finish("running", StopReason.CLOSED)
+    assert await store.buffer.retire(ENV, keep=1) == 3
+
+
+async def test_an_episode_that_sees_everything_keeps_everything_until_its_time_is_over(store: Store) -> None:
+    await store.buffer.add(dreams(range(3)))
+    await solve(store)
+    await store.episodes.create(running(None))
+    assert await store.buffer.retire(ENV, keep=1) == 0
+    await store.episodes.delete("running")
+    await store.episodes.create(running(None, left=-MONTH))
+    assert await store.buffer.retire(ENV, keep=1) == 2
+
+
+class Retiring(TrigramEncoder):
+    """Lets dreams be retired while it embeds something else."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().encode(texts)
+
+
+async def test_what_is_retired_while_it_is_stored_again_is_there_all_the_same(store: Store) -> None:
+    """A writer looks up which vectors are there before it takes the lock."""
+    await store.buffer.add([*dreams(range(2)), sample_trajectory("other", source=Source.SYNTHETIC)])
+    await solve(store)
+    loop, encoder, retired = asyncio.get_running_loop(), Retiring(), []
+    encoder.meanwhile = lambda: retired.append(
+        asyncio.run_coroutine_threadsafe(store.buffer.retire(ENV, keep=1), loop).result(60)
+    )
+    again = [dream.model_copy(update={"id": f"again {dream.id}"}) for dream in dreams(range(2))]
+    new = sample_trajectory("new", sample_transition("cellar", "up", "kitchen"), source=Source.SYNTHETIC)
+    writer = await open_store(store.dsn, encoder)
+    assert await writer.buffer.add([*again, new]) == 3
+    await writer.close()
+    assert retired == [2]
+    found = await store.buffer.nearest(sample_retrieval("kitchen", "go!", sources=frozenset(Source)))
+    assert {shown.transition.next_state for shown in found} == {"dream 0", "dream 1", "kitchen"}
+
+
+async def test_old_predictions_and_watermarks_go_and_young_ones_stay(store: Store, dsn: str) -> None:
+    await store.buffer.add(dreams(range(6)))
+    await solve(store)
+    for name in ("old", "young"):
+        await store.predictions.put(name.encode(), "an answer")
+        await store.buffer.watermark(ENV, name)
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("UPDATE predictions SET made_at = now() - interval '31 days' WHERE key = %s", [b"old"])
+        admin.execute("UPDATE watermarks SET asked_at = now() - interval '31 days' WHERE name = 'old'")
+    pruned = await prune(store, older_than=MONTH)
+    assert pruned.model_dump() == {"trajectories": 2, "predictions": 1, "watermarks": 1}
+    assert await store.predictions.get(b"young") == "an answer"
+    assert await store.predictions.get(b"old") is None
+    assert await store.predictions.put(b"old", "another") == "another"
+    assert (await prune(store, older_than=timedelta(0))).predictions == 0, "nothing younger than a day goes"

@@ -1,0 +1,101 @@
+"""Preferences are made of what was recorded in the same state of the same world, and the policy follows them."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.dpo import prefer, preferences
+from dreamgym_integrations.trainers.policy import load_policy
+from dreamgym_integrations.trainers.sft import row
+from lamp import LampEnvironment
+from runs import trained, weights
+
+from dreamgym import EnvironmentSpec, Source, StepResult, ToolCall, Trajectory
+from dreamgym.episode import play
+from dreamgym.errors import InvalidInput
+from dreamgym.training import Settings, read_record
+
+
+def said(spec: EnvironmentSpec, *words: str, task: int = 0, seed: int = 0) -> Trajectory:
+    """An episode in which this was said."""
+
+    async def speak(first: StepResult, environment: LampEnvironment, seed: int) -> None:
+        for word in words:
+            await environment.step(ToolCall(name="act", arguments={"command": word}))
+
+    async def record() -> Trajectory:
+        return await play(LampEnvironment(), spec.tasks[task], speak, spec=spec, seed=seed, source=Source.REAL)
+
+    return anyio.run(record)
+
+
+def words(spec: EnvironmentSpec, folder: Path, *trajectories: Trajectory) -> set[tuple[str, str]]:
+    """Chosen and rejected words of all preferences."""
+    _, codec = load_policy(folder)
+    return {
+        (codec.decode(pair["chosen_ids"]), codec.decode(pair["rejected_ids"]))
+        for pair in preferences(spec, codec, trajectories)
+    }
+
+
+def test_what_succeeded_is_preferred_to_what_failed_or_was_refused_in_the_same_state(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    won, lost = said(lamp_spec, "say red"), said(lamp_spec, "say blue", "say blue", "say blue")
+    assert words(lamp_spec, lamp_policy, won, lost) == {("say red", "say blue")}
+    slowly = said(lamp_spec, "say green", "say red")
+    assert words(lamp_spec, lamp_policy, won, slowly) == {("say red", "say green")}
+
+
+def test_the_conversation_so_far_is_the_successful_episodes_own_token_by_token(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    _, codec = load_policy(lamp_policy)
+    won = said(lamp_spec, "say green", "say red")
+    lost = said(lamp_spec, "say green", "say blue", "say blue")
+    (pair,) = preferences(lamp_spec, codec, [won, lost])
+    assert pair["prompt_ids"] + pair["chosen_ids"] == row(lamp_spec, codec, won)["input_ids"]
+    assert codec.decode(pair["rejected_ids"]) == "say blue"
+
+
+def test_other_worlds_and_failed_environments_say_nothing_about_this_one(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    won, elsewhere = said(lamp_spec, "say red"), said(lamp_spec, "say blue", "say blue", "say blue", task=4)
+    with pytest.raises(InvalidInput, match="no preference in the 2 recorded episodes of 'lamp', of which 1 succeeded"):
+        words(lamp_spec, lamp_policy, won, elsewhere)
+    lost = said(lamp_spec, "say blue", "say blue", "say blue")
+    broken = Trajectory.model_validate({**lost.model_dump(), "stop_reason": "error", "error": "gone"})
+    with pytest.raises(InvalidInput, match="record the same tasks well and badly"):
+        words(lamp_spec, lamp_policy, won, broken)
+
+
+def test_a_policy_follows_its_preferences_and_serves_reinforcement_learning_as_a_start(
+    lamp_spec: EnvironmentSpec,
+    lamp_recordings: list[Trajectory],
+    lamp_policy: Path,
+    tmp_path: Path,
+    portal: BlockingPortal,
+) -> None:
+    def margin(folder: Path) -> float:
+        """How much likelier what is preferred has become, in log-probability, on average."""
+        policy, codec = load_policy(folder)
+        pairs = preferences(lamp_spec, codec, lamp_recordings)[:40]
+        return sum(
+            logprob(policy.model, pair["prompt_ids"], pair["chosen_ids"])
+            - logprob(policy.model, pair["prompt_ids"], pair["rejected_ids"])
+            for pair in pairs
+        ) / len(pairs)
+
+    def logprob(model: torch.nn.Module, prompt: list[int], answer: list[int]) -> float:
+        with torch.no_grad():
+            logprobs = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+        return sum(float(logprobs[len(prompt) + i - 1, token]) for i, token in enumerate(answer))
+
+    prefer(lamp_spec, lamp_recordings, lamp_policy, tmp_path / "dpo", steps=20, batch=16, learning_rate=1e-3, seed=0)
+    assert margin(tmp_path / "dpo") > margin(lamp_policy) + 0.5
+    assert weights(tmp_path / "dpo").keys() == weights(lamp_policy).keys()
+    trained(lamp_spec, tmp_path / "dpo", tmp_path / "grpo", Settings(steps=1, groups=2, group_size=4), portal)
+    assert len(read_record(tmp_path / "grpo" / "m.jsonl")) == 1

@@ -1,0 +1,214 @@
+"""A run that cannot go on says why and what to do, and what it saved before stays whole."""
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.checkpoints import newest_checkpoint
+from dreamgym_integrations.trainers.run import identity
+from lamp import LampEnvironment
+from runs import broken_after, same, trained, weights
+
+from dreamgym import EnvironmentSpec, StepResult, ToolCall
+from dreamgym.environment import Environment
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, TrainingStopped
+from dreamgym.training import Settings, read_record
+from dreamgym.transfer import Seen
+
+SETTINGS = Settings(steps=4, groups=2, group_size=4, save_every=2, probe_every=1)
+Probe = Callable[[Any, Any, int], Any]
+
+
+class Hopeless(LampEnvironment):
+    """A lamp whose colour is never the right one."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        return StepResult(observation="wrong", is_error=True)
+
+
+def hopeless(version: int, group: str) -> Environment:
+    return Hopeless()
+
+
+def spoiled_after(step: int) -> Probe:
+    """A probe that makes a weight no number after so many updates."""
+
+    async def spoil(policy: Any, codec: Any, update: int) -> Seen:
+        if update == step:
+            with torch.no_grad():
+                policy.model.lm_head.weight[0, 0] = float("nan")
+        return Seen(best=False, stop=False)
+
+    return spoil
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_the_checkpoint_before_it_stays(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    # the probe comes after the weights were looked at, so that the next loss is what shows it
+    with pytest.raises(TrainingStopped, match=r"the loss is not a finite number in update 3: .*smaller learning_rate"):
+        trained(lamp_spec, lamp_policy, tmp_path, SETTINGS, portal, probe=spoiled_after(3))
+    found = newest_checkpoint(tmp_path, identity(lamp_spec, lamp_policy, SETTINGS))
+    assert found is not None
+    assert found.name == "checkpoint-2"
+    assert not (tmp_path / "policy").exists()
+
+
+def test_a_weight_that_is_no_number_is_never_saved(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"learning_rate": 1e39, "save_every": 1})
+    with pytest.raises(TrainingStopped, match=r"is not a finite number in update [12]"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
+    for folder in (tmp_path / "checkpoints").glob("checkpoint-*"):
+        assert all(bool(weight.isfinite().all()) for weight in weights(folder).values())
+
+
+def test_a_policy_that_never_succeeds_is_told_what_helps(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"dead_updates": 2})
+    with pytest.raises(TrainingStopped, match=r"no rollout of the last 2 updates .*warm-start .*easier .*larger"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=hopeless)
+    assert len(read_record(tmp_path / "m.jsonl")) == 2
+
+
+def test_dead_updates_can_be_waited_out(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"dead_updates": 0})
+    played = trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=hopeless)
+    assert played.dead_updates == 4
+    assert same(weights(lamp_policy), weights(tmp_path / "policy")), "nothing was learned from nothing"
+
+
+def test_a_disk_that_is_full_while_saving_costs_only_what_was_not_saved(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def fill(policy: Any, codec: Any, step: int) -> Seen:
+        if step == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        return Seen(best=False, stop=False)
+
+    straight, full = tmp_path / "straight", tmp_path / "full"
+    trained(lamp_spec, lamp_policy, straight, SETTINGS, portal)
+    try:
+        with pytest.raises(TrainingStopped, match=r"checkpoint-4 cannot be saved: .*make room and resume"):
+            trained(lamp_spec, lamp_policy, full, SETTINGS, portal, probe=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (full / "checkpoints" / "checkpoint-4").exists(), "half of it is there"
+    trained(lamp_spec, lamp_policy, full, SETTINGS, portal, resume=True)
+    assert same(weights(straight / "policy"), weights(full / "policy"))
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_ctrl_c_saves_after_the_running_update_and_the_run_goes_on_from_there(
+    algorithm: str, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"steps": 3, "save_every": 50, "algorithm": algorithm})
+
+    async def press(policy: Any, codec: Any, step: int) -> Seen:
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return Seen(best=False, stop=False)
+
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    trained(lamp_spec, lamp_policy, straight, settings, portal)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trained(lamp_spec, lamp_policy, stopped, settings, portal, probe=press)
+    assert signal.getsignal(signal.SIGINT) is before
+    found = newest_checkpoint(stopped, identity(lamp_spec, lamp_policy, settings))
+    assert found is not None
+    assert not (stopped / "policy").exists()
+    trained(lamp_spec, lamp_policy, stopped, settings, portal, resume=True)
+    assert same(weights(straight / "policy"), weights(stopped / "policy"))
+    assert [line["step"] for line in read_record(stopped / "m.jsonl")] == [0, 1, 2]
+
+
+def test_a_finished_run_that_is_resumed_stays_what_it_is(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"steps": 2})
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
+    before, record = weights(tmp_path / "policy"), (tmp_path / "m.jsonl").read_text()
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True)
+    assert same(before, weights(tmp_path / "policy"))
+    assert (tmp_path / "m.jsonl").read_text() == record
+
+
+def test_a_line_of_the_record_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text('{"step": 0}\n{"step": 1')
+    assert read_record(tmp_path / "m.jsonl") == [{"step": 0}]
+    (tmp_path / "m.jsonl").write_text('{"ste')
+    assert read_record(tmp_path / "m.jsonl") == []
+
+
+@pytest.fixture
+def begun(lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal) -> Path:
+    """A run that was interrupted after its first checkpoint."""
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        trained(lamp_spec, lamp_policy, tmp_path / "run", SETTINGS, portal, probe=broken_after(3))
+    return tmp_path / "run"
+
+
+def test_a_checkpoint_of_another_run_is_refused_with_the_difference(
+    begun: Path, lamp_spec: EnvironmentSpec, lamp_policy: Path, portal: BlockingPortal
+) -> None:
+    def refused(why: str, spec: EnvironmentSpec = lamp_spec, base: Path = lamp_policy, **changes: object) -> None:
+        with pytest.raises(InvalidInput, match=why):
+            trained(spec, base, begun, SETTINGS.model_copy(update=changes), portal, resume=True)
+
+    other = lamp_spec.model_copy(update={"name": "lantern"})
+    refused("its environment was 'lamp' and is 'lantern' now", spec=other)
+    changed = lamp_spec.model_copy(update={"max_steps": 2})
+    refused("the description, tools or tasks of 'lamp' have changed since", spec=changed)
+    refused("it started from another policy", base=lamp_policy.parent / "untrained")
+    refused("group_size was 4 and is 8 now, seed was 0 and is 1 now", group_size=8, seed=1)
+
+
+def test_how_often_a_run_saves_and_probes_may_change(
+    begun: Path, lamp_spec: EnvironmentSpec, lamp_policy: Path, portal: BlockingPortal
+) -> None:
+    settings = SETTINGS.model_copy(update={"save_every": 1, "probe_every": 4})
+    trained(lamp_spec, lamp_policy, begun, settings, portal, resume=True)
+    assert (begun / "policy").exists()
+
+
+def test_a_folder_with_checkpoints_is_not_begun_anew(
+    begun: Path, lamp_spec: EnvironmentSpec, lamp_policy: Path, portal: BlockingPortal
+) -> None:
+    with pytest.raises(InvalidInput, match="has checkpoints already: resume the run, or name another folder"):
+        trained(lamp_spec, lamp_policy, begun, SETTINGS, portal)
+    (begun / "run.json").unlink()
+    with pytest.raises(InvalidInput, match=r"has checkpoints but no run\.json"):
+        trained(lamp_spec, lamp_policy, begun, SETTINGS, portal, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"groups": 3, "group_size": 3, "accumulate": 2}, "9 rollouts per process and update do not split into 2"),
+        ({"algorithm": "ppo", "vllm": "colocate"}, "PPO samples without vLLM"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused_before_anything_is_written(
+    changes: dict[str, object],
+    why: str,
+    lamp_spec: EnvironmentSpec,
+    lamp_policy: Path,
+    tmp_path: Path,
+    portal: BlockingPortal,
+) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        trained(lamp_spec, lamp_policy, tmp_path / "run", SETTINGS.model_copy(update=changes), portal)
+    assert not (tmp_path / "run" / "run.json").exists()

@@ -1,0 +1,110 @@
+"""PPO learns with the same rollouts as GRPO, estimates what its definition says, and resumes as if never stopped."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.policy import load_policy
+from dreamgym_integrations.trainers.ppo import ValueHead, Values, token_rewards, value_errors
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import broken_after, same, trained, weights
+from safetensors.torch import load_file
+
+from dreamgym import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.rollout import Segment
+from dreamgym.training import PPOSettings, Settings, read_record
+from dreamgym.types import JsonObject
+
+PPO = Settings(algorithm="ppo", groups=4, group_size=4, save_every=2, probe_every=1)
+
+
+def segment(mask: list[int], rewards: list[float]) -> Segment:
+    return Segment([0], [1] * len(mask), mask, [0.0] * len(mask), rewards)
+
+
+def test_ppo_raises_success_and_the_policy_it_saves_is_an_ordinary_one(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    figures: list[JsonObject] = []
+    settings = PPO.model_copy(update={"steps": 8, "groups": 8, "group_size": 8, "save_every": 50, "probe_every": 50})
+    trained(lamp_spec, lamp_policy, tmp_path / "run", settings, portal, on_learned=figures.append)
+    success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "run" / "m.jsonl")]
+    assert len(success) == 8
+    assert success[-1] > success[0] + 0.1
+    losses = [float(str(line["value_loss"])) for line in figures if "value_loss" in line]
+    assert losses[-1] < losses[0]
+    assert set(weights(tmp_path / "run" / "policy")) == set(weights(lamp_policy)), "no value head is left in it"
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_an_interrupted_ppo_run_ends_with_the_weights_of_an_uninterrupted_one(
+    lora: int, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = PPO.model_copy(update={"steps": 4, "lora": lora})
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    trained(lamp_spec, lamp_policy, straight, settings, portal)
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        trained(lamp_spec, lamp_policy, broken, settings, portal, probe=broken_after(3))
+    trained(lamp_spec, lamp_policy, broken, settings, portal, resume=True)
+    assert same(weights(straight / "policy"), weights(broken / "policy"))
+    assert not same(weights(straight / "policy"), weights(lamp_policy))
+
+
+def test_the_value_head_is_in_each_checkpoint(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    trained(lamp_spec, lamp_policy, tmp_path / "run", PPO.model_copy(update={"steps": 2}), portal)
+    saved = load_file(tmp_path / "run" / "checkpoints" / "checkpoint-8" / "model.safetensors")
+    assert saved["value_head.weight"].abs().sum() > 0
+
+
+def test_a_value_belongs_to_the_state_before_its_token(lamp_policy: Path) -> None:
+    policy, _ = load_policy(lamp_policy)
+    values = Values(policy.model)
+    head: ValueHead = policy.model.value_head
+    torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(0))
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad():
+        policy.model(input_ids=ids)
+        two_B2 = values.take(2)
+        hidden = policy.model.base_model(input_ids=ids[:, :3]).last_hidden_state
+    assert two_B2.shape == (1, 2)
+    assert two_B2[0, 0].item() == pytest.approx(head(hidden)[0, -1].item(), abs=1e-5)
+    values.remove()
+    assert not hasattr(policy.model, "value_head")
+
+
+def test_what_an_episode_earned_is_spread_over_its_sampled_tokens() -> None:
+    rows = [segment([1, 0, 1], [0.0, 9.0, 0.5]), segment([0, 1, 1], [0.0, 0.25, 0.0])]
+    assert token_rewards(rows, 0.75) == [0.0, 0.5, 0.25, 0.0]
+    assert token_rewards(rows, 1.75) == [0.0, 0.5, 0.25, 1.0], "what no action was credited with, the last one earned"
+    assert token_rewards([segment([0], [0.0])], 1.0) == []
+
+
+numbers = st.floats(-10, 10)
+
+
+@given(value=numbers, old=numbers, goal=numbers, clip=st.floats(0.01, 1))
+def test_a_value_gains_nothing_by_moving_further_than_the_clip(
+    value: float, old: float, goal: float, clip: float
+) -> None:
+    def error(v: float) -> float:
+        return float(value_errors(torch.tensor([v]), torch.tensor([old]), torch.tensor([goal]), clip)[0])
+
+    edge = min(max(goal, old - clip), old + clip)
+    assert error(value) >= 0.5 * (value - goal) ** 2 - 1e-3
+    assert error(value) >= error(edge) - 1e-3
+
+
+def test_epochs_and_mini_batches_are_optimiser_steps_of_one_update(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    ppo = PPOSettings(epochs=3, mini_batches=4)
+    settings = PPO.model_copy(update={"steps": 2, "ppo": ppo})
+    played = trained(lamp_spec, lamp_policy, tmp_path / "run", settings, portal)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("checkpoint-*")] == ["checkpoint-24"]
+    assert len(read_record(tmp_path / "run" / "m.jsonl")) == 2
+    assert played.dead_updates == 0

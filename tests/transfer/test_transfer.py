@@ -1,0 +1,53 @@
+"""The rule that stops a run whose success in reality falls: how often it is wrong, and that it sees a fall."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.transfer import RealProbes, chance_of_fall
+
+
+def probe(chances: list[float], draw: random.Random) -> list[float]:
+    return [float(draw.random() < chance) for chance in chances]
+
+
+def alarms(rates: list[float], runs: int) -> float:
+    """Share of runs that stop where success at each probe is as given, on 200 tasks of differing difficulty."""
+    draw, stopped = random.Random(0), 0
+    for _ in range(runs):
+        difficulty = [draw.uniform(-0.3, 0.3) for _ in range(200)]
+        probes = RealProbes(planned=len(rates))
+        stopped += any(
+            probes.add(25 * number, probe([min(1, max(0, rate + d)) for d in difficulty], draw)) is not None
+            for number, rate in enumerate(rates)
+        )
+    return stopped / runs
+
+
+def test_a_policy_that_stays_as_good_is_stopped_in_at_most_one_run_of_twenty() -> None:
+    assert alarms([0.4] * 5, runs=400) <= 0.05
+
+
+def test_a_policy_that_gets_better_is_hardly_ever_stopped() -> None:
+    assert alarms([0.2, 0.3, 0.4, 0.45, 0.5], runs=400) <= 0.01
+
+
+def test_a_policy_that_loses_half_of_its_success_is_stopped() -> None:
+    assert alarms([0.2, 0.35, 0.45, 0.3, 0.2], runs=100) >= 0.95
+
+
+def test_the_checkpoint_to_keep_is_that_of_the_highest_probe() -> None:
+    probes, draw = RealProbes(planned=3), random.Random(0)
+    for update, rate in ((0, 0.1), (25, 0.9), (50, 0.5)):
+        probes.add(update, probe([rate] * 100, draw))
+    assert probes.best == 25
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, None]), st.sampled_from([0.0, 1.0, None])), max_size=60))
+def test_the_chance_of_a_fall_is_one_where_nothing_was_lost(pairs: list[tuple[float | None, float | None]]) -> None:
+    before, after = [a for a, _ in pairs], [b for _, b in pairs]
+    lost = any(a == 1.0 and b == 0.0 for a, b in pairs)
+    chance = chance_of_fall(before, after)
+    assert 0 < chance <= 1
+    assert (chance == 1) == (not lost)
