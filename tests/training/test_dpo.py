@@ -10,7 +10,7 @@ from dreamgym_integrations.trainers.dpo import prefer, preferences
 from dreamgym_integrations.trainers.policy import load_policy
 from dreamgym_integrations.trainers.sft import row
 from lamp import LampEnvironment
-from runs import trained, weights
+from lamp_runs import trained, weights
 
 from dreamgym import EnvironmentSpec, Source, StepResult, ToolCall, Trajectory
 from dreamgym.episode import play

@@ -8,7 +8,7 @@ import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy import load_policy
 from lamp import LampEnvironment
-from runs import broken_after, practice, same, trained, weights
+from lamp_runs import broken_after, practice, same, trained, weights
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable

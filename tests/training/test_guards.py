@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.checkpoints import newest_checkpoint
 from dreamgym_integrations.trainers.run import identity
 from lamp import LampEnvironment
-from runs import broken_after, same, trained, weights
+from lamp_runs import broken_after, same, trained, weights
 
 from dreamgym import EnvironmentSpec, StepResult, ToolCall
 from dreamgym.environment import Environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from anyio.from_thread import BlockingPortal
-from runs import same, trained, weights
+from lamp_runs import same, trained, weights
 from safetensors.torch import load_file
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration

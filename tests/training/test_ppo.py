@@ -9,7 +9,7 @@ from dreamgym_integrations.trainers.policy import load_policy
 from dreamgym_integrations.trainers.ppo import ValueHead, Values, token_rewards, value_errors
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import broken_after, same, trained, weights
+from lamp_runs import broken_after, same, trained, weights
 from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec

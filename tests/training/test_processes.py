@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from anyio.from_thread import BlockingPortal
-from runs import same, trained, weights
+from lamp_runs import same, trained, weights
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import InvalidInput
