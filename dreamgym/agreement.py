@@ -93,7 +93,7 @@ class Agreement(Frozen):
 
 
 class Shown:
-    """An experience model that is shown k transitions instead of as many as it wants. 0: no recordings at all."""
+    """An experience model that is shown k transitions instead of as many as it wants."""
 
     def __init__(self, model: ExperienceModel, k: int) -> None:
         self._model = model

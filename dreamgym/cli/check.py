@@ -149,7 +149,7 @@ def _dream(
     buffer = MemoryBuffer(load_encoder())
 
     async def running() -> AsyncGenerator[Compared, None]:
-        await buffer.add(known)
+        await buffer.add(() if k == 0 else known)
         try:
             async with aclosing(against_dream(spec, shown, buffer, compared, seed=seed)) as predicted:
                 async for call in predicted:

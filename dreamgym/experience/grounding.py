@@ -23,7 +23,8 @@ class Grounding:
 
     Args:
         spec: what is simulated.
-        model: who is shown the first of what is found; one that wants nothing costs no search.
+        model: who is shown the first of what is found. One that wants nothing is still searched for: what was recorded
+            of this very call answers before any model.
         buffer: where it is found.
         episode_id: the running episode, of which nothing is returned.
         as_of: a watermark of the buffer; nothing that was stored after it is returned. None: everything is there.
@@ -41,7 +42,7 @@ class Grounding:
         without: frozenset[Part],
     ) -> None:
         self._spec = spec
-        self._shown = model.demonstrations
+        self._wanted = max(1, model.demonstrations)
         self._sources = GROUNDED | {Source.SYNTHETIC} if model.learns_from_dreams else GROUNDED
         self._buffer = buffer
         self._episode_id = episode_id
@@ -58,12 +59,10 @@ class Grounding:
         A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
         form.
         """
-        if not self._shown:
-            return ()
         retrieval = self._retrieval(task, history, state, action, seed)
         if self._spec.text_argument is not None:
             return await self._buffer.nearest(retrieval)
-        retrieval = retrieval.model_copy(update={"k": self._shown * CANDIDATES})
+        retrieval = retrieval.model_copy(update={"k": self._wanted * CANDIDATES})
         found = await self._buffer.nearest(retrieval)
         if self._spec.state is not None and not any(shown.exact for shown in found):
             of_tool = {"tool": action.name, "k": max(retrieval.k, RECORDINGS)}
@@ -83,7 +82,7 @@ class Grounding:
             env=self._spec.name,
             state=state,
             action=action,
-            k=self._shown,
+            k=self._wanted,
             history=history if self._knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if self._knows_history and self._spec.deterministic else "",

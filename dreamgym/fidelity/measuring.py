@@ -269,9 +269,8 @@ class Measuring:
 
     async def _play(self, count: int) -> None:
         given, real = self._given, self._wanted.make_real
-        buffer = MemoryBuffer(self._encoder)
-        await buffer.add(given.known)
-        k = self._setting.k
+        buffer, k = MemoryBuffer(self._encoder), self._setting.k
+        await buffer.add(() if k == 0 else given.known)
         shown = Shown(self._model, self._model.demonstrations if k is None else k)
 
         def make_dream() -> DreamEnvironment:

@@ -89,9 +89,9 @@ async def compare(
     parallel: int = 1,
     on_step: Done = lambda call: None,
 ) -> list[Compared]:
-    """Predict the steps from the known trajectories alone, in the order of the steps."""
+    """Predict the steps from the known trajectories alone, in the order of the steps; with k = 0 from none of them."""
     buffer = MemoryBuffer(encoder)
-    await buffer.add(known)
+    await buffer.add(() if k == 0 else known)
     shown = Shown(model, model.demonstrations if k is None else k)
     calls = []
     running = predictions(spec, shown, buffer, steps, without=without, seed=seed, parallel=parallel)

@@ -19,7 +19,6 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EpisodeFinished
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.nearest import NearestModel
-from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 
 pytestmark = pytest.mark.anyio
@@ -141,14 +140,7 @@ async def test_a_dream_continued_elsewhere_goes_on_in_its_world(buffer: MemoryBu
     assert (await second.step(act("go on"))).observation == room
 
 
-class Unasked(MemoryBuffer):
-    """A buffer that must not be searched."""
-
-    async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
-        raise AssertionError("searched")
-
-
-async def test_a_model_that_wants_no_demonstrations_costs_no_retrieval_and_its_blocks_are_kept() -> None:
+async def test_a_model_that_wants_no_demonstrations_is_shown_none_and_its_blocks_are_kept() -> None:
     block = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 
     class Blind(NearestModel):
@@ -164,11 +156,20 @@ async def test_a_model_that_wants_no_demonstrations_costs_no_retrieval_and_its_b
                 provenance=Provenance(tier=Tier.MODEL),
             )
 
-    dream = DreamEnvironment(SPEC, Blind(), Unasked(TrigramEncoder()))
-    await dream.reset(Task(id="w1", env="rooms", instruction="look"))
+    buffer = MemoryBuffer(TrigramEncoder())
+    task = Task(id="w1", env="rooms", instruction="look", initial_state="hall")
+    seen = step("hall", "look", "a hall, recorded", "hall")
+    await buffer.add(
+        [Trajectory(id="0", task=task, transitions=(seen,), source=Source.REAL, stop_reason=StopReason.CLOSED)]
+    )
+    dream = DreamEnvironment(SPEC.model_copy(update={"deterministic": False}), Blind(), buffer)
+    await dream.reset(task)
     result = await dream.step(act("look"))
     assert (result.content, result.structured, result.state) == ([block], {"seen": 1}, "dark")
     assert dream.transitions[-1].result == result
+    declared = DreamEnvironment(SPEC, Blind(), buffer)
+    await declared.reset(task)
+    assert (await declared.step(act("look"))).observation == "a hall, recorded", "what reality answered comes before"
 
 
 async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the_same_tool() -> None:
