@@ -72,6 +72,33 @@ def paired_difference(
     return Rate(mean=mean, low=means[int(0.025 * resamples)], high=means[int(0.975 * resamples) - 1], n=n)
 
 
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""97.5 % quantiles of Student's t with 1 to 10 degrees of freedom."""
+
+
+def mean_over_seeds(values_S: Sequence[float]) -> Rate:
+    """Mean of one number per training seed with a 95 % interval by Student's t; without bounds for a single seed."""
+    n = len(values_S)
+    mean = math.fsum(values_S) / n
+    if n == 1:
+        return Rate(mean=mean, low=-math.inf, high=math.inf, n=1)
+    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values_S) / (n - 1) / n)
+    margin = _quantile(n - 1) * error
+    return Rate(mean=mean, low=mean - margin, high=mean + margin, n=n)
+
+
+def _quantile(freedom: int, z: float = 1.959964) -> float:
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    # Cornish-Fisher expansion of Student's t around the normal; right to three digits from here on
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
 def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 

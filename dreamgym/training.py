@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from dreamgym.advantages import trusted
 from dreamgym.curriculum.generator import TaskGenerator
-from dreamgym.curriculum.sampler import Curriculum
+from dreamgym.curriculum.sampler import BAND, Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
@@ -67,6 +67,9 @@ class Settings(Frozen):
     """At the first update; it falls linearly to zero at the last."""
     strategy: Strategy = Strategy.VALUE
     """How the next tasks are chosen."""
+    band: tuple[float, float] = BAND
+    """Success between which the strategy `band` finds a task worth playing; on the command line two numbers with a
+    comma."""
     share: float = Field(default=0.25, ge=0, le=1)
     """Lambda: at most this share of the tasks is generated."""
     vary: int = Field(default=2, ge=0)
@@ -92,6 +95,11 @@ class Settings(Frozen):
     dead_updates: int = Field(default=20, ge=0)
     """Stop after so many updates in a row in which no rollout succeeded and every group was dead; 0: never."""
     ppo: PPOSettings = PPOSettings()
+
+    @field_validator("band", mode="before")
+    @classmethod
+    def _two_numbers(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 class Exchange(Protocol):

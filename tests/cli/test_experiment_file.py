@@ -1,16 +1,21 @@
 """An experiment file says which arms with which seeds; what cannot be is said before anything is trained."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, read_plan
-from dreamgym.cli.experiment.prepared import rewarded, shuffled
-from dreamgym.cli.experiment.running import Result, flags
+from dreamgym.cli.experiment import agree
+from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
+from dreamgym.cli.experiment.prepared import Prepared, rewarded, shuffled
+from dreamgym.cli.experiment.running import Result, difference
+from dreamgym.cli.experiment.running import result as kept_result
 from dreamgym.cli.experiment.table import area_under, report
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 GOOD = """
 title = "A trial"
 env = "coin"
@@ -29,6 +34,19 @@ train = { steps = 3, ppo = { epochs = 2 }, without = ["history", "retrieval"] }
 arm = "dream"
 against = "warm start"
 """
+
+
+class Unplayable:
+    """A real environment that nobody may play."""
+
+    spec: EnvironmentSpec
+    behaviours: Mapping[str, Behaviour] = {}
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        raise AssertionError(split)
+
+    def create(self) -> Environment:
+        raise AssertionError
 
 
 def read(tmp_path: Path, text: str) -> Plan:
@@ -54,11 +72,71 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("seeds = [0, 1]", "seeds = []", "seeds"),
         ("title", "titel", "title"),
         ("[[arm]]", "[[arm", "is no TOML"),
+        ("steps = 3", "stepz = 3", "arm 'dream': .*stepz"),
+        ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
     ],
 )
 def test_a_fault_in_the_file_is_named(tmp_path: Path, before: str, after: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         read(tmp_path, GOOD.replace(before, after, 1))
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_published_experiment_can_be_begun(file: Path) -> None:
+    assert len(read_plan(file).seeds) >= 1
+
+
+def test_the_bounds_of_a_band_reach_the_training(tmp_path: Path) -> None:
+    plan = read(tmp_path, GOOD.replace("steps = 3", "strategy = 'band', band = [0.3, 0.6]"))
+    train = plan.arm[1].settings["train"]
+    assert isinstance(train, dict)
+    assert train["band"] == [0.3, 0.6]
+
+
+def test_files_that_agree_in_what_arms_begin_with_may_share_a_folder(tmp_path: Path) -> None:
+    plan = read(tmp_path, GOOD)
+    agree(
+        read(tmp_path, GOOD.replace('title = "A trial"', 'title = "Another"').replace("steps = 3", "steps = 4")),
+        tmp_path,
+    )
+    read(tmp_path, GOOD)
+    agree(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("tasks = 2", "tasks = 3", "differs in recorded"),
+        ('env = "coin"', 'env = "twc"', "differs in env"),
+        ("[[recorded]]", "[warm]\nsteps = 7\n[test]\nepisodes = 9\n[[recorded]]", "differs in warm, test"),
+    ],
+)
+def test_a_folder_of_other_recordings_is_refused(tmp_path: Path, before: str, after: str, words: str) -> None:
+    read(tmp_path, GOOD)
+    other = read(tmp_path.parent, GOOD.replace(before, after, 1))
+    with pytest.raises(InvalidInput, match=words):
+        agree(other, tmp_path)
+
+
+def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
+    plan = read(tmp_path, GOOD)
+    seed = Prepared(plan, 0, tmp_path / "seed-0", "", load_spec("coin"), Unplayable())
+    (seed.folder / "warm").mkdir(parents=True)
+    (seed.folder / "warm" / "config.json").write_text("{}")
+    (seed.folder / "recorded.jsonl").write_text("".join(trajectory(n).model_dump_json() + "\n" for n in range(3)))
+    made = result("dream", 0, (1.0,)).model_copy(update={"settings": plan.arm[1].settings})
+    (seed.folder / "dream").mkdir()
+    (seed.folder / "dream" / "result.json").write_text(made.model_dump_json())
+    assert kept_result(seed, plan.arm[1]) == made
+    changed = plan.arm[1].model_copy(update={"train": {"steps": 4, "without": ["history"]}})
+    with pytest.raises(InvalidInput, match=r"train.steps was 3 and is 4 now, .*give the arm another name"):
+        kept_result(seed, changed)
+
+
+def test_a_setting_that_is_new_since_a_result_does_not_unmake_it() -> None:
+    assert difference({"train": {"steps": 3}}, {"train": {"steps": 3, "band": [0.2, 0.8]}}) is None
+    assert difference({"train": None}, {"train": {}}) == "train was None and is {} now"
+    assert difference({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}) == "a.b was 1 and is None now, a.c was 2 and is 3 now"
 
 
 def trajectory(number: int) -> Trajectory:
@@ -97,6 +175,7 @@ def result(arm: str, seed: int, outcomes: tuple[float, ...]) -> Result:
     return Result(
         arm=arm,
         seed=seed,
+        settings={},
         outcomes=outcomes,
         refused_share=0.25,
         recorded_steps=1000,
@@ -123,8 +202,36 @@ def test_the_table_pairs_arms_by_seed_and_task() -> None:
     results = {name: [result(name, seed, some) for seed in (0, 1)] for name, some in (("a", worse), ("b", better))}
     text = report(plan, results)
     assert "| b − a | +50.0 [" in text
-    assert "| +50.0, +50.0 | above 0 |" in text
+    assert "| +50.0, +50.0 | +0.0 [+0.0, +0.0] | +0.0 [+0.0, +0.0] | above 0 |" in text
     assert "| a | 25.0 % [" in text
+
+
+def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0, 1, 2),
+        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        test=Measured(episodes=1),
+        arm=(Arm(name="a"), Arm(name="b", train={}), Arm(name="random", behaviour="random")),
+        compare=(Comparison(arm="b", against="a"), Comparison(arm="b", against="random")),
+    )
+
+    def made(name: str, seed: int, height: float, dead: float | None) -> Result:
+        curve = () if dead is None else ((0, height), (10, height))
+        return result(name, seed, (1.0,)).model_copy(update={"curve": curve, "dead_share": dead})
+
+    heights = (0.2, 0.4, 0.3)
+    results = {
+        "a": [made("a", seed, height, 0.5) for seed, height in enumerate(heights)],
+        "b": [made("b", seed, height + 0.1 * (seed + 1), 0.4) for seed, height in enumerate(heights)],
+        "random": [made("random", seed, 0.0, None) for seed in range(3)],
+    }
+    text = report(plan, results)
+    # the areas differ by 10, 20 and 30 points: 20 +- 4.303 * 10 / sqrt(3)
+    assert "| +20.0 [-4.8, +44.8] | -10.0 [-10.0, -10.0] |" in text
+    assert "| 30.0 % [5.2, 54.8] |" in text
+    assert "| b − random | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  |  |  |" in text
 
 
 def test_the_area_under_a_curve_is_its_mean_height() -> None:

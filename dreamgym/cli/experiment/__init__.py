@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ import typer
 
 from dreamgym.cli.experiment.plan import Plan, read_plan
 from dreamgym.cli.wiring import say
+from dreamgym.errors import InvalidInput
 
 
 def experiment(
@@ -32,14 +32,26 @@ def experiment(
         plan = plan.model_copy(update={"seeds": plan.seeds[:seeds]})
     folder = (out or Path("runs") / file.stem).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, folder / "experiment.toml")
-    typer.echo(run(plan, folder, parallel))
+    agree(plan, folder)
+    if not (folder / file.name).exists() or not file.samefile(folder / file.name):
+        shutil.copyfile(file, folder / file.name)
+    typer.echo(run(plan, folder, file.stem, parallel))
 
 
-def run(plan: Plan, folder: Path, parallel: int = 1) -> str:
-    """Go through all seeds and arms; returns the report, which is written after every seed too."""
+def agree(plan: Plan, folder: Path) -> None:
+    """Raises InvalidInput where the folder's arms were made from other recordings, or tested on something else."""
+    for there in sorted(folder.glob("*.toml")):
+        if changed := read_plan(there).difference(plan):
+            raise InvalidInput(
+                f"{folder} holds an experiment that differs in {changed} (see {there.name}): name another folder with "
+                "--out"
+            )
+
+
+def run(plan: Plan, folder: Path, name: str, parallel: int = 1) -> str:
+    """Go through all seeds and arms; returns the report, which is written after every seed too, under the name."""
     from dreamgym.cli.experiment.prepared import Prepared
-    from dreamgym.cli.experiment.running import Result, disjoint, result
+    from dreamgym.cli.experiment.running import Result, result
     from dreamgym.cli.experiment.table import plot, report
     from dreamgym.environment import load_spec, real_of
     from dreamgym.replay.embedded import EmbeddedServer, default_folder
@@ -47,19 +59,24 @@ def run(plan: Plan, folder: Path, parallel: int = 1) -> str:
     spec = load_spec(plan.env)
     base = default_folder()
     server = EmbeddedServer.start(base.with_name(f"{base.name}-{folder.name}"))
+    pool = ThreadPoolExecutor(parallel)
     results: dict[str, list[Result]] = defaultdict(list)
     text = ""
     try:
-        for seed in plan.seeds:
-            prepared = Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real_of(spec))
-            say(f"seed {seed}: {disjoint(prepared)}")
-            prepared.warm()
-            with ThreadPoolExecutor(parallel) as pool:
-                for one in pool.map(partial(result, prepared), plan.arm):
-                    results[one.arm].append(one)
+        seeds = [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real_of(spec)) for seed in plan.seeds]
+        # one queue: whoever is free begins with the next seed while others are at this one's last arms
+        waiting = [[pool.submit(result, prepared, arm) for arm in plan.arm] for prepared in seeds]
+        for futures in waiting:
+            for future in futures:
+                one = future.result()
+                results[one.arm].append(one)
             text = report(plan, results)
-            (folder / "report.md").write_text(text, encoding="utf-8")
-            plot(plan, results, folder / "report.png")
+            (folder / f"{name}.md").write_text(text, encoding="utf-8")
+            plot(plan, results, folder / f"{name}.png")
+    except BaseException:
+        say("no more arms are begun; those that run come to their end, and what is done is kept")
+        raise
     finally:
+        pool.shutdown(cancel_futures=True)
         server.release()
     return text

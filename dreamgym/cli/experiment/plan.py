@@ -1,17 +1,21 @@
 """What an experiment file says: which arms, which seeds, from which recordings, measured on what.
 
 Everything that is random follows from the seed: what is recorded, the warm start, the training. Within a seed all arms
-start from the same recordings and the same policy, so that their differences are paired.
+start from the same recordings and the same policy, so that their differences are paired. Several files that agree in
+what is recorded, the warm start and the test may share a run folder: arms of one name in it are one arm.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
+from dreamgym.cli.settings import settings_of
+from dreamgym.cli.train.config import TrainConfig
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject
@@ -58,6 +62,19 @@ class Arm(Frozen):
             raise ValueError(f"arm {self.name!r}: spoiled recordings are for an arm that trains")
         return self
 
+    @property
+    def settings(self) -> JsonObject:
+        """All that decides what comes of it, defaults included. Raises InvalidInput for what cannot be set."""
+        try:
+            train = None if self.train is None else settings_of(TrainConfig, None, flags(self.train))
+        except InvalidInput as error:
+            raise InvalidInput(f"arm {self.name!r}: {error}") from error
+        return {
+            "behaviour": self.behaviour,
+            "spoiled": self.spoiled,
+            "train": None if train is None else train.model_dump(mode="json"),
+        }
+
 
 class Measured(Frozen):
     """On what the arms are compared: in the real environment, on tasks that nothing else touches."""
@@ -99,14 +116,38 @@ class Plan(Frozen):
             raise ValueError("no [[recorded]] play has warm = true: the warm start has nothing to imitate")
         return self
 
+    def difference(self, other: Plan) -> str | None:
+        """What of that which all arms share `other` has different, as words; None where nothing is."""
+        shared = ("env", "recorded", "warm", "test")
+        return ", ".join(name for name in shared if getattr(self, name) != getattr(other, name)) or None
+
+
+def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
+    """Settings as `dreamgym train` takes them on its command line."""
+
+    def pairs() -> Iterator[str]:
+        for key, value in settings.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from flags(value, f"{name}.")
+            elif isinstance(value, list):
+                yield from (f"--{name}", ",".join(map(str, value)))
+            else:
+                yield from (f"--{name}", str(value))
+
+    return list(pairs())
+
 
 def read_plan(file: Path) -> Plan:
-    """The experiment in a file. Raises InvalidInput saying what is wrong with it."""
+    """The experiment in a file. Raises InvalidInput saying what is wrong with it, arms and their settings included."""
     try:
-        return Plan.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        plan = Plan.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file} is no TOML: {error}") from error
     except ValidationError as error:
         raise InvalidInput(f"{file}: {first_reason(error)}") from error
+    for arm in plan.arm:
+        _ = arm.settings
+    return plan

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import hashlib
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.experiment.plan import Plan, Play, Spoiled
 from dreamgym.cli.wiring import opened_store, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
+from dreamgym.errors import InvalidInput
 from dreamgym.replay import databases
 from dreamgym.types import Source, Trajectory, Transition
 
@@ -29,20 +32,45 @@ class Prepared:
     """Of the server; each run has a database of its own there."""
     spec: EnvironmentSpec
     real: RealEnvironment
-    filling: Lock = field(default_factory=Lock)
-    """Arms that run at once fill a database once."""
+
+    def begin(self) -> None:
+        """Make what all arms start with, where it is not there yet.
+
+        Raises:
+            InvalidInput: a world is in training and in the test.
+        """
+        with alone(self.folder):
+            _ = self.worlds
+            self.warm()
+
+    @cached_property
+    def worlds(self) -> tuple[int, int]:
+        """How many the training and the test have, none of them in both. Raises InvalidInput where one is."""
+        test = self.plan.test
+        trained = {trajectory.task.world for trajectory in self.recorded}
+        trained |= {task.world for task in tasks_of(self.spec, "train")}
+        tested = {task.world for task in tasks_of(self.spec, test.split)[-test.episodes :]}
+        if both := trained & tested:
+            raise InvalidInput(f"{len(both)} worlds are in training and in test, such as {min(both)}: split them anew")
+        say(f"seed {self.seed}: {len(trained)} training worlds, {len(tested)} test worlds, none in both")
+        return len(trained), len(tested)
 
     @cached_property
     def recorded(self) -> list[Trajectory]:
         """The real play that the seed is given; played now where it was not yet."""
         file = self.folder / "recorded.jsonl"
         if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
             played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.recorded)]
             part = file.with_suffix(".part")
             part.write_text("".join(t.model_dump_json() + "\n" for some in played for t in some), encoding="utf-8")
             part.rename(file)
         return read_jsonl(file, Trajectory)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells these recordings in this folder from others: servers outlive folders."""
+        told = str(self.folder).encode() + (self.folder / "recorded.jsonl").read_bytes()
+        return hashlib.sha256(told).hexdigest()[:8]
 
     @property
     def real_steps(self) -> int:
@@ -77,16 +105,18 @@ class Prepared:
 
     def database(self, run: str, spoiled: Spoiled | None) -> str:
         """The DSN of a run's own database, filled with the recordings; an interrupted run finds its own again."""
-        template = f"seed_{self.seed}" + (f"_{spoiled.replace(' ', '_')}" if spoiled else "")
-        if databases.exists(self.dsn, run):
-            return databases.dsn_of(self.dsn, run)
-        with self.filling:
+        how = f"_{spoiled.replace(' ', '_')}" if spoiled else ""
+        template = f"seed_{self.seed}{how}_{self.digest}"
+        with alone(self.folder):
+            if databases.exists(self.dsn, run):
+                return databases.dsn_of(self.dsn, run)
             if not databases.exists(self.dsn, template):
                 say(f"seed {self.seed}: storing {len(self.recorded)} recorded episodes")
-                databases.drop(self.dsn, "filling")
-                asyncio.run(_fill(databases.create(self.dsn, "filling"), self._given(spoiled)))
-                databases.create(self.dsn, template, template="filling")
-                databases.drop(self.dsn, "filling")
+                filling = f"filling_{template}"
+                databases.drop(self.dsn, filling)
+                asyncio.run(_fill(databases.create(self.dsn, filling), self._given(spoiled)))
+                databases.create(self.dsn, template, template=filling)
+                databases.drop(self.dsn, filling)
             return databases.create(self.dsn, run, template=template)
 
     def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
@@ -107,6 +137,15 @@ class Prepared:
             source=Source.REAL,
         )
         return [trajectory async for trajectory in played]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """What is made in a folder is made once, whoever else wants it: threads, or another experiment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def shuffled(trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:

@@ -7,16 +7,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.experiment.plan import Arm
-from dreamgym.cli.experiment.prepared import Prepared
+from dreamgym.cli.experiment.plan import Arm, flags
+from dreamgym.cli.experiment.prepared import Prepared, alone
 from dreamgym.cli.wiring import say, tasks_of
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation, evaluate, wilson
 from dreamgym.replay import databases
 from dreamgym.rollout import TokenPlayer
@@ -31,6 +30,8 @@ class Result(Frozen):
 
     arm: str
     seed: int
+    settings: JsonObject
+    """Those of the arm, defaults included."""
     outcomes: tuple[float, ...]
     """1 or 0 for each test task, in their order."""
     refused_share: float
@@ -48,16 +49,33 @@ class Result(Frozen):
 
 
 def result(prepared: Prepared, arm: Arm) -> Result:
-    """The arm's result with this seed; kept in its folder, and read from there the next time."""
+    """The arm's result with this seed; kept in its folder, and read from there the next time.
+
+    Raises:
+        InvalidInput: the folder has the result of an arm of this name with other settings.
+    """
+    prepared.begin()
     folder = prepared.folder / name_of(arm)
     file = folder / "result.json"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        say(f"seed {prepared.seed}: {arm.name}")
-        part = file.with_suffix(".part")
-        part.write_text(_run(prepared, arm, folder).model_dump_json(), encoding="utf-8")
-        part.rename(file)
-    return Result.model_validate_json(file.read_text(encoding="utf-8"))
+    with alone(folder):
+        if not file.exists():
+            say(f"seed {prepared.seed}: {arm.name}")
+            part = file.with_suffix(".part")
+            part.write_text(_run(prepared, arm, folder).model_dump_json(), encoding="utf-8")
+            part.rename(file)
+        found = Result.model_validate_json(file.read_text(encoding="utf-8"))
+    changed = difference(found.settings, arm.settings)
+    if changed is not None:
+        raise InvalidInput(f"{file} was made otherwise: {changed}; give the arm another name, or remove the folder")
+    return found
+
+
+def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
+    """What differs between the settings of a result and those of now, as words; what is new since is left out."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        inner = [difference(was[key], now.get(key), f"{name}.{key}".strip(".")) for key in was]
+        return ", ".join(one for one in inner if one is not None) or None
+    return None if was == now else f"{name} was {was} and is {now} now"
 
 
 def name_of(arm: Arm) -> str:
@@ -80,6 +98,7 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
     return Result(
         arm=arm.name,
         seed=prepared.seed,
+        settings=arm.settings,
         outcomes=tuple(outcome or 0.0 for outcome in measured.outcomes),
         refused_share=measured.refused_share,
         recorded_steps=prepared.real_steps,
@@ -95,33 +114,20 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
 
 def _train(prepared: Prepared, arm: Arm, folder: Path) -> None:
     """`dreamgym train` in a process of its own, with a database of its own."""
-    run = f"run_{prepared.seed}_{name_of(arm)}"
+    run = f"run_{prepared.seed}_{name_of(arm)[:40]}_{prepared.digest}"
+    going_on = (folder / "metrics.jsonl").exists()
+    if not going_on:
+        databases.drop(prepared.dsn, run)
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
     command += ["--policy", str(prepared.warm()), "--out", str(folder), "--seed", str(prepared.seed)]
     command += ["--dsn", prepared.database(run, arm.spoiled), *flags(arm.train or {})]
-    command += ["--resume"] if (folder / "metrics.jsonl").exists() else []
+    command += ["--resume"] if going_on else []
     with (folder / "train.log").open("a", encoding="utf-8") as log:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         last = (folder / "train.log").read_text(encoding="utf-8").strip().rpartition("\n")[2]
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {last}")
     databases.drop(prepared.dsn, run)
-
-
-def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
-    """Settings as `dreamgym train` takes them on its command line."""
-
-    def pairs() -> Iterator[str]:
-        for key, value in settings.items():
-            name = f"{prefix}{key}"
-            if isinstance(value, dict):
-                yield from flags(value, f"{name}.")
-            elif isinstance(value, list):
-                yield from (f"--{name}", ",".join(map(str, value)))
-            else:
-                yield from (f"--{name}", str(value))
-
-    return list(pairs())
 
 
 async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
@@ -157,20 +163,3 @@ def _trained(folder: Path) -> Path:
 
 def _number(value: JsonValue) -> float:
     return float(str(value))
-
-
-def disjoint(prepared: Prepared) -> JsonObject:
-    """How many tasks and worlds the training and the test have, and that none is in both.
-
-    Raises:
-        InvalidInput: some are.
-    """
-    from dreamgym.errors import InvalidInput
-
-    test = prepared.plan.test
-    trained = {trajectory.task.world for trajectory in prepared.recorded}
-    trained |= {task.world for task in tasks_of(prepared.spec, "train")}
-    tested = {task.world for task in tasks_of(prepared.spec, test.split)[-test.episodes :]}
-    if both := trained & tested:
-        raise InvalidInput(f"{len(both)} worlds are in training and in test, such as {min(both)}: split them anew")
-    return {"training worlds": len(trained), "test worlds": len(tested)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
 from dreamgym.cli.experiment.plan import Plan
 from dreamgym.cli.experiment.running import Result
-from dreamgym.evaluation import Rate, paired_difference
+from dreamgym.evaluation import Rate, mean_over_seeds, paired_difference
 
 Results = Mapping[str, Sequence[Result]]
 """By arm, one per seed, in the order of the seeds."""
@@ -25,8 +26,9 @@ def report(plan: Plan, results: Results) -> str:
         f"Environment `{plan.env}`, seeds {numbers}: each its own recordings, warm start "
         f"and training. {recorded:,.0f} real steps were recorded per seed. Success in the real environment on "
         f"{plan.test.episodes} tasks of the split `{plan.test.split}`, each played once per seed. Brackets hold 95 % "
-        "intervals: a bootstrap over seeds and tasks, paired for differences. Probes teach nothing and are not counted "
-        "as real steps.",
+        "intervals, paired for differences: for success a bootstrap over seeds and tasks, for areas under the curve of "
+        "real probes and for dead groups Student's t over seeds. Probes teach nothing and are not counted as real "
+        "steps.",
         "",
         *_arms(plan, results),
         "",
@@ -43,16 +45,15 @@ def _arms(plan: Plan, results: Results) -> Iterator[str]:
         some = results.get(arm.name, ())
         if not some:
             continue
-        dead = [one.dead_share for one in some if one.dead_share is not None]
-        areas = [area for one in some if (area := area_under(one.curve)) is not None]
+        dead, areas = _known(one.dead_share for one in some), _known(area_under(one.curve) for one in some)
         cells = (
             arm.name,
             _percent(success(some)),
             f"{mean(one.refused_share for one in some):.0%}",
             f"{mean(one.real_steps for one in some):,.0f}",
             f"{mean(one.dream_steps for one in some):,.0f}",
-            f"{mean(dead):.0%}" if dead else "",
-            f"{100 * mean(areas):.1f} %" if areas else "",
+            _percent(mean_over_seeds(dead)) if dead else "",
+            _percent(mean_over_seeds(areas)) if areas else "",
             f"{mean(one.seconds for one in some):.0f}",
         )
         yield f"| {' | '.join(cells)} |"
@@ -61,8 +62,8 @@ def _arms(plan: Plan, results: Results) -> Iterator[str]:
 def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
     if not plan.compare:
         return
-    yield "| compared | difference in points | by seed | goal |"
-    yield "|---|---|---|---|"
+    yield "| compared | success, points | by seed | area under the curve, points | dead groups, points | goal |"
+    yield "|---|---|---|---|---|---|"
     for one in plan.compare:
         after, before = results.get(one.arm, ()), results.get(one.against, ())
         if not after or not before:
@@ -72,6 +73,8 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
             f"{one.arm} − {one.against}",
             _points(difference(before, after)),
             ", ".join(f"{value:+.1f}" for value in by_seed),
+            _differ([area_under(b.curve) for b in before], [area_under(a.curve) for a in after]),
+            _differ([b.dead_share for b in before], [a.dead_share for a in after]),
             one.goal,
         )
         yield f"| {' | '.join(cells)} |"
@@ -86,6 +89,16 @@ def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
     """Paired by seed and task; seeds that only one of them has are left out."""
     pairs = list(zip(before, after, strict=False))
     return paired_difference([b.outcomes for b, _ in pairs], [a.outcomes for _, a in pairs])
+
+
+def _differ(before_S: Sequence[float | None], after_S: Sequence[float | None]) -> str:
+    """The mean difference over the seeds that have both; nothing where none has."""
+    both_S = _known(None if a is None or b is None else a - b for b, a in zip(before_S, after_S, strict=False))
+    return _points(mean_over_seeds(both_S)) if both_S else ""
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
@@ -121,8 +134,12 @@ def plot(plan: Plan, results: Results, file: Path) -> None:
 
 
 def _percent(rate: Rate) -> str:
-    return f"{100 * rate.mean:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+    return f"{100 * rate.mean:.1f} %{_bounds(rate, '.1f')}"
 
 
 def _points(rate: Rate) -> str:
-    return f"{100 * rate.mean:+.1f} [{100 * rate.low:+.1f}, {100 * rate.high:+.1f}]"
+    return f"{100 * rate.mean:+.1f}{_bounds(rate, '+.1f')}"
+
+
+def _bounds(rate: Rate, form: str) -> str:
+    return f" [{100 * rate.low:{form}}, {100 * rate.high:{form}}]" if math.isfinite(rate.high) else ""

@@ -141,6 +141,7 @@ async def _practice(run: Run, buffer: ReplayBuffer) -> Practice:
         share=settings.share if generator else 0,
         seed=settings.seed,
         strategy=settings.strategy,
+        band=settings.band,
         groups=groups,
     )
     if generator is not None:  # those made by `dreamgym tasks --generate`, or by a run before
