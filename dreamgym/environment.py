@@ -11,12 +11,14 @@ An environment folder is the description on disk:
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -213,12 +215,36 @@ def load_spec(name_or_folder: str) -> EnvironmentSpec:
 
 
 def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
-    """The real environment registered as `name`. Raises UnknownName listing what is registered."""
+    """The real environment by entry point, `module:function` or `file.py:function`.
+
+    Raises:
+        UnknownName: it is none of them; lists what is registered.
+    """
     found = {point.name: point for point in entry_points(group="dreamgym.environments")}
-    if name not in found:
-        raise UnknownName("environment", name, found, "A folder with an env.toml works too")
-    real: RealEnvironment = found[name].load()(options or {})
+    if name not in found and ":" not in name:
+        raise UnknownName(
+            "environment", name, found, "A folder with an env.toml, module:function and path/to/file.py:function work"
+        )
+    make = found[name].load() if name in found else from_place("environment", name)
+    real: RealEnvironment = make(options or {})
     return real
+
+
+def from_place(kind: str, name: str) -> Any:
+    """What `module:function` or `file.py:function` names. Raises InvalidInput where it cannot be loaded."""
+    place, _, function = name.rpartition(":")
+    try:
+        if place.endswith(".py"):
+            description = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert description is not None
+            assert description.loader is not None
+            module = importlib.util.module_from_spec(description)
+            description.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        return getattr(module, function)
+    except (ImportError, OSError, AttributeError) as error:
+        raise InvalidInput(f"{kind} {name!r} cannot be loaded: {error}") from error
 
 
 def real_of(spec: EnvironmentSpec) -> RealEnvironment:

@@ -5,15 +5,12 @@ Knows no policy and no token. An environment that fails leaves a trajectory that
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import entry_points
-from pathlib import Path
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
-from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, from_place
+from dreamgym.errors import DreamGymError, EpisodeFinished, UnknownName
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -34,24 +31,9 @@ Agent = Callable[[str, str, str], Awaitable[str]]
 def load_agent(name: str) -> Agent:
     """An agent by entry point, `module:function` or `file.py:function`. Raises UnknownName listing the registered."""
     found = {point.name: point for point in entry_points(group="dreamgym.agents")}
-    if name in found:
-        agent: Agent = found[name].load()
-        return agent
-    place, _, function = name.rpartition(":")
-    if not place:
+    if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
-    try:
-        if place.endswith(".py"):
-            description = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert description is not None
-            assert description.loader is not None
-            module = importlib.util.module_from_spec(description)
-            description.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-        agent = getattr(module, function)
-    except (ImportError, OSError, AttributeError) as error:
-        raise InvalidInput(f"agent {name!r} cannot be loaded: {error}") from error
+    agent: Agent = found[name].load() if name in found else from_place("agent", name)
     return agent
 
 
