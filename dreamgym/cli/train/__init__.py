@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from dreamgym_integrations.trainers.processes import in_one_process, joined, of_first
 from dreamgym_integrations.trainers.reporting import reporting
 
 from dreamgym.cli.settings import described, settings_of
@@ -16,11 +21,13 @@ from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
 from dreamgym.cli.wiring import Against, Dsn, EnvName, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
-from dreamgym.training import read_record
-from dreamgym.types import JsonObject
+from dreamgym.training import Exchange, Settings, read_record
+from dreamgym.types import JsonObject, Task
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 EPILOG = described(TrainConfig)
+RECORDED = {"sft", "dpo"}
+"""Algorithms that learn from recordings alone."""
 
 
 def train(
@@ -35,66 +42,129 @@ def train(
 
     Example: dreamgym train coin --policy tiny --steps 100 --against dream --model nearest --out runs/coin
     """
+    with joined() as processes:
+        begun = of_first(processes, partial(_begun, env, config, context.args, out, resume, dsn, processes.count))
+        spec, chosen, base = begun
+        if chosen.algorithm in RECORDED:
+            from dreamgym.cli.train.recorded import learn_from_recordings
+
+            asyncio.run(learn_from_recordings(spec, chosen, base, out / "policy", dsn))
+        else:
+            practise(Phase(spec, env, chosen, base, out, dsn, resume, processes))
+
+
+def _begun(
+    env: str, file: Path | None, options: Sequence[str], out: Path, resume: bool, dsn: str | None, processes: int
+) -> tuple[EnvironmentSpec, TrainConfig, Path]:
+    """What is trained, how, and from which policy on; its settings are in the run folder."""
     spec = load_spec(env)
-    chosen = settings_of(TrainConfig, config, context.args)
+    chosen = settings_of(TrainConfig, file, options)
     if (out / "metrics.jsonl").exists() and not resume:
         raise InvalidInput(f"{out} holds a run already: continue it with --resume, or name another folder with --out")
+    if processes > 1:
+        _check_alike(chosen)
     out.mkdir(parents=True, exist_ok=True)
     (out / "settings.json").write_text(chosen.model_dump_json(indent=2), encoding="utf-8")
-    base = Path(chosen.policy)
-    if chosen.policy == "tiny":
-        base = out / "warm"
-        asyncio.run(warm_start(spec, dsn, out, chosen.seed))
-    if chosen.algorithm in ("sft", "dpo"):
-        from dreamgym.cli.train.recorded import learn_from_recordings
-
-        asyncio.run(learn_from_recordings(spec, chosen, base, out / "policy", dsn))
-    else:
-        practise(spec, env, chosen, base, out, dsn, resume=resume)
+    if chosen.policy != "tiny":
+        return spec, chosen, Path(chosen.policy)
+    in_one_process(_warm, spec, dsn, out, chosen.seed)
+    return spec, chosen, out / "warm"
 
 
-def practise(
-    spec: EnvironmentSpec, env: str, config: TrainConfig, base: Path, out: Path, dsn: str | None, *, resume: bool
-) -> None:
+def _check_alike(config: TrainConfig) -> None:
+    """Raises InvalidInput where several processes could not do the same."""
+    if config.algorithm in RECORDED:
+        raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
+    if config.refresh and config.against is Against.REAL:
+        raise InvalidInput("refresh grounds a dream: leave it out with against = real")
+
+
+def _warm(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+    asyncio.run(warm_start(spec, dsn, out, seed))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Practice in one environment."""
+
+    spec: EnvironmentSpec
+    env: str
+    config: TrainConfig
+    base: Path
+    out: Path
+    dsn: str | None
+    resume: bool
+    processes: Exchange
+    before: Path | None = None
+    """Folder of the phase that it follows."""
+
+    def plan(self) -> tuple[Settings, Sequence[Task]] | None:
+        """How to train and what to probe on; None where it is done already."""
+        config, out = self.config, self.out
+        if (out / "policy" / "config.json").is_file() and self.before is None and config.then is not None:
+            return None  # what was interrupted is the phase after this one
+        out.mkdir(parents=True, exist_ok=True)
+        probed = tasks_of(self.spec, "dev")[: config.probe] if self.spec.adapter and config.probe else []
+        if not probed and config.against is Against.DREAM:
+            say("no probe: nothing below says anything about the real environment")
+        settings = config.settings()
+        if config.against is Against.REAL and config.real_steps is not None:
+            # not its own record: a resumed run plans the same
+            record = read_record(self.before / "metrics.jsonl") if self.before else []
+            settings = settings.model_copy(
+                update={"steps": updates_for(config.real_steps, settings, self.spec, record)}
+            )
+        return settings, probed
+
+
+def practise(phase: Phase) -> None:
     """In the one environment that is named, and `then` in the real one, which begins with the policy of the dream."""
-    phase(spec, env, config, base, out, dsn, resume=resume)
+    play_phase(phase)
+    out, config = phase.out, phase.config
     if config.then is not None:
         again = config.model_copy(update={"against": config.then, "then": None, "refresh": 0, "without": ()})
-        say("now in the real environment")
-        phase(spec, env, again, out / "policy", out / "real", dsn, resume=resume, before=out)
+        _tell(phase, "now in the real environment")
+        play_phase(replace(phase, config=again, base=out / "policy", out=out / "real", before=out))
 
 
-def phase(
-    spec: EnvironmentSpec,
-    env: str,
-    config: TrainConfig,
-    base: Path,
-    out: Path,
-    dsn: str | None,
-    *,
-    resume: bool,
-    before: Path | None = None,
-) -> None:
-    """Practise in one environment; `before` is the folder of the phase that it follows."""
-    if (out / "policy" / "config.json").is_file() and before is None and config.then is not None:
-        return  # what was interrupted is the phase after this one
-    out.mkdir(parents=True, exist_ok=True)
-    probed = tasks_of(spec, "dev")[: config.probe] if spec.adapter and config.probe else []
-    if not probed and config.against is Against.DREAM:
-        say("no probe: nothing below says anything about the real environment")
-    settings = config.settings()
-    if config.against is Against.REAL and config.real_steps is not None:
-        record = read_record(before / "metrics.jsonl") if before else []  # not its own: a resumed run plans the same
-        settings = settings.model_copy(update={"steps": updates_for(config.real_steps, settings, spec, record)})
+def play_phase(phase: Phase) -> None:
+    """Practise in one environment. The first of several processes shows how it goes."""
+    planned = of_first(phase.processes, phase.plan)
+    if planned is None:
+        return
+    settings, probed = planned
+    config, out = phase.config, phase.out
     progress = Progress(settings.steps, config.against.value)
-    with reporting(config.log, out, config.model_dump(mode="json")) as report, shown(progress):
+    first = phase.processes.index == 0
+    log = config.log if first else ()
+    with reporting(log, out, config.model_dump(mode="json")) as report, shown(progress) if first else nullcontext():
 
         def take(line: JsonObject) -> None:
             progress.take(line)
             report(line)
             say_line(progress, line)
 
-        ended = run_training(Run(spec, env, config, settings, base, out, probed, dsn, resume, take, progress.take))
+        ended = run_training(
+            Run(
+                phase.spec,
+                phase.env,
+                config,
+                settings,
+                phase.base,
+                out,
+                probed,
+                phase.dsn,
+                phase.resume,
+                take,
+                progress.take,
+                phase.processes,
+            )
+        )
     if ended is not None:
-        say(ended)
-    say(f"policy saved to {out / 'policy'}")
+        _tell(phase, ended)
+    _tell(phase, f"policy saved to {out / 'policy'}")
+
+
+def _tell(phase: Phase, text: str) -> None:
+    if phase.processes.index == 0:
+        say(text)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -20,11 +22,12 @@ from dreamgym.episode import Recorder, load_agent
 from dreamgym.evaluation import evaluate
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Codec, Player, Policy, TokenPlayer
-from dreamgym.training import Practice, Settings, read_record
+from dreamgym.training import Alone, Exchange, Practice, Settings, read_record
 from dreamgym.transfer import Fall, RealProbes, Seen
 from dreamgym.types import JsonObject, Origin, Source, Task, Trajectory
 
 if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
     from dreamgym_integrations.trainers.policy import ChatCodec
 
 
@@ -44,37 +47,86 @@ class Run:
     resume: bool = False
     on_note: Callable[[JsonObject], None] = lambda line: None
     on_learned: Callable[[JsonObject], None] = lambda line: None
+    processes: Exchange = field(default_factory=Alone)
+    """Those that train together."""
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What practice stands on, as the first process found it: all that the others are told."""
+
+    url: str
+    """Of the server."""
+    tasks: Sequence[Task]
+    generated: Sequence[Task]
+    """Those made by `dreamgym tasks --generate`, or by a run before."""
+    varies: bool
+    """Tasks are varied."""
+
+
+@dataclass
+class _House:
+    """What the first process alone has open."""
+
+    run: Run
+    buffer: ReplayBuffer | None = None
+    generator: TaskGenerator | None = None
+
+    def open(self, portal: BlockingPortal, opened: ExitStack) -> _Ground:
+        """Open the store and start the server, until the stack closes them."""
+        run, config = self.run, self.run.config
+        store = opened.enter_context(portal.wrap_async_context_manager(opened_store(run.dsn)))
+        parts = without_flags(config.without)
+        url = opened.enter_context(server(run.env, config.against, model=config.model, dsn=store.dsn, extra=parts))
+        self.buffer = store.buffer
+        if config.against is Against.REAL:
+            return _Ground(url, list(tasks_of(run.spec, "train")), (), varies=False)
+        recorded = portal.call(store.buffer.trajectories, run.spec.name)
+        self.generator = _generator(run, recorded)
+        generated = portal.call(store.buffer.tasks, run.spec.name) if self.generator is not None else ()
+        return _Ground(
+            url,
+            list({t.task.id: t.task for t in recorded}.values()),
+            [task for task in generated if task.origin is Origin.GENERATED],
+            varies=self.generator is not None,
+        )
 
 
 def run_training(run: Run) -> str | None:
-    """Train as the run says, and leave the policy that counts in `out/policy`; why it ended early, if it did."""
+    """Train as the run says, and leave the policy that counts in `out/policy`; why it ended early, if it did.
+
+    Of several processes the first opens the store and the server, probes and writes; the others play and learn.
+    """
     from anyio.from_thread import start_blocking_portal
+    from dreamgym_integrations.trainers.processes import of_first
     from dreamgym_integrations.trainers.run import train_policy
 
-    config = run.config
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(opened_store(run.dsn)) as store,
-        server(run.env, config.against, model=config.model, dsn=store.dsn, extra=without_flags(config.without)) as url,
-    ):
-        practice = portal.call(_practice, run, store.buffer)
-        watch = _Watch(run, practice, store.buffer)
+    with start_blocking_portal() as portal, ExitStack() as opened:
+        house = _House(run)
+        ground = of_first(run.processes, partial(house.open, portal, opened))
+        practice = portal.call(_practice, run, house, ground)
+        watch = _Watch(run, practice, house.buffer) if house.buffer is not None else None
         train_policy(
             practice,
             run.base,
             run.out,
             run.settings,
             portal=portal,
-            player=lambda policy, codec: _player(run, policy, codec, url),
-            probe=watch.probe if run.probe_tasks else None,
+            player=lambda policy, codec: _player(run, policy, codec, ground.url),
+            probe=watch.probe if watch is not None and run.probe_tasks else None,
             resume=run.resume,
             on_learned=run.on_learned,
         )
+    return of_first(run.processes, partial(_settle, run, None if watch is None else watch.reason))
+
+
+def _settle(run: Run, reason: str | None) -> str | None:
+    """Leave the policy that counts."""
     best = run.out / "best"
-    if best.is_dir() and (watch.reason is not None or config.keep == "best"):
+    if best.is_dir() and (reason is not None or run.config.keep == "best"):
         shutil.rmtree(run.out / "policy")
         shutil.copytree(best, run.out / "policy")
-    return watch.reason
+    return reason
 
 
 def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, record: Sequence[JsonObject]) -> int:
@@ -124,28 +176,25 @@ def _player(run: Run, policy: Policy, codec: ChatCodec, url: str) -> Player:
     return AgentPlayer(agent, policy, codec, url=url, env=run.spec.name, limit_s=limit_s)
 
 
-async def _practice(run: Run, buffer: ReplayBuffer) -> Practice:
-    recorded = await buffer.trajectories(run.spec.name)
-    tasks = list({t.task.id: t.task for t in recorded}.values())
-    if run.config.against is Against.REAL:
-        tasks = list(tasks_of(run.spec, "train"))
-    generator = _generator(run, recorded) if run.config.against is Against.DREAM else None
+async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
+    generator = house.generator
+    if generator is None and ground.varies:  # the first process varies; the others wait for what it makes
+        generator = StartVariation(run.spec, RecordedWorlds(()))
     settings = run.settings
     groups: Callable[[Task], str] = each_alone
     if settings.algorithm == "ppo":
         from dreamgym.curriculum.clusters import cluster_of
 
-        groups = cluster_of(tasks, load_encoder(None), settings.groups, seed=settings.seed)
+        groups = cluster_of(ground.tasks, load_encoder(None), settings.groups, seed=settings.seed)
     curriculum = Curriculum(
-        tasks,
-        share=settings.share if generator else 0,
+        ground.tasks,
+        share=settings.share if ground.varies else 0,
         seed=settings.seed,
         strategy=settings.strategy,
         band=settings.band,
         groups=groups,
     )
-    if generator is not None:  # those made by `dreamgym tasks --generate`, or by a run before
-        curriculum.add(task for task in await buffer.tasks(run.spec.name) if task.origin is Origin.GENERATED)
+    curriculum.add(ground.generated)
     return Practice(
         run.spec,
         curriculum,
@@ -154,7 +203,7 @@ async def _practice(run: Run, buffer: ReplayBuffer) -> Practice:
         run.out / "metrics.jsonl",
         where=run.config.against.value,
         real_steps=run.config.real_steps,
-        buffer=buffer,
+        buffer=house.buffer,
         on_note=run.on_note,
     )
 

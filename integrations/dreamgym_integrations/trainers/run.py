@@ -1,7 +1,7 @@
 """A training run: GRPO or PPO over the same rollouts, checkpoints with the curriculum in each, probes, resuming.
 
-Several processes of a launcher such as `accelerate launch` train one policy: each plays its share of the groups, all
-keep the same curriculum, the first alone writes the record and the store. Data-parallel training on CPUs is under test;
+Several processes of a launcher such as torchrun train one policy: each plays its share of the groups, all keep the same
+curriculum, the first alone probes and writes the record and the store. Data-parallel training on CPUs is under test;
 FSDP and DeepSpeed go through accelerate and were never run here.
 """
 
@@ -11,12 +11,12 @@ import copy
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio.from_thread import BlockingPortal
 
@@ -36,13 +36,12 @@ from dreamgym_integrations.trainers.checkpoints import (
 )
 from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
 from dreamgym_integrations.trainers.ppo import HEAD, PPOTrainer, Values
+from dreamgym_integrations.trainers.processes import Processes, of_first
 from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, steps_per_update
 from dreamgym_integrations.trainers.vllm import VllmPolicy
 
 try:
     import torch
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback, set_seed
     from trl import GRPOConfig
@@ -53,7 +52,6 @@ Probe = Callable[[Policy, Codec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
-T = TypeVar("T")
 
 
 def train_policy(
@@ -77,7 +75,8 @@ def train_policy(
         settings: see Settings.
         portal: the event loop on which the environments live.
         player: lets the policy play.
-        probe: called before the first update, every `probe_every` updates, and after the last.
+        probe: called before the first update, every `probe_every` updates, and after the last; of several processes
+            only the first calls its own.
         resume: continue from the newest checkpoint in `out`, curriculum included.
         on_learned: called after each update with its step and the trainer's figures: loss, kl, entropy, ….
 
@@ -87,14 +86,9 @@ def train_policy(
         TrainingStopped: there is nothing to learn, a number is none, or a checkpoint cannot be saved.
         KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
     """
-    processes = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
-    check_settings(settings, processes.num_processes)
-    mine = identity(practice.spec, base, settings)
-    checkpoint = newest_checkpoint(out, mine) if resume else None
-    processes.wait_for_everyone()
-    if processes.is_main_process:
-        begin(out, mine, resume=resume)
-    practice.exchange = _Processes(processes)
+    processes = Processes()
+    checkpoint = of_first(processes, partial(_begun, practice, base, out, settings, processes.count, resume))
+    practice.exchange = processes
     practice.rewind(0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings))
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
@@ -102,11 +96,20 @@ def train_policy(
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
         trainer, bookkeeper = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
-        with _interruptible(bookkeeper, processes.num_processes):
+        with _interruptible(bookkeeper, processes.count):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if bookkeeper.interrupted:
         raise KeyboardInterrupt
     _save(trainer, settings, out / "policy")
+
+
+def _begun(practice: Practice, base: Path, out: Path, settings: Settings, processes: int, resume: bool) -> Path | None:
+    """The checkpoint to continue from, if there is one, in a folder that is this run's."""
+    check_settings(settings, processes)
+    mine = identity(practice.spec, base, settings)
+    checkpoint = newest_checkpoint(out, mine) if resume else None
+    begin(out, mine, resume=resume)
+    return checkpoint
 
 
 def check_settings(settings: Settings, processes: int) -> None:
@@ -237,24 +240,6 @@ def _interruptible(bookkeeper: _Bookkeeper, processes: int) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Processes:
-    """Those of the launcher, one of them where there is none."""
-
-    def __init__(self, state: PartialState) -> None:
-        self._state = state
-        self.index: int = state.process_index
-        self.count: int = state.num_processes
-
-    def gather(self, mine: Sequence[T]) -> list[T]:
-        """What all have, in their order."""
-        if self.count == 1:
-            return list(mine)
-        if self._state.device.type == "cuda":
-            torch.cuda.set_device(self._state.device)  # a thread starts out on the first device
-        everyones: list[T] = gather_object(list(mine))
-        return everyones
-
-
 @dataclass
 class _Looking:
     """How to look at the policy from outside."""
@@ -265,7 +250,8 @@ class _Looking:
     portal: BlockingPortal
 
     def look(self, update: int) -> Seen:
-        assert self.probe is not None, "asked only where there is one"
+        if self.probe is None:
+            return Seen(best=False, stop=False)
         seen: Seen = self.portal.call(self.probe, self.policy, self.codec, update)
         return seen
 
@@ -294,7 +280,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the policy before the first update; a resumed run has already done so."""
         if state.global_step == 0:
-            self._look(0, state, control)
+            self._look(0, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Probe when it is time, and at the end."""
@@ -305,15 +291,13 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         spent = self._practice.spent
         control.should_training_stop |= spent
         if update % self._settings.probe_every == 0 or update == self._settings.steps or spent:
-            self._look(update, state, control)
+            self._look(update, control)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
 
-    def _look(self, update: int, state: Any, control: Any) -> None:
+    def _look(self, update: int, control: Any) -> None:
         """The first process looks; all of them do what follows from it."""
-        if self._looking.probe is None:
-            return
-        (seen,) = self._practice.exchange.gather([self._looking.look(update)] if state.is_world_process_zero else [])
+        seen = of_first(self._practice.exchange, partial(self._looking.look, update))
         control.should_training_stop |= seen.stop
         if seen.best:
             _save(self.trainer, self._settings, self._best)
