@@ -223,7 +223,7 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
     found = {point.name: point for point in entry_points(group="dreamgym.environments")}
     if name not in found and ":" not in name:
         raise UnknownName(
-            "environment", name, found, "A folder with an env.toml, module:function and path/to/file.py:function work"
+            "environment", name, found, "module:function and file.py:function work. A folder with an env.toml works too"
         )
     make = found[name].load() if name in found else from_place("environment", name)
     real: RealEnvironment = make(options or {})

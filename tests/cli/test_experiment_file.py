@@ -8,12 +8,23 @@ import pytest
 from dreamgym.cli.experiment import agree
 from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.cli.experiment.prepared import Prepared, rewarded, shuffled
-from dreamgym.cli.experiment.running import Result, difference
+from dreamgym.cli.experiment.running import Result, curve, difference
 from dreamgym.cli.experiment.running import result as kept_result
 from dreamgym.cli.experiment.table import area_under, report
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
-from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 GOOD = """
@@ -232,6 +243,22 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
     assert "| +20.0 [-4.8, +44.8] | -10.0 [-10.0, -10.0] |" in text
     assert "| 30.0 % [5.2, 54.8] |" in text
     assert "| b − random | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  |  |  |" in text
+
+
+def test_the_curve_of_two_phases_goes_on_where_the_first_ended() -> None:
+    dream: list[JsonObject] = [
+        {"step": 0, "real_success": 0.2},
+        {"step": 0, "rollout_s": 1.0},
+        {"step": 1, "rollout_s": 1.0},
+        {"step": 2, "real_success": 0.4},
+    ]
+    real: list[JsonObject] = [
+        {"step": 0, "real_success": 0.4},
+        {"step": 0, "rollout_s": 1.0},
+        {"step": 1, "real_success": 0.5},
+    ]
+    assert list(curve([dream, real])) == [(0, 0.2), (2, 0.4), (3, 0.5)]
+    assert list(curve([dream, []])) == [(0, 0.2), (2, 0.4)]
 
 
 def test_the_area_under_a_curve_is_its_mean_height() -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -92,8 +93,8 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
         raise EnvironmentUnavailable(f"{measured.failed} real episodes of {arm.name!r} failed: start again to go on")
-    record = [*read_record(folder / "metrics.jsonl"), *read_record(folder / "real" / "metrics.jsonl")]
-    played = [line for line in record if "environment_steps" in line]
+    phases = phases_of(folder)
+    played = [line for record in phases for line in record if "environment_steps" in line]
     groups = sum(_number(line.get("groups", 0)) for line in played)
     return Result(
         arm=arm.name,
@@ -106,10 +107,23 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         dream_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "dream")),
         seconds=round(seconds, 1),
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
-        curve=tuple(
-            (int(_number(line["step"])), _number(line["real_success"])) for line in record if "real_success" in line
-        ),
+        curve=tuple(curve(phases)),
     )
+
+
+def phases_of(folder: Path) -> list[list[JsonObject]]:
+    """The records of an arm's practice: in one environment, and in the real one after it."""
+    return [read_record(file) for file in (folder / "metrics.jsonl", folder / "real" / "metrics.jsonl")]
+
+
+def curve(phases: Sequence[Sequence[JsonObject]]) -> Iterator[tuple[int, float]]:
+    """Updates in all phases so far, and success of the probe in the real environment after them."""
+    before = 0
+    for number, record in enumerate(phases):
+        for line in record:
+            if "real_success" in line and (number == 0 or line["step"]):  # what the first ends with begins the second
+                yield before + int(_number(line["step"])), _number(line["real_success"])
+        before += sum("rollout_s" in line for line in record)
 
 
 def _train(prepared: Prepared, arm: Arm, folder: Path) -> None:
