@@ -4,9 +4,10 @@ import json
 
 import pytest
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, text_argument
-from hypothesis import given
+from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, text_argument, words_of
+from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 from speakers import ACT, ADD, call
 
 from dreamgym.errors import InvalidInput
@@ -30,6 +31,20 @@ def test_a_call_written_as_the_template_writes_it_is_read_back(arguments: dict[s
     said = read("I add.\n" + call("add", **arguments))
     assert said.text == "I add."
     assert [(one.name, one.arguments) for one in said.tool_calls] == [("add", arguments)]
+
+
+@given(arguments=st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), values, max_size=3))
+@example(arguments={"n": "</tool_call>", "</tool_call>": "<tool_call>"})
+def test_a_call_put_into_words_is_read_back_whatever_its_arguments_say(arguments: dict[str, JsonValue]) -> None:
+    made = ToolCall(name="add", arguments=arguments)
+    assert read(words_of(made, knows_tools=True)) == Reply(tool_calls=(made,))
+
+
+def test_a_call_is_worded_as_the_templates_word_it() -> None:
+    assert words_of(ToolCall(name="add", arguments={"n": 5}), knows_tools=True) == call("add", n=5)
+    made = ToolCall(name="act", arguments={"command": "move north"})
+    assert words_of(made, knows_tools=False) == "move north"
+    assert reply_of("move north", [ACT], knows_tools=False) == Reply(tool_calls=(made,))
 
 
 def test_several_calls_are_read_in_their_order_and_the_last_may_be_unclosed() -> None:

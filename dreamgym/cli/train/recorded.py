@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from dreamgym.cli.players import door
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.wiring import opened_store, say
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import load_agent
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Trajectory
+
+Lesson = Callable[..., None]
+"""Learns from `base` to `out`; takes the settings that all ways of learning have."""
 
 
 async def learn_from_recordings(
@@ -15,19 +24,13 @@ async def learn_from_recordings(
 ) -> None:
     """Teach the policy in `base` from what is recorded and save it to `out`.
 
-    `sft` imitates what succeeded; `dpo` prefers it to what failed from the same state.
+    `sft` imitates what succeeded, with an agent in the agent's own conversations; `dpo` prefers it to what failed from
+    the same state.
     """
     async with opened_store(dsn) as store:
         recorded = await store.buffer.trajectories(spec.name)
-    if config.algorithm == "sft":
-        from dreamgym_integrations.trainers.sft import clone as learn
-
-        recorded = tuple(trajectory for trajectory in recorded if trajectory.success)
-    else:
-        from dreamgym_integrations.trainers.dpo import prefer as learn
+    learn = await _lesson(spec, config, base, recorded)
     learn(
-        spec,
-        recorded,
         base,
         out,
         steps=config.steps,
@@ -37,6 +40,41 @@ async def learn_from_recordings(
         on_progress=partial(_say, config.algorithm),
     )
     say(f"policy saved to {out}")
+
+
+async def _lesson(spec: EnvironmentSpec, config: TrainConfig, base: Path, recorded: Sequence[Trajectory]) -> Lesson:
+    if config.algorithm == "dpo":
+        from dreamgym_integrations.trainers.dpo import prefer
+
+        if config.agent is not None or config.lora:
+            raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
+        return partial(prefer, spec, recorded)
+    from dreamgym_integrations.trainers.policy import load_codec
+    from dreamgym_integrations.trainers.sft import imitate, rows_of
+
+    succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
+    if config.agent is None or not succeeded:
+        rows = rows_of(spec, load_codec(base), succeeded)
+    else:
+        rows = await _conversations(spec, config, config.agent, base, succeeded)
+    return partial(imitate, rows, lora=config.lora, accumulate=config.accumulate)
+
+
+async def _conversations(
+    spec: EnvironmentSpec, config: TrainConfig, agent: str, base: Path, succeeded: Sequence[Trajectory]
+) -> list[dict[str, list[int]]]:
+    """As many recorded episodes as there is time to learn from, as the agent would have had them."""
+    from dreamgym_integrations.trainers.policy import load_codec
+    from dreamgym_integrations.trainers.recital import RecordedWorld, recite
+    from dreamgym_integrations.trainers.sft import conversation_row
+    from dreamgym_server.worlds import RealWorlds
+
+    some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
+    say(f"{agent} plays {len(some)} recorded episodes again")
+    async with door(RealWorlds(spec, lambda: RecordedWorld(spec, some))) as url:
+        segments = await recite(load_agent(agent), load_codec(base), spec, some, url=url)
+    say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
+    return [conversation_row(segment) for segment in segments]
 
 
 def _say(algorithm: str, step: int, steps: int) -> None:

@@ -65,7 +65,7 @@ class AgentPlayer:
         async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
             playing_B = [
                 playing.create_task(
-                    self._played(control, endpoint, task, (group, seed, version), draw_seed(sampling_seed, i))
+                    self._played(control, endpoint, task, (group, seed, version), _seed_of(sampling_seed, i))
                 )
                 for i, (task, group, seed) in enumerate(zip(tasks, groups, seeds, strict=True))
             ]
@@ -134,6 +134,15 @@ class AgentPlayer:
             return None
         reason = (str(error).strip().splitlines() or [""])[0]
         return f"the agent failed before its episode was over: {type(error).__name__}: {reason}"
+
+
+def _seed_of(sampling_seed: int, episode: int) -> int:
+    return draw_seed(sampling_seed, episode)
+
+
+def seed_of_answer(sampling_seed: int, episode: int, number: int) -> int:
+    """What the policy samples an answer with: the `number`-th of the `episode`-th that were begun together."""
+    return draw_seed(_seed_of(sampling_seed, episode), number)
 
 
 def _answer_of(playing: asyncio.Future[str]) -> str:

@@ -193,13 +193,22 @@ def _until(eos: int, ids: list[int], logprobs: list[float]) -> Generation:
     return Generation(ids=tuple(ids[:end]), logprobs=tuple(logprobs[:end]))
 
 
+def load_codec(folder: Path) -> ChatCodec:
+    """How to talk to the policy in a checkpoint folder. Raises InvalidInput where there is none."""
+    return ChatCodec(_tokenizer(folder))
+
+
 def load_policy(folder: Path, *, max_new_tokens: int = 64) -> tuple[TransformersPolicy, ChatCodec]:
     """The policy in a checkpoint folder, and how to talk to it. Raises InvalidInput where there is none."""
+    tokenizer = _tokenizer(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    limit = getattr(model.config, "max_action_tokens", max_new_tokens)
+    return TransformersPolicy(model, tokenizer, max_new_tokens=limit), ChatCodec(tokenizer)
+
+
+def _tokenizer(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise InvalidInput(
             f"no policy checkpoint in {folder}: expected a folder with a config.json, as training saves it"
         )
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    limit = getattr(model.config, "max_action_tokens", max_new_tokens)
-    return TransformersPolicy(model, tokenizer, max_new_tokens=limit), ChatCodec(tokenizer)
+    return AutoTokenizer.from_pretrained(folder)

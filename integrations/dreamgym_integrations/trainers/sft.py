@@ -6,24 +6,31 @@ Rows are tokenised by the same codec that the rollout uses, so that training and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.rollout import Segment
 from dreamgym.types import Trajectory
+from dreamgym_integrations.trainers.adapters import adapter, merged
 from dreamgym_integrations.trainers.checkpoints import save_policy
-from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
+from dreamgym_integrations.trainers.policy import ChatCodec, load_codec, load_policy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
     from datasets import Dataset
-    from transformers import PrinterCallback, TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback, set_seed
     from trl import SFTConfig, SFTTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
+
+
+Row = dict[str, list[int]]
+"""A conversation: `input_ids`, and `labels`, which are -100 wherever somebody else speaks."""
 
 
 def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str:
@@ -34,8 +41,8 @@ def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str
     return action.model_dump_json()
 
 
-def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> dict[str, list[int]]:
-    """One episode as `input_ids` and `labels`; labels are -100 wherever the environment speaks."""
+def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> Row:
+    """One episode of a policy that acts by itself."""
     input_ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
     labels = [-100] * len(input_ids)
     for step, transition in enumerate(trajectory.transitions):
@@ -44,6 +51,26 @@ def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> dict
         input_ids += [*said, *heard]
         labels += [*said, *([-100] * len(heard))]
     return {"input_ids": input_ids, "labels": labels}
+
+
+def conversation_row(segment: Segment) -> Row:
+    """A conversation of an agent with its policy."""
+    said = [id if mine else -100 for id, mine in zip(segment.completion_ids, segment.mask, strict=True)]
+    return {"input_ids": segment.ids, "labels": [-100] * len(segment.prompt_ids) + said}
+
+
+def rows_of(spec: EnvironmentSpec, codec: ChatCodec, trajectories: Iterable[Trajectory]) -> list[Row]:
+    """Episodes of a policy that acts by itself.
+
+    Raises:
+        InvalidInput: there is nothing to learn from.
+    """
+    rows = [row(spec, codec, trajectory) for trajectory in trajectories if trajectory.transitions]
+    if not rows:
+        raise InvalidInput(
+            f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"
+        )
+    return rows
 
 
 def clone(
@@ -58,43 +85,80 @@ def clone(
     seed: int,
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Teach the policy in `base` to act as recorded and save it to `out`; `on_progress` hears of every 25th step.
+    """Teach the policy in `base` to act as recorded and save it to `out`; see `rows_of` and `imitate`."""
+    rows = rows_of(spec, load_codec(base), trajectories)
+    imitate(rows, base, out, steps=steps, batch=batch, learning_rate=learning_rate, seed=seed, on_progress=on_progress)
+
+
+def imitate(
+    rows: Sequence[Row],
+    base: Path,
+    out: Path,
+    *,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    lora: int = 0,
+    accumulate: int = 1,
+    on_progress: Callable[[int, int], None] = lambda step, steps: None,
+) -> None:
+    """Teach the policy in `base` to say what is labelled, and save it to `out`.
+
+    Args:
+        rows: conversations as tokens.
+        base: checkpoint folder to start from.
+        out: checkpoint folder that is made.
+        steps: updates.
+        batch: rows per update.
+        learning_rate: at the first update; it falls to zero along a cosine.
+        seed: fixes the order of the rows, and an adapter's first weights.
+        lora: rank of the adapter that is trained; 0 trains all weights.
+        accumulate: forward passes per update, of which each takes so many rows less.
+        on_progress: hears of every 25th update.
 
     Raises:
-        InvalidInput: there is nothing to learn from.
+        InvalidInput: the batch does not split into that many passes.
     """
-    policy, codec = load_policy(base)
-    rows = [row(spec, codec, trajectory) for trajectory in trajectories if trajectory.transitions]
-    if not rows:
-        raise InvalidInput(
-            f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"
+    if batch % accumulate:
+        raise InvalidInput(f"a batch of {batch} does not split into {accumulate} equal passes")
+    set_seed(seed)
+    policy, _ = load_policy(base)
+    with warnings.catch_warnings():
+        # peft 0.21 still asks transformers for this by its old name
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        trainer = SFTTrainer(
+            model=policy.model,
+            args=_config(out, steps, batch, accumulate, learning_rate, seed),
+            train_dataset=Dataset.from_list([*rows]),
+            processing_class=policy.tokenizer,
+            peft_config=adapter(lora) if lora else None,
+            callbacks=[Progress(on_progress)],
         )
-    trainer = SFTTrainer(
-        model=policy.model,
-        args=SFTConfig(
-            output_dir=str(out / "trainer"),
-            max_steps=steps,
-            per_device_train_batch_size=batch,
-            learning_rate=learning_rate,
-            lr_scheduler_type="cosine",
-            max_length=None,
-            seed=seed,
-            data_seed=seed,
-            use_cpu=not _has_gpu(),
-            bf16=False,
-            activation_checkpointing=False,
-            save_strategy="no",
-            report_to="none",
-            logging_steps=50,
-            disable_tqdm=True,
-        ),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=policy.tokenizer,
-        callbacks=[Progress(on_progress)],
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    save_policy(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
+
+
+def _config(out: Path, steps: int, batch: int, accumulate: int, learning_rate: float, seed: int) -> SFTConfig:
+    return SFTConfig(
+        output_dir=str(out / "trainer"),
+        max_steps=steps,
+        per_device_train_batch_size=batch // accumulate,
+        gradient_accumulation_steps=accumulate,
+        learning_rate=learning_rate,
+        lr_scheduler_type="cosine",
+        max_length=None,
+        seed=seed,
+        data_seed=seed,
+        use_cpu=not _has_gpu(),
+        bf16=False,
+        activation_checkpointing=False,
+        save_strategy="no",
+        report_to="none",
+        logging_steps=50,
+        disable_tqdm=True,
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    save_policy(policy.model, policy.tokenizer, out)
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed

@@ -17,6 +17,9 @@ from dreamgym.types import JsonObject, ToolCall
 from dreamgym_integrations.models.chat_server import Reply
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+_END = "</tool_call>"
+_ESCAPED_END = "\\u003c/tool_call>"
+"""The same inside a JSON text."""
 
 
 def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
@@ -59,6 +62,14 @@ def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> R
     assert named is not None, "the tools were checked"
     tool, argument = named
     return Reply(tool_calls=(ToolCall(name=tool, arguments={argument: words}),))
+
+
+def words_of(call: ToolCall, *, knows_tools: bool) -> str:
+    """What a policy says to make this call, as the templates of Hermes and Qwen word it: `reply_of` reads it back."""
+    if not knows_tools:
+        return " ".join(str(value) for value in call.arguments.values())
+    worded = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{worded.replace(_END, _ESCAPED_END)}\n{_END}"
 
 
 def in_words(messages: Sequence[JsonObject]) -> list[JsonObject]:

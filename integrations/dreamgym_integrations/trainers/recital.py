@@ -1,0 +1,119 @@
+"""Recorded episodes as an agent would have had them: its own prompts, in which the policy says what was recorded.
+
+The agent plays against the recording: its policy recites the recorded actions, and the world answers as it did then.
+Supervised training so learns from the very tokens that the policy endpoint will see. An agent that asks its policy for
+anything besides the next action cannot be recited to: such episodes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import Agent
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.rollout import Generation, Rollout, Segment
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
+from dreamgym_integrations.trainers.agent_player import AgentPlayer, seed_of_answer
+from dreamgym_integrations.trainers.policy import ChatCodec
+from dreamgym_integrations.trainers.tool_words import words_of
+
+BATCH = 32
+"""Episodes at a time."""
+
+
+class RecordedWorld:
+    """Answers as recorded; the seed that it is reset with is the number of the recording."""
+
+    def __init__(self, spec: EnvironmentSpec, trajectories: Sequence[Trajectory]) -> None:
+        self._spec, self._trajectories = spec, trajectories
+        self._trajectory: Trajectory | None = None
+        self._step = 0
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """Those of the environment."""
+        return self._spec.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start over with a recording."""
+        self._trajectory, self._step = self._trajectories[seed or 0], 0
+        return self._spec.first(self._trajectory.task)
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """The recorded answer. Raises EnvironmentUnavailable for any other call than the recorded one."""
+        if self._trajectory is None or self._step == len(self._trajectory.transitions):
+            raise EpisodeFinished("the recording is at its end")
+        transition = self._trajectory.transitions[self._step]
+        if action.canonical() != transition.action.canonical():
+            raise EnvironmentUnavailable(f"{transition.action.canonical()} was recorded, not {action.canonical()}")
+        self._step += 1
+        return transition.result
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def recite(
+    agent: Agent, codec: ChatCodec, spec: EnvironmentSpec, trajectories: Sequence[Trajectory], *, url: str
+) -> list[Segment]:
+    """All conversations that the agent has with a policy that acts as recorded.
+
+    Args:
+        agent: as `load_agent` finds it.
+        codec: the policy's.
+        spec: what was recorded.
+        trajectories: the recordings, in the order in which the `RecordedWorld` has them.
+        url: of a server of that world.
+
+    Raises:
+        InvalidInput: not one of them could be recited.
+    """
+    segments: list[Segment] = []
+    rollouts: list[Rollout] = []
+    for start in range(0, len(trajectories), BATCH):
+        some = trajectories[start : start + BATCH]
+        words_BN = [_words(codec, trajectory) for trajectory in some]
+        player = AgentPlayer(agent, _Reciter(codec, words_BN), codec, url=url, env=spec.name)
+        rollouts += await player.play(
+            [trajectory.task for trajectory in some],
+            groups=[""] * len(some),
+            seeds=range(start, start + len(some)),
+            version=0,
+            sampling_seed=0,
+        )
+    for trajectory, rollout in zip(trajectories, rollouts, strict=True):
+        if rollout.error is None and rollout.actions == _recorded(trajectory):
+            segments += rollout.segments
+    if not segments:
+        errors = sorted({rollout.error for rollout in rollouts if rollout.error is not None})
+        why = errors[0] if errors else "it called other tools, or asked for more than the next action"
+        raise InvalidInput(f"none of {len(trajectories)} recorded episodes could be played through the agent: {why}")
+    return segments
+
+
+class _Reciter:
+    """A policy that says given words: which are asked for follows from the seed of the answer."""
+
+    def __init__(self, codec: ChatCodec, words_BN: Sequence[Sequence[str]]) -> None:
+        self._end = codec.answer("")
+        self._said = {
+            seed_of_answer(0, episode, number): codec.answer(words)
+            for episode, words_N in enumerate(words_BN)
+            for number, words in enumerate(words_N)
+        }
+
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
+        """What was recorded; after the last words, nothing."""
+        said_B = [self._said.get(seed, self._end) for seed in seeds_B]
+        return [Generation(tuple(ids), (0.0,) * len(ids)) for ids in said_B]
+
+
+def _words(codec: ChatCodec, trajectory: Trajectory) -> list[str]:
+    """What the policy says, turn by turn; the answer is asked for only where the episode does not end by itself."""
+    actions = [transition.action for transition in trajectory.transitions]
+    return [*(words_of(action, knows_tools=codec.knows_tools) for action in actions), trajectory.answer or ""]
+
+
+def _recorded(trajectory: Trajectory) -> list[str]:
+    return [transition.action.canonical() for transition in trajectory.transitions]

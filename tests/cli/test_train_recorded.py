@@ -1,0 +1,93 @@
+"""Learning from recordings alone, as the owner's agent would have had them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from dreamgym_integrations.trainers.policy import load_codec, load_policy
+from dreamgym_integrations.trainers.recital import RecordedWorld, recite
+from dreamgym_integrations.trainers.sft import conversation_row
+from dreamgym_integrations.trainers.tiny import create_tiny_policy
+from dreamgym_server.worlds import RealWorlds
+
+from dreamgym.cli.players import door
+from dreamgym.cli.train.config import TrainConfig
+from dreamgym.cli.train.recorded import learn_from_recordings
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.episode import load_agent
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.postgres import open_store
+from dreamgym.types import Trajectory
+
+pytestmark = pytest.mark.anyio
+COIN = Path(__file__).parents[2] / "examples" / "coin"
+
+
+@pytest.fixture(scope="module")
+def spec() -> EnvironmentSpec:
+    return load_spec(str(COIN))
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[Trajectory]:
+    return [one for one in read_jsonl(COIN / "trajectories.jsonl", Trajectory) if one.success][:6]
+
+
+@pytest.fixture
+def base(recordings: list[Trajectory], tmp_path: Path) -> Path:
+    create_tiny_policy(recordings, tmp_path / "base", seed=0)
+    return tmp_path / "base"
+
+
+@pytest.fixture
+async def seeded(dsn: str, recordings: list[Trajectory]) -> str:
+    store = await open_store(dsn, load_encoder(None))
+    await store.buffer.add(recordings)
+    await store.close()
+    return dsn
+
+
+async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_saved(
+    spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, seeded: str, tmp_path: Path
+) -> None:
+    config = TrainConfig(algorithm="sft", agent="react", lora=4, steps=8, batch=4, accumulate=2, learning_rate=1e-2)
+    await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
+    async with door(RealWorlds(spec, lambda: RecordedWorld(spec, recordings))) as url:
+        segments = await recite(load_agent("react"), load_codec(base), spec, recordings, url=url)
+    rows = [conversation_row(segment) for segment in segments]
+    assert len(rows) == len(recordings)
+    assert loss(tmp_path / "taught", rows) < 0.8 * loss(base, rows)
+    before, after = (load_policy(folder)[0].model.state_dict() for folder in (base, tmp_path / "taught"))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all("proj" in name for name in changed), "an adapter stands beside linear layers alone"
+
+
+async def test_preferences_are_not_learned_through_an_agent(
+    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="dpo learns without an agent"):
+        await learn_from_recordings(
+            spec, TrainConfig(algorithm="dpo", agent="react"), base, tmp_path / "taught", seeded
+        )
+    assert not (tmp_path / "taught").exists()
+
+
+async def test_a_batch_that_does_not_split_is_named(
+    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
+) -> None:
+    config = TrainConfig(algorithm="sft", steps=1, batch=3, accumulate=2)
+    with pytest.raises(InvalidInput, match="a batch of 3 does not split into 2 equal passes"):
+        await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
+
+
+def loss(folder: Path, rows: list[dict[str, list[int]]]) -> float:
+    policy, _ = load_policy(folder)
+    with torch.inference_mode():
+        losses = [
+            policy.model(torch.tensor([row["input_ids"]]), labels=torch.tensor([row["labels"]])).loss.item()
+            for row in rows
+        ]
+    return float(sum(losses) / len(losses))
