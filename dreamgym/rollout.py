@@ -18,7 +18,7 @@ from typing import Protocol
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import DreamGymError, InvalidInput
-from dreamgym.types import StepResult, Task, ToolCall
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 MAX_TOKENS = 4096
 """An episode whose tokens exceed this is cut there."""
@@ -143,6 +143,22 @@ class Player(Protocol):
 def draw_seed(*parts: int | str) -> int:
     """A seed of 32 bits that follows from the parts alone."""
     return int.from_bytes(hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=4).digest(), "big")
+
+
+def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
+    """What the record of an update says of its episodes, and of the values of their groups."""
+    valid = [episode for episode in episodes if episode.error is None]
+    actions = sum(len(episode.actions) for episode in valid)
+    return {
+        "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
+        "refused_share": sum(episode.refused for episode in valid) / max(1, actions),
+        "groups": len(values),
+        "dead_groups": sum(value == 0 for value in values),
+        "values": [*values],
+        "failed": len(episodes) - len(valid),
+        "environment_steps": sum(len(episode.actions) for episode in episodes),
+        "mean_steps": actions / max(1, len(valid)),
+    }
 
 
 def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:

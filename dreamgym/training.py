@@ -22,13 +22,17 @@ from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import BAND, Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation import Evaluation
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import Player, Rollout, draw_seed
+from dreamgym.rollout import Player, Rollout, draw_seed, summary
 from dreamgym.types import Frozen, JsonObject, Task
 
 T = TypeVar("T")
+ATTEMPTS = 3
+"""At one update, before a server or a database that goes away again and again ends the run."""
+RETIRE_EVERY = 25
+"""Updates after which dreams of tasks that are always solved go."""
 
 
 class PPOSettings(Frozen):
@@ -78,8 +82,8 @@ class Settings(Frozen):
     """Fixes every random draw."""
     probe_every: int = Field(default=25, ge=1)
     """Updates between two evaluations in the real environment."""
-    save_every: int = Field(default=25, ge=1)
-    """Updates between two checkpoints."""
+    save_every: int = Field(default=1, ge=1)
+    """Updates between two checkpoints: a run that is killed repeats those since the last one."""
     lora: int = Field(default=0, ge=0)
     """Rank of the adapter that is trained; 0 trains all weights."""
     beta: float = Field(default=0.0, ge=0)
@@ -123,6 +127,21 @@ class Alone:
         return list(mine)
 
 
+class Backing(Protocol):
+    """The server and the store behind practice, either of which may go away while it goes on."""
+
+    async def recover(self) -> bool:
+        """Bring back what went away since this was last asked; whether anything had.
+
+        Raises:
+            EnvironmentUnavailable: the server does not come back.
+            StoreError: the database does not.
+        """
+
+    async def take_back(self, run: str, iteration: int) -> int:
+        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
+
+
 class Practice:
     """Plays the groups of each iteration and keeps the curriculum and the record.
 
@@ -135,6 +154,7 @@ class Practice:
         where: `dream` or `real`, as the record says it.
         real_steps: no update is begun that could take more steps than this in all; the last one is as small as it must.
         buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
+        backing: where it has gone away in the middle of an update, that update is played again; None never has.
         on_note: called with each line of the record, to show progress.
     """
 
@@ -149,6 +169,7 @@ class Practice:
         where: Literal["dream", "real"] = "dream",
         real_steps: int | None = None,
         buffer: ReplayBuffer | None = None,
+        backing: Backing | None = None,
         on_note: Callable[[JsonObject], None] = lambda line: None,
     ) -> None:
         self._where = where
@@ -161,9 +182,10 @@ class Practice:
         self._settings = settings
         self._record = record
         self._buffer = buffer
+        self._backing = backing
         self._on_note = on_note
-        self._run = secrets.token_hex(8)
-        """Groups of another run are others."""
+        self.run = secrets.token_hex(8)
+        """Names the groups: those of another run are others. A trainer that goes on from a checkpoint sets it."""
         self.exchange: Exchange = Alone()
         """Set by a trainer that runs in several processes, of which all have the same curriculum."""
         self.dead_updates = 0
@@ -177,6 +199,50 @@ class Practice:
             InvalidInput: the real steps do not pay for it.
         """
         settings, began = self._settings, time.monotonic()
+        tasks_P, episodes, outcomes = await self._undisturbed(player, iteration)
+        if self._where == "real":
+            self._taken += sum(len(outcome.actions) for outcome in outcomes)
+        values = self._learn_values(tasks_P, outcomes)
+        if self._generator is not None and settings.share > 0:
+            await self._vary(self._generator, iteration)
+        tokens = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        self.note(
+            {"step": iteration, "where": self._where}
+            | summary(outcomes, values)
+            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
+        )
+        dead = not any(values) and not any(outcome.success for outcome in outcomes)
+        self.dead_updates = self.dead_updates + 1 if dead else 0
+        if all(outcome.error is not None for outcome in outcomes):
+            errors = sorted({str(outcome.error) for outcome in outcomes})
+            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
+        return episodes
+
+    async def _undisturbed(self, player: Player, iteration: int) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
+        """An update's tasks, the rollouts of this process and those of all, played and stored with all that it needs.
+
+        An update in which the server or the database went away is played again, whether or not an episode failed: the
+        database may have lost steps that it had acknowledged. Not with several processes: those end.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                played = await self._played_and_kept(player, iteration)
+            except (EnvironmentUnavailable, StoreError):
+                if not await self._was_disturbed():
+                    raise
+            else:
+                if not await self._was_disturbed():
+                    return played
+            await self.take_back(iteration)
+        raise EnvironmentUnavailable(f"the server or the database went away {ATTEMPTS} times in update {iteration}")
+
+    async def _was_disturbed(self) -> bool:
+        return self._backing is not None and self.exchange.count == 1 and await self._backing.recover()
+
+    async def _played_and_kept(
+        self, player: Player, iteration: int
+    ) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
+        settings = self._settings
         if self.spent:
             raise InvalidInput(
                 f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} "
@@ -188,25 +254,9 @@ class Practice:
         outcomes = await asyncio.to_thread(
             self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
         )
-        if self._where == "real":
-            self._taken += sum(len(outcome.actions) for outcome in outcomes)
-        values = await self._learn_values(tasks_P, outcomes, iteration)
-        if self._generator is not None and settings.share > 0:
-            await self._vary(self._generator, iteration)
-        if self._buffer is not None and self.exchange.index == 0 and (iteration + 1) % settings.save_every == 0:
-            await self._buffer.retire(self._spec.name)
-        tokens = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
-        self.note(
-            {"step": iteration, "where": self._where}
-            | _summary(outcomes, values)
-            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
-        )
-        dead = not any(values) and not any(outcome.success for outcome in outcomes)
-        self.dead_updates = self.dead_updates + 1 if dead else 0
-        if all(outcome.error is not None for outcome in outcomes):
-            errors = sorted({str(outcome.error) for outcome in outcomes})
-            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
-        return episodes
+        if self._buffer is not None and self.exchange.index == 0:
+            await self._keep(self._buffer, tasks_P, outcomes, iteration)
+        return tasks_P, episodes, outcomes
 
     @property
     def spent(self) -> bool:
@@ -219,10 +269,11 @@ class Practice:
             return tasks
         return tasks[: (self._real_steps - self._taken) // self._spec.max_steps]
 
-    def note_real(self, iteration: int, steps: int) -> None:
-        """Append real steps that were taken beside the groups, so that the next dreams know them."""
+    def note_real(self, iteration: int, steps: int, *, lost: bool = False) -> None:
+        """Append real steps that were taken beside the groups; `lost`: in an update that is played again."""
         self._taken += steps
-        self.note({"step": iteration, "where": "real", "environment_steps": steps})
+        line: JsonObject = {"step": iteration, "where": "real", "environment_steps": steps}
+        self.note({**line, "lost": True} if lost else line)
 
     def _affordable(self) -> int:
         """So many groups fit into what is left of the real steps, whatever their episodes do."""
@@ -239,7 +290,7 @@ class Practice:
         apart = (index,) if index else ()
         return await player.play(
             [tasks_P[p] for p in slots],
-            groups=[f"{self._run}-{iteration}-{p}" for p in slots],
+            groups=[f"{self.run}-{iteration}-{p}" for p in slots],
             seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
             version=iteration,
             sampling_seed=draw_seed(settings.seed, iteration, -1, *apart),
@@ -253,20 +304,24 @@ class Practice:
             least=self._settings.least_confidence,
         )
 
-    async def _learn_values(
-        self, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
-    ) -> list[float | None]:
-        size, values = self._settings.group_size, []
-        keeps = self._buffer is not None and self.exchange.index == 0
-        if self._buffer is not None and keeps:
-            await self._buffer.add_tasks(tasks_P)
+    async def _keep(
+        self, buffer: ReplayBuffer, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
+    ) -> None:
+        """The tasks and what came of them, into the store."""
+        await buffer.add_tasks(tasks_P)
         for p, task in enumerate(tasks_P):
-            rewards_G = self.rewards(episodes[p * size : (p + 1) * size])
-            values.append(self.curriculum.record(task, rewards_G))
-            if self._buffer is not None and keeps:
-                valid = [reward for reward in rewards_G if reward is not None]
-                await self._buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self._run)
-        return values
+            valid = [reward for reward in self._rewards_of(p, episodes) if reward is not None]
+            await buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self.run)
+        if (iteration + 1) % RETIRE_EVERY == 0:
+            await buffer.retire(self._spec.name)
+
+    def _learn_values(self, tasks_P: Sequence[Task], episodes: Sequence[Rollout]) -> list[float | None]:
+        return [self.curriculum.record(task, self._rewards_of(p, episodes)) for p, task in enumerate(tasks_P)]
+
+    def _rewards_of(self, p: int, episodes: Sequence[Rollout]) -> list[float | None]:
+        """Of the p-th group."""
+        size = self._settings.group_size
+        return self.rewards(episodes[p * size : (p + 1) * size])
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
         """The first process varies, for all."""
@@ -281,12 +336,17 @@ class Practice:
         """What is practised in."""
         return self._spec
 
-    def rewind(self, iteration: int) -> None:
-        """Keep of the record what led to an iteration that training now continues from; of 0, nothing."""
+    async def rewind(self, iteration: int) -> None:
+        """Keep of the record and the store what led to an iteration that training now continues from.
+
+        Real steps that were taken stay counted, although what was learned from them is lost.
+        """
 
         def led_here(line: JsonObject) -> bool:
-            step = int(str(line["step"]))
-            return step < iteration or (step == iteration > 0 and "rollout_s" not in line)
+            step, is_update = int(str(line["step"])), "rollout_s" in line
+            if "environment_steps" in line and not is_update:
+                return step <= iteration or "lost" in line
+            return step < iteration or (step == iteration > 0 and not is_update)
 
         kept = [line for line in read_record(self._record) if led_here(line)]
         self._taken = real_steps(kept)
@@ -294,6 +354,15 @@ class Practice:
             part = self._record.with_suffix(".part")
             part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
             part.replace(self._record)
+        await self.take_back(iteration)
+
+    async def take_back(self, iteration: int) -> None:
+        """Forget in the store what is about to be played again; the real steps that it took are noted."""
+        is_first = self.exchange.index == 0
+        steps = await self._backing.take_back(self.run, iteration) if self._backing is not None and is_first else 0
+        (lost,) = await asyncio.to_thread(self.exchange.gather, [steps] if is_first else [])
+        if lost:
+            self.note_real(iteration, lost, lost=True)
 
     def note(self, line: JsonObject) -> None:
         """Append one line to the record, of which the first process keeps the only copy."""
@@ -318,21 +387,6 @@ class Practice:
                 f"{where}_outcomes": [*evaluation.outcomes],
             }
         )
-
-
-def _summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
-    valid = [episode for episode in episodes if episode.error is None]
-    actions = sum(len(episode.actions) for episode in valid)
-    return {
-        "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
-        "refused_share": sum(episode.refused for episode in valid) / max(1, actions),
-        "groups": len(values),
-        "dead_groups": sum(value == 0 for value in values),
-        "values": [*values],
-        "failed": len(episodes) - len(valid),
-        "environment_steps": sum(len(episode.actions) for episode in episodes),
-        "mean_steps": actions / max(1, len(valid)),
-    }
 
 
 def real_steps(record: Sequence[JsonObject]) -> int:

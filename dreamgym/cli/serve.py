@@ -6,7 +6,9 @@ SIGTERM and Ctrl-C end it in order, so that running steps are stored and the emb
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -53,6 +55,7 @@ def serve(
     without: Without = None,
     calibration: CalibrationFile = None,
     min_confidence: MinConfidence = 0.0,
+    tied: Annotated[bool, typer.Option("--tied", hidden=True, help="End when standard input ends.")] = False,
 ) -> None:
     """Serve environments over MCP.
 
@@ -73,7 +76,7 @@ def serve(
     async def until_stopped() -> None:
         from dreamgym.replay.postgres import open_store
 
-        stopped = _stop_signal()
+        stopped = _stop_signal(tied=tied)
         async with AsyncExitStack() as stack:
             store = await open_store(dsn, load_encoder(encoder))
             stack.push_async_callback(store.close)
@@ -97,10 +100,19 @@ def serve(
     asyncio.run(until_stopped())
 
 
-def _stop_signal() -> asyncio.Event:
-    stopped = asyncio.Event()
+def _stop_signal(*, tied: bool) -> asyncio.Event:
+    """Set by SIGTERM and Ctrl-C; where it is `tied`, also when nobody holds the other end of standard input."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stopped.set)
+
+    def read() -> None:
+        if not os.read(sys.stdin.fileno(), 1024):
+            loop.remove_reader(sys.stdin.fileno())
+            stopped.set()
+
+    if tied:
+        loop.add_reader(sys.stdin.fileno(), read)
     return stopped
 
 

@@ -70,6 +70,9 @@ AllowedHosts = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Fixes every random draw.")]
 
+STOP_LIMIT_S = 60.0
+"""A server whose database is gone tries for longer to store its last episodes."""
+
 
 def say(text: str) -> None:
     """Talk to the person; results go to stdout."""
@@ -133,35 +136,75 @@ def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:
     return tasks
 
 
+class ServerProcess:
+    """`dreamgym-serve` in a process of its own, on a free port of this machine.
+
+    It ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
+    """
+
+    def __init__(
+        self, env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
+    ) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
+        self._command += ["--real"] if against is Against.REAL else []
+        self._command += ["--model", model] if model and against is Against.DREAM else []
+        self._command += ["--dsn", dsn] if dsn else []
+        self._command += ["--tied"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises EnvironmentUnavailable."""
+        # reachable from this machine only, and gone with us: it needs no token
+        environ = {name: value for name, value in os.environ.items() if name != "DREAMGYM_TOKEN"}
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**environ, "OMP_NUM_THREADS": "1"},
+            process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
+        )
+        _wait_for(self.url, self._process)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> None:
+        """End it in order, so that it stores what it holds; one that does not end in time is killed."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+
+
+@contextmanager
+def server_process(
+    env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
+    """A running server. Raises EnvironmentUnavailable where it does not come up."""
+    process = ServerProcess(env, against, model=model, dsn=dsn, extra=extra)
+    try:
+        process.start()
+        yield process
+    finally:
+        process.stop()
+
+
 @contextmanager
 def server(
     env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
 ) -> Iterator[str]:
-    """`dreamgym-serve` in a process of its own, on a free port of this machine; yields its URL.
-
-    Raises:
-        EnvironmentUnavailable: it did not come up.
-    """
-    port = _free_port()
-    command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
-    command += ["--real"] if against is Against.REAL else []
-    command += ["--model", model] if model and against is Against.DREAM else []
-    command += ["--dsn", dsn] if dsn else []
-    # reachable from this machine only, and gone with us: it needs no token
-    environ = {name: value for name, value in os.environ.items() if name != "DREAMGYM_TOKEN"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        env={**environ, "OMP_NUM_THREADS": "1"},
-        process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(url, process)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
+    """The same where nothing but its URL is needed."""
+    with server_process(env, against, model=model, dsn=dsn, extra=extra) as process:
+        yield process.url
 
 
 def _free_port() -> int:

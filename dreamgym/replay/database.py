@@ -97,6 +97,10 @@ class Database:
                 return connection
         return await self._pool.getconn()
 
+    async def started_at(self) -> str:
+        """When the server started: another one after a restart, whose last half second may be lost."""
+        return str((await self.fetch("SELECT pg_postmaster_start_time()::text", {}))[0][0])
+
     async def close(self) -> None:
         """Close all connections; calling it twice is fine."""
         await self._pool.close()

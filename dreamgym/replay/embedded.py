@@ -92,6 +92,11 @@ class EmbeddedServer:
         atexit.register(server.release)
         return server
 
+    def ensure_running(self) -> None:
+        """Start it again where it is gone: killed, or stopped by somebody. Raises StoreError."""
+        with _locked(self.folder / "start.lock"):
+            _Cluster(self.folder, self._programs).ensure_running()
+
     def release(self) -> None:
         """Stop using the server; the last user stops it. Calling it twice is fine."""
         users_lock, self._users_lock = self._users_lock, None

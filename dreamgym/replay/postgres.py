@@ -26,11 +26,15 @@ from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_kept, chec
 from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
 from dreamgym.replay.postgres_predictions import PostgresPredictions
-from dreamgym.replay.postgres_retire import retire_dreams
+from dreamgym.replay.postgres_retire import retire_dreams, take_back
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity
 from dreamgym.types import Source, Task, Trajectory, Transition
 
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
+
+RECOVERY_LIMIT_S = 300.0
+PAUSE_S = 1.0
+"""Between two looks for a database that is away."""
 
 EVERYTHING = 2**63 - 1
 """A watermark that nothing is stored after."""
@@ -56,6 +60,25 @@ class Store:
     dsn: str
     database: Database
     server: EmbeddedServer | None
+
+    async def recover(self, limit_s: float = RECOVERY_LIMIT_S) -> None:
+        """Wait until the database answers; the embedded server is started again where it is gone.
+
+        Raises:
+            StoreError: it does not come back within the limit.
+        """
+        if self.server is not None:
+            await asyncio.to_thread(self.server.ensure_running)
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while True:
+            try:
+                await self.database.fetch("SELECT 1", {})
+            except StoreError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
 
     async def close(self) -> None:
         """Close the connections, and let the embedded server go where it was used; calling it twice is fine."""
@@ -273,6 +296,18 @@ class PostgresBuffer:
         check_kept(keep)
         env_id = await self._find_env(env)
         return 0 if env_id is None else await retire_dreams(self._database, self._encoder_id, env, env_id, keep)
+
+    async def take_back(self, env: str, run: str, iteration: int) -> int:
+        """Forget what a run stored of an iteration and of later ones, as if it had not got there yet.
+
+        That is: the episodes of groups named `RUN-ITERATION-…`, over or not, their trajectories and watermarks, the
+        outcomes of these iterations, and trajectories of that name of later iterations.
+
+        Returns:
+            The steps among them that were taken in the real environment.
+        """
+        env_id = await self._find_env(env)
+        return 0 if env_id is None else await take_back(self._database, self._encoder_id, env, env_id, run, iteration)
 
     async def counts(self, env: str) -> BufferCounts:
         """How much there is."""

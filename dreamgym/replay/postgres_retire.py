@@ -1,7 +1,8 @@
 """Retiring dreams in PostgreSQL, under the writers' lock: the buffer would fill up with what the policy always solves.
 
 What only the retired trajectories held goes with them: sightings, states of their worlds, vectors, transitions, worlds.
-When something else was first seen is left as it is, so that older watermarks see it as before.
+When something else was first seen is left as it is, so that older watermarks see it as before. A run that goes on from
+a checkpoint forgets in the same way what it stored after it: `take_back`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from dreamgym.replay.postgres_add import WRITE_LOCK
 from dreamgym.types import Source
 
 SYNTHETIC = SOURCE_CODES[Source.SYNTHETIC]
-NOT_SYNTHETIC = ~(1 << SYNTHETIC)
-"""A mask of sources without that one."""
 
 RETIRABLE = """
 WITH outcome AS (
@@ -46,27 +45,27 @@ SELECT DISTINCT transition_id FROM trajectory_steps WHERE trajectory_id = ANY (%
 """
 
 STATEMENTS = (
-    # what dreams there still are in the worlds of those that went; as a table, so that the planner knows its size
+    # what there still is in the worlds of those that went; as a table, so that the planner knows its size
     """
     CREATE TEMP TABLE still (world_id int, transition_id uuid, times bigint, one text COLLATE "C") ON COMMIT DROP
     """,
     """
     INSERT INTO still SELECT world_id, transition_id, count(DISTINCT trajectory_id), min(trajectory_id)
     FROM trajectories JOIN trajectory_steps ON trajectory_id = id
-    WHERE trajectories.env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
+    WHERE trajectories.env_id = {env} AND source = {source} AND world_id = ANY (%(worlds)s)
     GROUP BY world_id, transition_id
     """,
     "ANALYZE still",
     """
     DELETE FROM sightings_{env} AS sighting
-    WHERE env_id = {env} AND source = {synthetic} AND world_id = ANY (%(worlds)s)
+    WHERE env_id = {env} AND source = {source} AND world_id = ANY (%(worlds)s)
       AND transition_id = ANY (%(transitions)s)
       AND NOT EXISTS (SELECT FROM still WHERE still.world_id = sighting.world_id
                         AND still.transition_id = sighting.transition_id)
     """,
     """
     UPDATE sightings_{env} AS sighting SET only_trajectory = one FROM still
-    WHERE env_id = {env} AND source = {synthetic} AND sighting.transition_id = ANY (%(transitions)s) AND times = 1
+    WHERE env_id = {env} AND source = {source} AND sighting.transition_id = ANY (%(transitions)s) AND times = 1
       AND still.world_id = sighting.world_id AND still.transition_id = sighting.transition_id
     """,
     """
@@ -77,15 +76,15 @@ STATEMENTS = (
       JOIN transitions_{env} ON env_id = {env} AND id = transition_id
       CROSS JOIN LATERAL (VALUES (body ->> 'state'), (body ->> 'next_state')) AS texts (text)
     )
-    UPDATE world_states_{env} AS old SET sources = sources & {not_synthetic}
-    WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources & {not_synthetic} <> sources
+    UPDATE world_states_{env} AS old SET sources = sources & {others}
+    WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources & {others} <> sources
       AND NOT EXISTS (SELECT FROM held WHERE held.world_id = old.world_id AND held.state = old.state)
     """,
     "DELETE FROM world_states_{env} WHERE env_id = {env} AND world_id = ANY (%(worlds)s) AND sources = 0",
     """
-    UPDATE vectors_{encoder}_{env} AS old SET sources = sources & {not_synthetic}
-    WHERE env_id = {env} AND sources & {not_synthetic} <> sources
-      AND NOT EXISTS (SELECT FROM sightings_{env} WHERE env_id = {env} AND key = old.key AND source = {synthetic})
+    UPDATE vectors_{encoder}_{env} AS old SET sources = sources & {others}
+    WHERE env_id = {env} AND sources & {others} <> sources
+      AND NOT EXISTS (SELECT FROM sightings_{env} WHERE env_id = {env} AND key = old.key AND source = {source})
     """,
     "DELETE FROM vectors_{encoder}_{env} WHERE env_id = {env} AND sources = 0",
     """
@@ -98,6 +97,36 @@ STATEMENTS = (
     """,
 )
 """What is done after the trajectories are gone, in this order."""
+
+PLAYED = """
+SELECT id FROM episodes
+WHERE body ->> 'env' = %(env)s
+  AND substring(body ->> 'group' FROM '^' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s
+"""
+"""Episodes of a run's groups, over or not."""
+STORED = """
+SELECT id, world_id, source FROM trajectories
+WHERE env_id = %(env_id)s
+  AND (id = ANY (%(episodes)s) OR substring(id FROM '^' || %(run)s::text || '-([0-9]+)-')::int > %(iteration)s)
+"""
+"""Their trajectories, and those that a probe after the iteration stored under the run's name."""
+REAL_STEPS = """
+SELECT (SELECT count(*) FROM episode_steps
+        WHERE episode_id = ANY (%(episodes)s) AND body -> 'provenance' ->> 'tier' = 'real')
+     + (SELECT count(*) FROM trajectory_steps
+        WHERE trajectory_id = ANY (%(stored)s) AND trajectory_id <> ALL (%(episodes)s))
+"""
+NOT_PLAYED = (
+    "DELETE FROM episodes WHERE id = ANY (%(episodes)s)",
+    """
+    DELETE FROM task_outcomes WHERE env_id = %(env_id)s AND run = %(run)s AND policy_version >= %(iteration)s
+    """,
+    """
+    DELETE FROM watermarks
+    WHERE env_id = %(env_id)s
+      AND substring(name FROM ':' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s
+    """,
+)
 
 
 async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: int, keep: int) -> int:
@@ -121,15 +150,39 @@ async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: i
         rows = await cursor.fetchall()
         ids = [str(row[0]) for row in rows]
         if ids:
-            await _forget(connection, encoder_id, env_id, ids, sorted({int(row[1]) for row in rows}))
+            await _forget(connection, encoder_id, env_id, ids, sorted({int(row[1]) for row in rows}), SYNTHETIC)
     return len(ids)
 
 
-async def _forget(connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int]) -> None:
+async def take_back(database: Database, encoder_id: int, env: str, env_id: int, run: str, iteration: int) -> int:
+    """See `PostgresBuffer.take_back`. All or nothing."""
+    names = {"env": env, "env_id": env_id, "run": run, "iteration": iteration}
+    async with database.transaction() as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, env_id])
+        episodes = [str(row[0]) for row in await (await connection.execute(PLAYED, names)).fetchall()]
+        names["episodes"] = episodes
+        rows = await (await connection.execute(STORED, names)).fetchall()
+        cursor = await connection.execute(REAL_STEPS, {**names, "stored": [row[0] for row in rows]})
+        counted = await cursor.fetchone()
+        for source in sorted({int(row[2]) for row in rows}):
+            ids = [str(row[0]) for row in rows if row[2] == source]
+            worlds = sorted({int(row[1]) for row in rows if row[2] == source})
+            await _forget(connection, encoder_id, env_id, ids, worlds, source)
+        for statement in NOT_PLAYED:
+            await connection.execute(statement, names)
+    assert counted is not None
+    return int(counted[0])
+
+
+async def _forget(
+    connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int], source: int
+) -> None:
+    """Remove trajectories of one source, played in these worlds, and all that only they held."""
     transitions = [row[0] for row in await (await connection.execute(SEEN, {"ids": ids})).fetchall()]
     await connection.execute("DELETE FROM trajectories WHERE id = ANY (%s)", [ids])
-    names = {"env": env_id, "encoder": encoder_id, "synthetic": SYNTHETIC, "not_synthetic": NOT_SYNTHETIC}
+    names = {"env": env_id, "encoder": encoder_id, "source": source, "others": ~(1 << source)}
     for statement in STATEMENTS:
         asks = "%(" in statement  # PostgreSQL takes no parameters for CREATE TABLE
         parameters = {"worlds": worlds, "transitions": transitions} if asks else None
         await connection.execute(statement.format(**names), parameters)
+    await connection.execute("DROP TABLE still")

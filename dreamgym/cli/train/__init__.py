@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from dreamgym.cli.train.progress import Progress, say_line, shown
 from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
 from dreamgym.cli.wiring import Against, Dsn, EnvName, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.errors import InvalidInput
-from dreamgym.training import Exchange, Settings, read_record
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
+from dreamgym.training import Exchange, Settings, read_record, real_steps
 from dreamgym.types import JsonObject, Task
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -50,7 +50,20 @@ def train(
 
             asyncio.run(learn_from_recordings(spec, chosen, base, out / "policy", dsn))
         else:
-            practise(Phase(spec, env, chosen, base, out, dsn, resume, processes))
+            with _resumable():
+                practise(Phase(spec, env, chosen, base, out, dsn, resume, processes))
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """What ends a run in the middle says how it goes on."""
+    try:
+        yield
+    except (EnvironmentUnavailable, StoreError) as error:
+        raise type(error)(f"{error}. What was learned until then is saved: go on with --resume") from error
+    except KeyboardInterrupt:
+        say("stopped: go on with --resume")
+        raise
 
 
 def _begun(
@@ -122,7 +135,11 @@ def practise(phase: Phase) -> None:
     play_phase(phase)
     out, config = phase.out, phase.config
     if config.then is not None:
-        again = config.model_copy(update={"against": config.then, "then": None, "refresh": 0, "without": ()})
+        assert config.real_steps is not None, "then has a budget"
+        left = config.real_steps - real_steps(read_record(out / "metrics.jsonl"))  # refreshing took the others
+        again = config.model_copy(
+            update={"against": config.then, "then": None, "refresh": 0, "without": (), "real_steps": left}
+        )
         _tell(phase, "now in the real environment")
         play_phase(replace(phase, config=again, base=out / "policy", out=out / "real", before=out))
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from dreamgym.cli.train.backing import ServerAndStore
 from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.wiring import Against, opened_store, say, server, tasks_of, without_flags
+from dreamgym.cli.wiring import Against, opened_store, say, server_process, tasks_of, without_flags
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, real_of
 from dreamgym.episode import Recorder, load_agent
 from dreamgym.evaluation import evaluate
-from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Codec, Player, Policy, TokenPlayer
 from dreamgym.training import Alone, Exchange, Practice, Settings, read_record
 from dreamgym.transfer import Fall, RealProbes, Seen
@@ -69,7 +69,7 @@ class _House:
     """What the first process alone has open."""
 
     run: Run
-    buffer: ReplayBuffer | None = None
+    backing: ServerAndStore | None = None
     generator: TaskGenerator | None = None
 
     def open(self, portal: BlockingPortal, opened: ExitStack) -> _Ground:
@@ -77,11 +77,14 @@ class _House:
         run, config = self.run, self.run.config
         store = opened.enter_context(portal.wrap_async_context_manager(opened_store(run.dsn)))
         parts = without_flags(config.without)
-        url = opened.enter_context(server(run.env, config.against, model=config.model, dsn=store.dsn, extra=parts))
-        self.buffer = store.buffer
+        server = opened.enter_context(
+            server_process(run.env, config.against, model=config.model, dsn=store.dsn, extra=parts)
+        )
+        self.backing, url = ServerAndStore(run.spec.name, store, server), server.url
+        portal.call(self.backing.begin)
         if config.against is Against.REAL:
             return _Ground(url, list(tasks_of(run.spec, "train")), (), varies=False)
-        recorded = portal.call(store.buffer.trajectories, run.spec.name)
+        recorded = _of_others(run, portal.call(store.buffer.trajectories, run.spec.name))
         self.generator = _generator(run, recorded)
         generated = portal.call(store.buffer.tasks, run.spec.name) if self.generator is not None else ()
         return _Ground(
@@ -105,7 +108,9 @@ def run_training(run: Run) -> str | None:
         house = _House(run)
         ground = of_first(run.processes, partial(house.open, portal, opened))
         practice = portal.call(_practice, run, house, ground)
-        watch = _Watch(run, practice, house.buffer) if house.buffer is not None else None
+        watch = _Watch(run, practice, house.backing) if house.backing is not None else None
+        if (stopped := of_first(run.processes, partial(_stopped_before, run))) is not None:
+            return of_first(run.processes, partial(_settle, run, stopped))
         train_policy(
             practice,
             run.base,
@@ -122,10 +127,26 @@ def run_training(run: Run) -> str | None:
 
 def _settle(run: Run, reason: str | None) -> str | None:
     """Leave the policy that counts."""
-    best = run.out / "best"
+    best, policy, partial_copy = (run.out / name for name in ("best", "policy", "policy.partial"))
     if best.is_dir() and (reason is not None or run.config.keep == "best"):
-        shutil.rmtree(run.out / "policy")
-        shutil.copytree(best, run.out / "policy")
+        shutil.rmtree(partial_copy, ignore_errors=True)
+        shutil.copytree(best, partial_copy)
+        shutil.rmtree(policy, ignore_errors=True)
+        partial_copy.rename(policy)
+    return reason
+
+
+def _stopped_before(run: Run) -> str | None:
+    """Why the run that is to be resumed was stopped by its last probe, where it was.
+
+    Raises:
+        InvalidInput: it is another run.
+    """
+    from dreamgym_integrations.trainers.checkpoints import identity, newest_checkpoint
+
+    reason = _reason(run) if run.resume else None
+    if reason is not None:
+        newest_checkpoint(run.out, identity(run.spec, run.base, run.settings))
     return reason
 
 
@@ -203,7 +224,8 @@ async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
         run.out / "metrics.jsonl",
         where=run.config.against.value,
         real_steps=run.config.real_steps,
-        buffer=house.buffer,
+        buffer=None if house.backing is None else house.backing.store.buffer,
+        backing=house.backing,
         on_note=run.on_note,
     )
 
@@ -224,7 +246,7 @@ class _Watch:
 
     run: Run
     practice: Practice
-    buffer: ReplayBuffer
+    backing: ServerAndStore
     reason: str | None = None
     """Why training was stopped, where a probe stopped it."""
 
@@ -234,26 +256,10 @@ class _Watch:
         player = TokenPlayer(policy, codec, run.spec, lambda version, group: real.create())
         result = await evaluate(player, run.probe_tasks, seed=run.settings.seed)
         self.practice.note_probe(update, "real", result)
-        probes, fall = self._probes()
-        if fall is not None and run.config.stop:
-            self.reason = (
-                f"stopped at update {fall.now}: success in the real environment has fallen since update {fall.best} "
-                f"(by chance alone {fall.chance:.2g}), so what is learned in the {run.config.against} no longer helps; "
-                f"the policy is that of update {probes.best}"
-            )
-        elif run.config.refresh:
+        self.reason = _reason(run)
+        if self.reason is None and run.config.refresh:
             await self._refresh(policy, codec, update)
-        return Seen(best=probes.best == update, stop=self.reason is not None)
-
-    def _probes(self) -> tuple[RealProbes, Fall | None]:
-        """All that the record holds, and what the last of them showed."""
-        settings, fall = self.run.settings, None
-        probes = RealProbes(planned=2 + settings.steps // settings.probe_every)
-        for line in read_record(self.run.out / "metrics.jsonl"):
-            if isinstance(outcomes := line.get("real_outcomes"), list):
-                seen = [None if outcome is None else float(str(outcome)) for outcome in outcomes]
-                fall = probes.add(int(str(line["step"])), seen)
-        return probes, fall
+        return Seen(best=_probes(run)[0].best == update, stop=self.reason is not None)
 
     async def _refresh(self, policy: Policy, codec: Codec, update: int) -> None:
         """Store what the policy does in some training tasks of reality: the dream is grounded in it from now on."""
@@ -276,8 +282,41 @@ class _Watch:
             sampling_seed=run.settings.seed + update,
         )
         played = [
-            recorder.trajectory(Source.REAL, world=task.world if run.spec.deterministic else "")
-            for task, recorder in zip(tasks, recorders, strict=True)
+            recorder.trajectory(Source.REAL, world=task.world if run.spec.deterministic else "").model_copy(
+                update={"id": f"{self.practice.run}-{update}-refresh-{i}", "policy_version": update}
+            )
+            for i, (task, recorder) in enumerate(zip(tasks, recorders, strict=True))
         ]
-        await self.buffer.add([trajectory for trajectory in played if trajectory.error is None])
+        await self.backing.add([trajectory for trajectory in played if trajectory.error is None])
         self.practice.note_real(update, sum(len(trajectory.transitions) for trajectory in played))
+
+
+def _of_others(run: Run, recorded: Sequence[Trajectory]) -> Sequence[Trajectory]:
+    """Without what this very run has stored to refresh its dream: resumed, it has the tasks that it had."""
+    from dreamgym_integrations.trainers.checkpoints import name_of
+
+    name = name_of(run.out) if run.resume else ""
+    return [trajectory for trajectory in recorded if not name or not trajectory.id.startswith(f"{name}-")]
+
+
+def _probes(run: Run) -> tuple[RealProbes, Fall | None]:
+    """All that the record holds, and what the last of them showed."""
+    settings, fall = run.settings, None
+    probes = RealProbes(planned=2 + settings.steps // settings.probe_every)
+    for line in read_record(run.out / "metrics.jsonl"):
+        if isinstance(outcomes := line.get("real_outcomes"), list):
+            seen = [None if outcome is None else float(str(outcome)) for outcome in outcomes]
+            fall = probes.add(int(str(line["step"])), seen)
+    return probes, fall
+
+
+def _reason(run: Run) -> str | None:
+    """Why training must not go on after the last probe."""
+    probes, fall = _probes(run)
+    if fall is None or not run.config.stop:
+        return None
+    return (
+        f"stopped at update {fall.now}: success in the real environment has fallen since update {fall.best} "
+        f"(by chance alone {fall.chance:.2g}), so what is learned in the {run.config.against} no longer helps; "
+        f"the policy is that of update {probes.best}"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ class Identity(Frozen):
     base: str
     """Digest of the start policy."""
     settings: JsonObject
+    run: str = ""
+    """Under this name the store has what the run played; drawn when it begins, and kept when it goes on."""
 
     def difference(self, other: Identity) -> str | None:
         """What `other` has different, as words; None where nothing is."""
@@ -86,8 +89,11 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
     return max(saved, key=step_of, default=None)
 
 
-def begin(out: Path, mine: Identity, *, resume: bool) -> None:
+def begin(out: Path, mine: Identity, *, resume: bool) -> str:
     """Make the folder this run's: say whose it is, and remove what was cut off while it was saved.
+
+    Returns:
+        The run's name.
 
     Raises:
         InvalidInput: it has checkpoints, and they are not to be continued.
@@ -98,7 +104,15 @@ def begin(out: Path, mine: Identity, *, resume: bool) -> None:
         elif not resume:
             raise InvalidInput(f"{out} has checkpoints already: resume the run, or name another folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / IDENTITY_FILE, mine.model_dump_json(indent=2))
+    run = (name_of(out) if resume else "") or secrets.token_hex(8)
+    write_whole(out / IDENTITY_FILE, mine.model_copy(update={"run": run}).model_dump_json(indent=2))
+    return run
+
+
+def name_of(out: Path) -> str:
+    """The name of the run in this folder; empty where there is none yet."""
+    told = out / IDENTITY_FILE
+    return Identity.model_validate_json(told.read_text(encoding="utf-8")).run if told.is_file() else ""
 
 
 def complete(checkpoint: Path, curriculum: JsonObject) -> None:

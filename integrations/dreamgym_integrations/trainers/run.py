@@ -87,9 +87,13 @@ def train_policy(
         KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
     """
     processes = Processes()
-    checkpoint = of_first(processes, partial(_begun, practice, base, out, settings, processes.count, resume))
+    begun = partial(_begun, practice, base, out, settings, processes.count, resume)
+    checkpoint, practice.run = of_first(processes, begun)
     practice.exchange = processes
-    practice.rewind(0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings))
+    done = 0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings)
+    portal.call(practice.rewind, done)
+    if done and practice.spent:  # by steps that were taken and lost
+        settings = settings.model_copy(update={"steps": done})
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
     with warnings.catch_warnings():
@@ -103,13 +107,14 @@ def train_policy(
     _save(trainer, settings, out / "policy")
 
 
-def _begun(practice: Practice, base: Path, out: Path, settings: Settings, processes: int, resume: bool) -> Path | None:
-    """The checkpoint to continue from, if there is one, in a folder that is this run's."""
+def _begun(
+    practice: Practice, base: Path, out: Path, settings: Settings, processes: int, resume: bool
+) -> tuple[Path | None, str]:
+    """The checkpoint to continue from, if there is one, in a folder that is this run's, and the run's name."""
     check_settings(settings, processes)
     mine = identity(practice.spec, base, settings)
     checkpoint = newest_checkpoint(out, mine) if resume else None
-    begin(out, mine, resume=resume)
-    return checkpoint
+    return checkpoint, begin(out, mine, resume=resume)
 
 
 def check_settings(settings: Settings, processes: int) -> None:

@@ -1,0 +1,72 @@
+"""The server and the store of a run, which bring themselves back when they were killed or restarted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dreamgym.cli.wiring import ServerProcess, say
+from dreamgym.errors import StoreError
+from dreamgym.replay.postgres import Store
+from dreamgym.types import Trajectory
+
+
+@dataclass
+class ServerAndStore:
+    """A running server, and the store that it shares with the trainer."""
+
+    env: str
+    """The environment's name."""
+    store: Store
+    server: ServerProcess
+    _since: str | None = field(default=None, init=False)
+    """When the database that was last seen had started."""
+
+    async def begin(self) -> None:
+        """What goes away from now on is noticed."""
+        self._since = await self.store.database.started_at()
+
+    async def recover(self) -> bool:
+        """Bring back what went away since this was last asked; whether anything had.
+
+        The server is started anew in both cases: it ends in order, so that nothing of the time before comes later.
+
+        Raises:
+            EnvironmentUnavailable: the server does not come back.
+            StoreError: the database does not.
+        """
+        gone = []
+        code = self.server.exit_code
+        if code is not None:
+            gone.append(f"the server ended with exit code {code}")
+        if await self._started_at() != self._since:
+            say("the database went away; waiting for it")
+            await self.store.recover()
+            gone.append("the database went away")
+        if not gone:
+            return False
+        await asyncio.to_thread(self.server.stop)
+        await asyncio.to_thread(self.server.start)
+        await self.begin()
+        say(f"{' and '.join(gone)} in the middle of an update, which is played again")
+        return True
+
+    async def add(self, trajectories: Sequence[Trajectory]) -> None:
+        """Store trajectories, also where the database has to be waited for; those already there are left alone."""
+        try:
+            await self.store.buffer.add(trajectories)
+        except StoreError:
+            await self.store.recover()
+            await self.store.buffer.add(trajectories)
+
+    async def take_back(self, run: str, iteration: int) -> int:
+        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
+        return await self.store.buffer.take_back(self.env, run, iteration)
+
+    async def _started_at(self) -> str | None:
+        """None where it does not answer."""
+        try:
+            return await self.store.database.started_at()
+        except StoreError:
+            return None
