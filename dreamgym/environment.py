@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
@@ -235,10 +236,11 @@ def from_place(kind: str, name: str) -> Any:
     place, _, function = name.rpartition(":")
     try:
         if place.endswith(".py"):
-            description = importlib.util.spec_from_file_location(Path(place).stem, place)
+            # by its path, so that it hides no other module; dataclasses look their module up
+            description = importlib.util.spec_from_file_location(str(Path(place).resolve()), place)
             assert description is not None
             assert description.loader is not None
-            module = importlib.util.module_from_spec(description)
+            module = sys.modules[description.name] = importlib.util.module_from_spec(description)
             description.loader.exec_module(module)
         else:
             module = importlib.import_module(place)

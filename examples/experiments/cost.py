@@ -1,0 +1,280 @@
+"""Success over wall-clock, where a real step takes seconds: the dream against the real environment, from a run.
+
+    dreamgym experiment examples/experiments/coin.toml --out runs/coin
+    dreamgym experiment examples/experiments/cost-coin.toml --out runs/cost-coin
+    python examples/experiments/cost.py runs/coin --slowed runs/cost-coin
+
+A slow environment is predicted, not run: days would go by. What was measured is how often each policy succeeds after
+so many real steps and so many seconds of compute on this machine; `--slowed` says how well the prediction fits a run
+that was slowed in fact. Writes cost.md and cost.png into the run folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+from dreamgym.cli.experiment.plan import Arm, read_plan
+from dreamgym.cli.experiment.running import Result, name_of, phases_of
+from dreamgym.environment import load_spec, read_jsonl
+from dreamgym.types import JsonObject, Trajectory
+
+FORMULA = "wall-clock = compute + real steps * seconds a step / sessions"
+MOST = 3600.0
+"""Seconds a step; beyond them nobody asks."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One look at the policy of a run."""
+
+    compute: float
+    """Seconds of this machine until then, real and dream alike."""
+    steps: int
+    """Real steps until then."""
+    success: float
+
+
+Course = tuple[Point, ...]
+"""Of one seed."""
+Clock = list[tuple[float, float]]
+"""Seconds, and success in reality at that time."""
+
+
+def number(line: JsonObject, name: str) -> float:
+    return float(str(line.get(name, 0)))
+
+
+def practice(folder: Path) -> list[JsonObject]:
+    """The lines of an arm's record, in the order in which they came about."""
+    return list(itertools.chain.from_iterable(phases_of(folder)))
+
+
+def beside_rollouts(folder: Path) -> float:
+    """Seconds of an update beside its rollouts: learning, saving, probes and the start, spread over all updates."""
+    result = Result.model_validate_json((folder / "result.json").read_text(encoding="utf-8"))
+    rollouts = [number(line, "rollout_s") for line in practice(folder) if "rollout_s" in line]
+    return max(0.0, result.seconds - sum(rollouts)) / max(1, len(rollouts))
+
+
+def course(folder: Path, recorded: int, update_s: float) -> Course:
+    """What was measured of one arm with one seed, after so many recorded steps."""
+    compute, steps, points = 0.0, recorded, []
+    for line in practice(folder):
+        if "real_success" in line:
+            points.append(Point(compute, steps, number(line, "real_success")))
+            continue
+        compute += number(line, "rollout_s") + (update_s if "rollout_s" in line else 0.0)
+        steps += int(number(line, "environment_steps")) if line.get("where") == "real" else 0
+    return tuple(points)
+
+
+def courses(run: Path, arm: str, seeds: Sequence[Path], *, charged: bool) -> list[Course]:
+    """Those of all seeds. Charged are the recordings that it needs: a dream all, else those of the warm start."""
+    plan = read_plan(sorted(run.glob("*.toml"))[0])
+    folders = [seed / name_of(Arm(name=arm)) for seed in seeds]
+    update_s = median(beside_rollouts(folder) for folder in folders)
+    given = []
+    for seed, folder in zip(seeds, folders, strict=True):
+        lengths = [len(one.transitions) for one in read_jsonl(seed / "recorded.jsonl", Trajectory)]
+        warm = itertools.chain.from_iterable([play.warm] * play.episodes for play in plan.recorded)
+        dreams = any(line.get("where") == "dream" for line in practice(folder))
+        needed = sum(length for length, is_warm in zip(lengths, warm, strict=True) if dreams or is_warm)
+        given.append(course(folder, needed if charged else 0, update_s))
+    return given
+
+
+def clock(one: Course, seconds: float, sessions: int) -> Clock:
+    """When the policy was that good, if a real step took so many seconds."""
+    return [(point.compute + point.steps * seconds / sessions, point.success) for point in one]
+
+
+def success_at(clocks: Sequence[Clock], moment: float) -> float:
+    """Mean over the seeds; straight lines between probes, before the first and after the last as then."""
+    return mean(_at(one, moment) for one in clocks)
+
+
+def _at(one: Clock, moment: float) -> float:
+    if moment <= one[0][0]:
+        return one[0][1]
+    for (t, a), (u, b) in itertools.pairwise(one):
+        if moment <= u:
+            return b if u == t else a + (b - a) * (moment - t) / (u - t)
+    return one[-1][1]
+
+
+def first_at(clocks: Sequence[Clock], level: float) -> float | None:
+    """Seconds until the mean success reaches a level; None where it never does."""
+    moments = sorted({moment for one in clocks for moment, _ in one})
+    heights = [success_at(clocks, moment) for moment in moments]
+    if heights[0] >= level:
+        return moments[0]
+    for (t, a), (u, b) in itertools.pairwise(zip(moments, heights, strict=True)):
+        if b >= level:
+            return t + (u - t) * (level - a) / (b - a)
+    return None
+
+
+def ahead_between(
+    dream: Sequence[Course], real: Sequence[Course], level: float, sessions: int
+) -> tuple[float, float] | None:
+    """The seconds a step between which the dream reaches a success first.
+
+    From 0 where it does so at once, to infinity where it stays so. None where it never does, or one does not reach it.
+    """
+
+    def ahead(seconds: float) -> bool:
+        first = [first_at([clock(one, seconds, sessions) for one in some], level) for some in (dream, real)]
+        return first[0] is not None and first[1] is not None and first[0] <= first[1]
+
+    at_once, at_last = ahead(0.0), ahead(MOST)
+    if at_once == at_last:
+        return (0.0, math.inf) if at_once else None
+    low, high = 0.0, MOST
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ahead(middle) == at_once else (low, middle)
+    return (0.0, low) if at_once else (high, math.inf)
+
+
+def table(
+    given: dict[str, list[Course]], speeds: Sequence[float], levels: Sequence[float], sessions: int
+) -> Iterator[str]:
+    """Hours to each success, by the seconds of a step."""
+    head = ["seconds a step", "arm", *(f"hours to {level:.0%}" for level in levels), "hours in all", "success then"]
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for seconds in speeds:
+        for name, some in given.items():
+            clocks = [clock(one, seconds, sessions) for one in some]
+            first = [first_at(clocks, level) for level in levels]
+            cells = [f"{seconds:g}", name, *("never" if t is None else f"{t / 3600:.3g}" for t in first)]
+            cells += [f"{mean(one[-1][0] for one in clocks) / 3600:.3g}", f"{mean(one[-1][1] for one in clocks):.1%}"]
+            yield f"| {' | '.join(cells)} |"
+
+
+def even_table(
+    dreams: dict[str, list[Course]], real: list[Course], levels: Sequence[float], sessions: int
+) -> Iterator[str]:
+    """Where each dream is first."""
+    yield f"| arm | {' | '.join(f'{level:.0%}' for level in levels)} |"
+    yield "|---" * (1 + len(levels)) + "|"
+    for name, some in dreams.items():
+        found = [_in_words(ahead_between(some, real, level, sessions)) for level in levels]
+        yield f"| {name} | {' | '.join(found)} |"
+
+
+def _in_words(between: tuple[float, float] | None) -> str:
+    if between is None:
+        return "never"
+    low, high = between
+    if math.isfinite(high):
+        return f"below {high:.2g} s"
+    return f"above {low:.2g} s" if low else "at any speed"
+
+
+def checked(run: Path, arm: str, seeds: Sequence[Path], slowed: Path) -> Iterator[str]:
+    """Seconds that rollouts took in a slowed environment, and what the formula says of them."""
+    compute = [number(line, "rollout_s") for seed in seeds for line in practice(seed / name_of(Arm(name=arm)))]
+    steps = [number(line, "environment_steps") for seed in seeds for line in practice(seed / name_of(Arm(name=arm)))]
+    plan = read_plan(sorted(slowed.glob("*.toml"))[0])
+    options = load_spec(plan.env).options
+    seconds, sessions = float(str(options["seconds"])), int(str(options["sessions"]))
+    yield f"Slowed in fact, {sessions} sessions and {seconds:g} s a step (`{slowed.name}`):"
+    yield ""
+    yield "| seed | updates | real steps | measured s | predicted s | ratio |"
+    yield "|---|---|---|---|---|---|"
+    for file in sorted(slowed.glob("seed-*/*/metrics.jsonl")):
+        lines = [line for line in practice(file.parent) if "rollout_s" in line and line["where"] == "real"]
+        taken, measured = (
+            sum(number(line, "environment_steps") for line in lines),
+            sum(number(line, "rollout_s") for line in lines),
+        )
+        predicted = taken * (sum(compute) / sum(steps) + seconds / sessions)
+        cells = (file.parts[-3], len(lines), f"{taken:,.0f}", f"{measured:.1f}", f"{predicted:.1f}")
+        yield f"| {' | '.join(map(str, cells))} | {measured / predicted:.2f} |"
+
+
+def plot(given: dict[str, list[Course]], speeds: Sequence[float], sessions: int, file: Path) -> None:
+    """A panel for each speed."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(speeds), figsize=(3.2 * len(speeds), 3.4), sharey=True, layout="constrained")
+    for panel, seconds in zip(panels if len(speeds) > 1 else [panels], speeds, strict=True):
+        for name, some in given.items():
+            clocks = [clock(one, seconds, sessions) for one in some]
+            moments = sorted({moment for one in clocks for moment, _ in one})
+            hours = [moment / 3600 for moment in moments]
+            panel.plot(hours, [success_at(clocks, moment) for moment in moments], label=name)
+        panel.set(title=f"{seconds:g} s a step", xlabel="hours, predicted", ylim=(0, 1))
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("success in the real environment")
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def levels_of(given: dict[str, list[Course]]) -> list[float]:
+    """Each five points of success that all arms reach and none begins with."""
+    clocks = [[clock(one, 0.0, 1) for one in some] for some in given.values()]
+    begin = max(mean(one[0][1] for one in some) for some in clocks)
+    moments = [sorted({moment for one in some for moment, _ in one}) for some in clocks]
+    reached = min(max(success_at(some, t) for t in times) for some, times in zip(clocks, moments, strict=True))
+    return [step / 20 for step in range(1, 20) if begin < step / 20 <= reached]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("run", type=Path, help="run folder of an experiment")
+    parser.add_argument("--real", default="GRPO real, ten times", help="the arm that practises in reality")
+    parser.add_argument("--dream", action="append", help="an arm that practises in the dream; several times for more")
+    parser.add_argument("--speed", type=float, action="append", help="seconds a real step; several times for more")
+    parser.add_argument("--sessions", type=int, default=4, help="real calls at a time")
+    parser.add_argument("--level", type=float, action="append", help="success to be reached, as 0.4; several for more")
+    parser.add_argument("--slowed", type=Path, help="run folder of an experiment in a slowed environment")
+    asked = parser.parse_args()
+    dreams, speeds = asked.dream or ["GRPO dream", "dream then real"], asked.speed or [0.0, 0.1, 1.0, 2.0, 5.0]
+    names = [*dreams, asked.real]
+    files = [f"{name_of(Arm(name=name))}/result.json" for name in names]
+    seeds = [seed for seed in sorted(asked.run.glob("seed-*")) if all((seed / file).exists() for file in files)]
+    if not seeds:
+        parser.error(f"{asked.run} has no seed with the results of all arms: {', '.join(names)}")
+    given = {name: courses(asked.run, name, seeds, charged=True) for name in names}
+    at_hand = {name: courses(asked.run, name, seeds, charged=False) for name in names}
+    levels = asked.level or levels_of(given)
+    lines = [
+        f"# What a slow environment costs ({asked.run.name}, {len(seeds)} seeds)",
+        "",
+        f"Predicted by {FORMULA}, with {asked.sessions} sessions. Compute and success were measured; compute is that "
+        "of the machine as loaded as it was, probes included. Every arm pays for its recordings: a dream for all, the "
+        "real one for those of the warm start.",
+        "",
+        *table(given, speeds, levels, asked.sessions),
+        "",
+        "Break-even: the seconds a step at which the dream reaches a success first.",
+        "",
+        *even_table({name: given[name] for name in dreams}, given[asked.real], levels, asked.sessions),
+        "",
+        "The same where the recordings are at hand and cost nothing:",
+        "",
+        *even_table({name: at_hand[name] for name in dreams}, at_hand[asked.real], levels, asked.sessions),
+    ]
+    if asked.slowed:
+        lines += ["", *checked(asked.run, asked.real, seeds, asked.slowed)]
+    text = "\n".join(lines) + "\n"
+    (asked.run / "cost.md").write_text(text, encoding="utf-8")
+    plot(given, speeds, asked.sessions, asked.run / "cost.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
