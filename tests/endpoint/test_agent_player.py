@@ -212,19 +212,6 @@ async def test_an_agent_that_fails_loses_its_episode_and_no_other(broken: Agent,
     assert first.reward == third.reward == 1.0
 
 
-async def test_what_an_agent_said_before_it_crashed_is_kept_with_its_error() -> None:
-    async def hasty(task: str, mcp_url: str, policy_url: str) -> str:
-        async with AsyncOpenAI(base_url=policy_url, api_key="none") as client:
-            said = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
-        raise KeyError(said.choices[0].message.content)
-
-    async with stage(hasty, Speaker(lambda prompt: "hm"), worlds=counter()) as play:
-        (rollout,) = await play()
-    assert rollout.error == "the agent failed before its episode was over: KeyError: 'hm'"
-    assert len(rollout.segments) == 1
-    assert not any(rollout.segments[0].rewards)
-
-
 async def test_an_agent_that_crashes_once_its_episode_is_over_has_the_reward_all_the_same() -> None:
     react = load_agent("react")
 

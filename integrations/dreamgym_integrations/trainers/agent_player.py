@@ -1,13 +1,19 @@
 """Plays a policy's episodes through an agent of its owner's, which is not changed for it.
 
-The agent is told an episode's URL and the policy's, as anywhere else. An agent that crashes or hangs loses its own
+The agent is told an episode's URL and the policy's, as anywhere else. An agent that crashes or hangs ends its own
 episode and no other; one that blocks the event loop, such as by `time.sleep`, stops them all.
+
+What an episode that an agent crashed in is worth follows from what was seen of it. Where the policy had spoken, and its
+endpoint and the environment had answered all that they were asked, its words are what the agent could not bear: the
+episode is worth what it had earned, which is learned from. Any other end has no reward: a crash before the first word,
+a request that was refused, an environment that was unavailable, an agent that hung, a failure of the network or a file.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 from dreamgym_client.playing import begin, stop
@@ -17,12 +23,16 @@ from dreamgym.errors import DreamGymError
 from dreamgym.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
 from dreamgym.types import StopReason, Task
 from dreamgym_integrations.trainers.conversation import ConversationCodec
-from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint
+from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint, PolicySession
+
+logger = logging.getLogger(__name__)
 
 LIMIT_S = 600.0
 """Wall time of an episode."""
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
 """Ends of which no reward is known."""
+UNAVAILABLE = "The environment is currently unavailable"
+"""What a server answers a call with that had no effect; an agent that crashes over it says so."""
 
 
 class AgentFailed(Exception):
@@ -56,6 +66,8 @@ class AgentPlayer:
         self._agent, self._policy, self._codec = agent, policy, codec
         self._url, self._env = url, env
         self._limit_s, self._max_tokens = limit_s, max_tokens
+        self._told: set[str] = set()
+        """Crashes that were the policy's doing, of which each kind is logged once."""
 
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
@@ -93,7 +105,7 @@ class AgentPlayer:
         try:
             started = await control.create(self._env, task=task, seed=seed, group=group or None, policy_version=version)
             episode = started.episode
-            state = await self._ended(control, started, session.url)
+            state = await self._ended(control, started, session)
         except AgentFailed as failure:
             rollout.error = str(failure)
         except DreamGymError as failure:
@@ -106,21 +118,30 @@ class AgentPlayer:
             endpoint.close(session)
         return rollout
 
-    async def _ended(self, control: ControlClient, started: Started, policy_url: str) -> EpisodeState:
-        """The end of the episode, as the server has it. Raises AgentFailed where the agent did not get there."""
-        playing = begin(self._agent, started, policy_url)
+    async def _ended(self, control: ControlClient, started: Started, session: PolicySession) -> EpisodeState:
+        """The end of the episode, as the server has it. Raises AgentFailed where nobody can say what it was worth."""
+        playing = begin(self._agent, started, session.url)
         try:
             await asyncio.wait([playing], timeout=self._limit_s)
             failure = self._failure_of(playing)
+            crash = playing.exception() if playing.done() and not playing.cancelled() else None
         finally:
             await stop(playing)
         if failure is None:
             return await control.finish(self._env, started.episode, answer=_answer_of(playing))
         state = await control.read(self._env, started.episode)
-        if state.stop_reason is None:
-            await control.delete(self._env, started.episode)
-            raise AgentFailed(failure)
-        return state  # what an agent does once its episode is over changes nothing about it
+        if state.stop_reason is not None:
+            return state  # what an agent does once its episode is over changes nothing about it
+        if crash is not None and _over_words(crash, session):
+            self._tell(failure)
+            return await control.finish(self._env, started.episode, success=False)
+        await control.delete(self._env, started.episode)
+        raise AgentFailed(failure)
+
+    def _tell(self, failure: str) -> None:
+        if failure not in self._told:
+            self._told.add(failure)
+            logger.warning("%s; the policy had brought it there, so the episode counts as it stood", failure)
 
     def _failure_of(self, playing: asyncio.Future[str]) -> str | None:
         if not playing.done():
@@ -134,6 +155,29 @@ class AgentPlayer:
             return None
         reason = (str(error).strip().splitlines() or [""])[0]
         return f"the agent failed before its episode was over: {type(error).__name__}: {reason}"
+
+
+def _over_words(crash: BaseException, session: PolicySession) -> bool:
+    """There was nothing but the policy's words to crash over."""
+    if session.conversations.last is None or session.failed:
+        return False
+    return not any(
+        isinstance(error, OSError | DreamGymError) or UNAVAILABLE in str(error) for error in _with_causes(crash)
+    )
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, those that it was raised from, and those in its group."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
 def _seed_of(sampling_seed: int, episode: int) -> int:
@@ -154,7 +198,8 @@ def _fill(rollout: Rollout, state: EpisodeState) -> None:
     """Fill in what the server recorded of the episode."""
     trajectory = state.trajectory
     assert trajectory is not None, "a finished episode has a trajectory"
-    rollout.total_reward, rollout.success = state.reward, trajectory.success
+    rollout.total_reward = state.reward
+    rollout.success = trajectory.success and trajectory.final_reward != 0.0  # steps may earn where the end fails
     rollout.actions = [transition.action.canonical() for transition in trajectory.transitions]
     rollout.refused = sum(transition.result.is_error for transition in trajectory.transitions)
     known = [transition.provenance.confidence for transition in trajectory.transitions]

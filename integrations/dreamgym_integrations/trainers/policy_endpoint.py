@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 
 from dreamgym.errors import DreamGymError, InvalidInput, MissingPackage, UnknownEpisode
 from dreamgym.rollout import MAX_TOKENS, Policy, Segment, draw_seed
@@ -50,6 +51,8 @@ class PolicySession:
         self.conversations = Conversations(codec)
         self.sampled = itertools.count()
         """Numbers its answers."""
+        self.failed = False
+        """A request was not answered."""
         self._is_over = is_over
         self._over = False
         self.closed = False
@@ -133,11 +136,13 @@ class PolicyEndpoint:
         if session is None:
             return refused(404, str(UnknownEpisode(episode)))
         try:
-            return await self._answer(session, await read_ask(request), request)
+            response = await self._answer(session, await read_ask(request), request)
         except InvalidInput as error:
-            return refused(400, str(error))
+            response = refused(400, str(error))
         except DreamGymError as error:
-            return refused(503, str(error))
+            response = refused(503, str(error))
+        session.failed |= response.status_code != HTTPStatus.OK
+        return response
 
     async def _answer(self, session: PolicySession, ask: Ask, request: Request) -> Response:
         prompt = session.conversations.prompt(ask.messages, ask.tools)

@@ -1,0 +1,185 @@
+"""An episode in which the agent crashed is learned from where the policy's words were to blame, and only there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from dreamgym_integrations.trainers.agent_player import AgentPlayer
+from dreamgym_server.worlds import RealWorlds, Worlds
+from echo import SPEC, Echo
+from mcp import Client
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from pydantic import SecretStr
+from server_stage import CounterEnvironment, counter_spec
+from speakers import CODEC, Speaker, call
+
+from dreamgym.cli.players import door
+from dreamgym.episode import Agent, load_agent
+from dreamgym.rollout import Rollout
+
+pytestmark = pytest.mark.anyio
+COUNTER = counter_spec()
+Play = Callable[[Agent, str], Awaitable[Rollout]]
+
+
+def counter() -> Worlds:
+    return RealWorlds(COUNTER, lambda: CounterEnvironment(COUNTER))
+
+
+def echo(**options: Any) -> Worlds:
+    return RealWorlds(SPEC, lambda: Echo(**options))
+
+
+@asynccontextmanager
+async def at(worlds: Worlds, **options: Any) -> AsyncIterator[Play]:
+    """Lets an agent play one episode with a policy that always says the same."""
+    async with door(worlds) as url:
+
+        async def play(agent: Agent, says: str) -> Rollout:
+            player = AgentPlayer(agent, Speaker(lambda _: says), CODEC, url=url, env=worlds.spec.name, **options)
+            task = worlds.spec.tasks[0]
+            (rollout,) = await player.play([task], groups=[""], seeds=[0], version=0, sampling_seed=0)
+            return rollout
+
+        yield play
+
+
+async def ask(policy_url: str, *messages: dict[str, str]) -> str:
+    async with AsyncOpenAI(base_url=policy_url, api_key="none", max_retries=0) as client:
+        said = await client.chat.completions.create(model="m", messages=list(messages))  # type: ignore[arg-type]
+    return said.choices[0].message.content or ""
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+async def strict(task: str, mcp_url: str, policy_url: str) -> str:
+    """Says the policy's words to the echo, insists that they are no question, and crashes where the tool does."""
+    for _ in range(SPEC.max_steps):
+        words = await ask(policy_url, user(task))
+        if "?" in words:
+            raise ValueError(f"no answer: {words}")
+        async with Client(mcp_url) as environment:
+            result = await environment.call_tool("act", {"command": words})
+        if result.is_error:
+            raise RuntimeError(result.content[0].text)  # type: ignore[union-attr]
+    return ""
+
+
+async def limited(task: str, mcp_url: str, policy_url: str) -> str:
+    """A graph that stops itself, long before the environment would."""
+    from langchain.agents import create_agent
+    from langchain_core._api import LangChainBetaWarning
+    from langchain_openai import ChatOpenAI
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LangChainBetaWarning)
+        from langchain.mcp import MCPAdapter
+
+    async with DefaultAsyncHttpxClient() as http, MCPAdapter(mcp_url) as adapter:
+        model = ChatOpenAI(model="m", base_url=policy_url, api_key=SecretStr("none"), http_async_client=http)
+        agent = create_agent(model, await adapter.list_tools())
+        await agent.ainvoke({"messages": [{"role": "user", "content": task}]}, {"recursion_limit": 6})
+    return ""
+
+
+def worth(rollout: Rollout) -> tuple[float | None, int]:
+    """Its reward, and how many conversations there are to learn from."""
+    return rollout.reward, len(rollout.segments)
+
+
+async def test_an_output_that_the_agent_rejects_ends_the_episode_with_what_it_had_earned() -> None:
+    async with at(echo()) as play:
+        assert worth(await play(strict, "who?")) == (0.0, 1)
+
+        async def second_thoughts(task: str, mcp_url: str, policy_url: str) -> str:
+            async with Client(mcp_url) as environment:
+                await environment.call_tool("act", {"command": "two words"})
+            return await strict(task, mcp_url, policy_url)
+
+        rollout = await play(second_thoughts, "who?")
+    assert worth(rollout) == (pytest.approx(0.2), 1)
+    assert (rollout.success, rollout.actions) == (False, ['act{"command":"two words"}'])
+
+
+async def test_a_graph_that_reaches_its_recursion_limit_was_led_there_by_the_policy() -> None:
+    async with at(counter()) as play:
+        rollout = await play(limited, call("add", n=0))
+    assert worth(rollout) == (0.0, 1)
+    assert len(rollout.actions) == 3
+
+
+@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+@pytest.mark.parametrize("says", [call("fly"), '<tool_call>\n{"name": "add", "argu', call("add", n="many")])
+async def test_calls_that_nobody_can_run_are_worth_nothing_in_any_framework(name: str, says: str) -> None:
+    async with at(counter()) as play:
+        rollout = await play(load_agent(name), says)
+    assert worth(rollout) == (0.0, 1)
+    assert not rollout.success
+
+
+async def test_a_refused_action_is_the_policys_and_an_unavailable_environment_is_not() -> None:
+    async with at(echo()) as play:
+        assert worth(await play(strict, "")) == (0.0, 1)
+    async with at(echo(breaks=True)) as play:
+        rollout = await play(strict, "hello")
+    assert rollout.reward is None
+    assert "The environment is currently unavailable" in str(rollout.error)
+
+
+async def test_a_request_that_was_refused_gives_no_reward() -> None:
+    async def confused(task: str, mcp_url: str, policy_url: str) -> str:
+        said = await ask(policy_url, user(task))
+        return await ask(policy_url, user(task), {"role": "oracle", "content": said})
+
+    async with at(echo()) as play:
+        rollout = await play(confused, "well")
+    assert rollout.reward is None
+    assert "got role 'oracle'" in str(rollout.error)
+
+
+async def test_a_failure_of_what_the_agent_has_besides_gives_no_reward() -> None:
+    async def with_a_database(task: str, mcp_url: str, policy_url: str) -> str:
+        await ask(policy_url, user(task))
+        try:
+            raise ConnectionRefusedError("the vector store is gone")
+        except OSError as error:
+            raise ValueError("no documents") from error
+
+    async with at(echo()) as play:
+        rollout = await play(with_a_database, "well")
+    assert rollout.error == "the agent failed before its episode was over: ValueError: no documents"
+    assert rollout.reward is None
+
+
+async def test_an_agent_that_hangs_gives_no_reward_however_it_takes_being_stopped() -> None:
+    async def stubborn(task: str, mcp_url: str, policy_url: str) -> str:
+        await ask(policy_url, user(task))
+        try:
+            await asyncio.Event().wait()
+            return ""
+        finally:
+            raise ValueError("I was not done")
+
+    async with at(echo(), limit_s=2) as play:
+        rollout = await play(stubborn, "well")
+    assert rollout.error == "the agent was stopped after 2 s, before its episode was over"
+
+
+async def test_each_kind_of_crash_that_counts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with door(echo()) as url:
+        player = AgentPlayer(strict, Speaker(lambda _: "who?"), CODEC, url=url, env="echo")
+        with caplog.at_level(logging.WARNING, "dreamgym_integrations.trainers.agent_player"):
+            await player.play(SPEC.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)
+    told = [record.getMessage() for record in caplog.records if "the episode counts as it stood" in record.getMessage()]
+    assert told == [
+        "the agent failed before its episode was over: ValueError: no answer: who?; the policy had brought it there, "
+        "so the episode counts as it stood"
+    ]
