@@ -135,7 +135,7 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
     (seed.folder / "warm").mkdir(parents=True)
     (seed.folder / "warm" / "config.json").write_text("{}")
     (seed.folder / "recorded.jsonl").write_text("".join(trajectory(n).model_dump_json() + "\n" for n in range(3)))
-    made = result("dream", 0, (1.0,)).model_copy(update={"settings": plan.arm[1].settings})
+    made = result("dream", 0, (1.0,)).model_copy(update={"made_by": plan.arm[1]})
     (seed.folder / "dream").mkdir()
     (seed.folder / "dream" / "result.json").write_text(made.model_dump_json())
     assert kept_result(seed, plan.arm[1]) == made
@@ -144,10 +144,15 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
         kept_result(seed, changed)
 
 
-def test_a_setting_that_is_new_since_a_result_does_not_unmake_it() -> None:
-    assert difference({"train": {"steps": 3}}, {"train": {"steps": 3, "band": [0.2, 0.8]}}) is None
+def test_what_differs_between_settings_is_named() -> None:
+    assert difference({"train": {"steps": 3}}, {"train": {"steps": 3}}) is None
     assert difference({"train": None}, {"train": {}}) == "train was None and is {} now"
     assert difference({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}) == "a.b was 1 and is None now, a.c was 2 and is 3 now"
+
+
+def test_a_default_that_is_written_out_is_the_same_setting() -> None:
+    plain, written = Arm(name="a", train={}), Arm(name="a", train={"steps": 100, "ppo": {"epochs": 2}})
+    assert difference(plain.settings, written.settings) is None
 
 
 def trajectory(number: int) -> Trajectory:
@@ -186,7 +191,7 @@ def result(arm: str, seed: int, outcomes: tuple[float, ...]) -> Result:
     return Result(
         arm=arm,
         seed=seed,
-        settings={},
+        made_by=Arm(name=arm),
         outcomes=outcomes,
         refused_share=0.25,
         recorded_steps=1000,

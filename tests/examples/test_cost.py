@@ -74,7 +74,7 @@ def test_a_run_folder_gives_compute_and_real_steps_of_every_probe(tmp_path: Path
     made = Result(
         arm="Then real",
         seed=0,
-        settings=Arm(name="Then real", train={}).settings,
+        made_by=Arm(name="Then real", train={}),
         outcomes=(1.0,),
         refused_share=0,
         recorded_steps=sum(lengths),

@@ -64,7 +64,7 @@ class Arm(Frozen):
 
     @property
     def settings(self) -> JsonObject:
-        """All that decides what comes of it, defaults included. Raises InvalidInput for what cannot be set."""
+        """All that decides what comes of it, with today's defaults. Raises InvalidInput for what cannot be set."""
         try:
             train = None if self.train is None else settings_of(TrainConfig, None, flags(self.train))
         except InvalidInput as error:

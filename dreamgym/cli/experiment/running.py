@@ -31,8 +31,8 @@ class Result(Frozen):
 
     arm: str
     seed: int
-    settings: JsonObject
-    """Those of the arm, defaults included."""
+    made_by: Arm
+    """As the file said it."""
     outcomes: tuple[float, ...]
     """1 or 0 for each test task, in their order."""
     refused_share: float
@@ -65,16 +65,16 @@ def result(prepared: Prepared, arm: Arm) -> Result:
             part.write_text(_run(prepared, arm, folder).model_dump_json(), encoding="utf-8")
             part.rename(file)
         found = Result.model_validate_json(file.read_text(encoding="utf-8"))
-    changed = difference(found.settings, arm.settings)
+    changed = difference(found.made_by.settings, arm.settings)
     if changed is not None:
         raise InvalidInput(f"{file} was made otherwise: {changed}; give the arm another name, or remove the folder")
     return found
 
 
 def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
-    """What differs between the settings of a result and those of now, as words; what is new since is left out."""
+    """What two settings have different, as words; None where nothing is."""
     if isinstance(was, dict) and isinstance(now, dict):
-        inner = [difference(was[key], now.get(key), f"{name}.{key}".strip(".")) for key in was]
+        inner = [difference(was.get(key), now.get(key), f"{name}.{key}".strip(".")) for key in was | now]
         return ", ".join(one for one in inner if one is not None) or None
     return None if was == now else f"{name} was {was} and is {now} now"
 
@@ -99,7 +99,7 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
     return Result(
         arm=arm.name,
         seed=prepared.seed,
-        settings=arm.settings,
+        made_by=arm,
         outcomes=tuple(outcome or 0.0 for outcome in measured.outcomes),
         refused_share=measured.refused_share,
         recorded_steps=prepared.real_steps,
