@@ -121,7 +121,8 @@ class Phase:
         if not probed and config.against is Against.DREAM:
             say("no probe: nothing below says anything about the real environment")
         settings = config.settings()
-        if config.against is Against.REAL and config.real_steps is not None:
+        given = "steps" in config.model_fields_set and self.before is None
+        if config.against is Against.REAL and config.real_steps is not None and not given:
             # not its own record: a resumed run plans the same
             record = read_record(self.before / "metrics.jsonl") if self.before else []
             settings = settings.model_copy(

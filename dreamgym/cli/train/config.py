@@ -21,7 +21,7 @@ class TrainConfig(Settings):
     then: Literal[Against.REAL] | None = None
     """`real`: after the dream it goes on practising in the real environment, for `real_steps`."""
     real_steps: int | None = Field(default=None, ge=1)
-    """Practice takes no more real steps than this; the number of updates follows from it."""
+    """Practice takes no more real steps than this. The number of updates follows from it where `steps` is not given."""
     agent: str | None = None
     """An agent by entry point or module:function, with the policy behind it; default: the policy acts by itself."""
     episode_limit_s: float = Field(default=600.0, gt=0)
