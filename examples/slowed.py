@@ -3,7 +3,7 @@
     dreamgym experiment examples/experiments/cost-coin.toml
 
 Calls wait for a free session in the order they come; a start of an episode does not wait. The default is 4 sessions and
-0.1 s a call on the game `coin`; other figures are options of an environment folder:
+0.5 s a call on the game `coin`; other figures are options of an environment folder:
 
     [real]
     adapter = "examples/slowed.py:slowed"
@@ -32,7 +32,7 @@ class Slowness(Frozen):
 
     name: str = "coin"
     """The environment that is slowed."""
-    seconds: float = Field(default=0.1, ge=0)
+    seconds: float = Field(default=0.5, ge=0)
     """Of each call."""
     sessions: int = Field(default=4, ge=1)
     """Calls at a time, over all episodes of the process."""

@@ -187,16 +187,17 @@ def checked(run: Path, arm: str, seeds: Sequence[Path], slowed: Path) -> Iterato
     seconds, sessions = float(str(options["seconds"])), int(str(options["sessions"]))
     yield f"Slowed in fact, {sessions} sessions and {seconds:g} s a step (`{slowed.name}`):"
     yield ""
-    yield "| seed | updates | real steps | measured s | predicted s | ratio |"
-    yield "|---|---|---|---|---|---|"
+    yield "| seed | updates | real steps | measured s | predicted s | of it waiting s | measured / predicted |"
+    yield "|---|---|---|---|---|---|---|"
     for file in sorted(slowed.glob("seed-*/*/metrics.jsonl")):
         lines = [line for line in practice(file.parent) if "rollout_s" in line and line["where"] == "real"]
         taken, measured = (
             sum(number(line, "environment_steps") for line in lines),
             sum(number(line, "rollout_s") for line in lines),
         )
-        predicted = taken * (sum(compute) / sum(steps) + seconds / sessions)
-        cells = (file.parts[-3], len(lines), f"{taken:,.0f}", f"{measured:.1f}", f"{predicted:.1f}")
+        waiting = taken * seconds / sessions
+        predicted = taken * sum(compute) / sum(steps) + waiting
+        cells = (file.parts[-3], len(lines), f"{taken:,.0f}", f"{measured:.1f}", f"{predicted:.1f}", f"{waiting:.1f}")
         yield f"| {' | '.join(map(str, cells))} | {measured / predicted:.2f} |"
 
 

@@ -15,11 +15,11 @@ from pydantic import JsonValue
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.experiment.plan import Arm, flags
 from dreamgym.cli.experiment.prepared import Prepared, alone
+from dreamgym.cli.players import player_in
 from dreamgym.cli.wiring import say, tasks_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation, evaluate, wilson
 from dreamgym.replay import databases
-from dreamgym.rollout import TokenPlayer
 from dreamgym.training import read_record
 from dreamgym.types import Frozen, JsonObject, Source
 
@@ -163,10 +163,13 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
             outcomes=tuple(float(episode.success) for episode in episodes),
         )
     from dreamgym_integrations.trainers.policy import load_policy
+    from dreamgym_server.worlds import RealWorlds
 
     policy, codec = load_policy(_trained(folder) if arm.train is not None else prepared.warm())
-    player = TokenPlayer(policy, codec, prepared.spec, lambda version, group: prepared.real.create())
-    return await evaluate(player, tasks, seed=PLAYING_SEED)
+    agent = (arm.train or {}).get("agent")
+    worlds = RealWorlds(prepared.spec, prepared.real.create)
+    async with player_in(worlds, policy, codec, agent=None if agent is None else str(agent)) as player:
+        return await evaluate(player, tasks, seed=PLAYING_SEED)
 
 
 def _trained(folder: Path) -> Path:

@@ -111,14 +111,16 @@ def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
 
 
 def plot(plan: Plan, results: Results, file: Path) -> None:
-    """Real success over updates, the mean of the seeds in front of the single ones."""
+    """Real success over updates, the mean of the seeds in front of the single ones; no file where nothing was probed."""
+    curves = {name: [one.curve for one in some if one.curve] for name, some in results.items()}
+    if not any(curves.values()):
+        return
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    curves = {name: [one.curve for one in some if one.curve] for name, some in results.items()}
     for colour, (name, some) in enumerate((name, some) for name, some in curves.items() if some):
         for curve in some:
             axes.plot(*zip(*curve, strict=True), color=f"C{colour % 10}", lw=0.6, alpha=0.4)
