@@ -111,7 +111,7 @@ def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
 
 
 def plot(plan: Plan, results: Results, file: Path) -> None:
-    """Real success over updates, the mean of the seeds in front of the single ones; no file where nothing was probed."""
+    """Real success over updates, the mean of the seeds in front of the single ones; no file without probes."""
     curves = {name: [one.curve for one in some if one.curve] for name, some in results.items()}
     if not any(curves.values()):
         return
