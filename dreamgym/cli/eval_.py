@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dreamgym.cli.players import player_in
 from dreamgym.cli.wiring import (
     Against,
     Dsn,
@@ -15,7 +17,6 @@ from dreamgym.cli.wiring import (
     ModelName,
     Seed,
     Without,
-    environment_maker,
     left_out,
     opened_store,
     remembered,
@@ -25,13 +26,18 @@ from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.evaluation import Evaluation
 from dreamgym.evaluation import evaluate as evaluate_policy
 from dreamgym.experience.model import Part
-from dreamgym.rollout import TokenPlayer
+
+if TYPE_CHECKING:
+    from dreamgym_server.worlds import Worlds
 
 
 def evaluate(
     env: EnvName,
     policy: Annotated[Path, typer.Option(help="A policy's checkpoint folder.")],
     against: Annotated[Against, typer.Option(help="Where the policy plays.")],
+    agent: Annotated[
+        str | None, typer.Option(help="An agent with the policy behind it. Default: the policy acts by itself.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Whose tasks are played.")] = "test",
     episodes: Annotated[
         int, typer.Option(min=1, help="The last so many tasks of the split are played once each.")
@@ -48,7 +54,7 @@ def evaluate(
     """
     spec = load_spec(env)
     result = asyncio.run(
-        _evaluate(spec, policy, against, split, episodes, model, left_out(without, against), dsn, seed)
+        _evaluate(spec, policy, agent, against, split, episodes, model, left_out(without, against), dsn, seed)
     )
     if json:
         typer.echo(result.model_dump_json(exclude={"outcomes"}, indent=2))
@@ -62,6 +68,7 @@ def evaluate(
 async def _evaluate(
     spec: EnvironmentSpec,
     folder: Path,
+    agent: str | None,
     against: Against,
     split: str,
     episodes: int,
@@ -72,16 +79,28 @@ async def _evaluate(
 ) -> Evaluation:
     from dreamgym_integrations.trainers.policy import load_policy
 
-    from dreamgym.experience.select import load_model
-
     policy, codec = load_policy(folder)
     tasks = tasks_of(spec, split)[-episodes:]
+    async with AsyncExitStack() as stack:
+        worlds = await _worlds(spec, against, model, without, dsn, stack)
+        player = await stack.enter_async_context(player_in(worlds, policy, codec, agent=agent))
+        return await evaluate_policy(player, tasks, seed=seed)
+
+
+async def _worlds(
+    spec: EnvironmentSpec,
+    against: Against,
+    model: str | None,
+    without: frozenset[Part],
+    dsn: str | None,
+    stack: AsyncExitStack,
+) -> Worlds:
+    from dreamgym_server.worlds import DreamWorlds, RealWorlds
+
+    from dreamgym.experience.select import load_model
+
     if against is Against.REAL:
-        real = real_of(spec)
-        return await evaluate_policy(
-            TokenPlayer(policy, codec, spec, lambda version, group: real.create()), tasks, seed=seed
-        )
-    async with opened_store(dsn) as store:
-        chosen = remembered(load_model(model, env=spec.name), model, store, without)
-        make = environment_maker(spec, against, chosen, store.buffer, without=without)
-        return await evaluate_policy(TokenPlayer(policy, codec, spec, lambda version, group: make()), tasks, seed=seed)
+        return RealWorlds(spec, real_of(spec).create)
+    store = await stack.enter_async_context(opened_store(dsn))
+    chosen = remembered(load_model(model, env=spec.name), model, store, without)
+    return DreamWorlds(spec, chosen, store.buffer, without=without)

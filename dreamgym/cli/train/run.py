@@ -12,23 +12,25 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from dreamgym.cli.players import door, player_at, player_in
 from dreamgym.cli.train.backing import ServerAndStore
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.wiring import Against, opened_store, say, server_process, tasks_of, without_flags
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum, each_alone
-from dreamgym.embedding import load_encoder
-from dreamgym.environment import Environment, EnvironmentSpec, real_of
-from dreamgym.episode import Recorder, load_agent
+from dreamgym.embedding import TrigramEncoder, load_encoder
+from dreamgym.environment import EnvironmentSpec, real_of
 from dreamgym.evaluation import evaluate
-from dreamgym.rollout import Codec, Player, Policy, TokenPlayer
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.rollout import Player, Policy
 from dreamgym.training import Alone, Exchange, Practice, Settings, read_record
 from dreamgym.transfer import Fall, RealProbes, Seen
-from dreamgym.types import JsonObject, Origin, Source, Task, Trajectory
+from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
     from dreamgym_integrations.trainers.policy import ChatCodec
+    from dreamgym_server.worlds import Worlds
 
 
 @dataclass(frozen=True)
@@ -183,18 +185,8 @@ async def warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: in
 
 def _player(run: Run, policy: Policy, codec: ChatCodec, url: str) -> Player:
     """The policy by itself, or the agent with the policy behind it."""
-    from dreamgym_client.environment import RemoteEnvironment
-
-    if run.config.agent is None:
-
-        def remote(version: int, group: str) -> Environment:
-            return RemoteEnvironment(url, run.spec.name, policy_version=version, group=group)
-
-        return TokenPlayer(policy, codec, run.spec, remote)
-    from dreamgym_integrations.trainers.agent_player import AgentPlayer
-
-    agent, limit_s = load_agent(run.config.agent), run.config.episode_limit_s
-    return AgentPlayer(agent, policy, codec, url=url, env=run.spec.name, limit_s=limit_s)
+    config = run.config
+    return player_at(url, run.spec, policy, codec, agent=config.agent, limit_s=config.episode_limit_s)
 
 
 async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
@@ -250,45 +242,47 @@ class _Watch:
     reason: str | None = None
     """Why training was stopped, where a probe stopped it."""
 
-    async def probe(self, policy: Policy, codec: Codec, update: int) -> Seen:
+    async def probe(self, policy: Policy, codec: ChatCodec, update: int) -> Seen:
         """Play the probe's tasks; says whether this is the best policy so far, and whether to stop."""
-        run, real = self.run, real_of(self.run.spec)
-        player = TokenPlayer(policy, codec, run.spec, lambda version, group: real.create())
-        result = await evaluate(player, run.probe_tasks, seed=run.settings.seed)
+        run, config = self.run, self.run.config
+        async with player_in(
+            _reality(run), policy, codec, agent=config.agent, limit_s=config.episode_limit_s
+        ) as player:
+            result = await evaluate(player, run.probe_tasks, seed=run.settings.seed)
         self.practice.note_probe(update, "real", result)
         self.reason = _reason(run)
-        if self.reason is None and run.config.refresh:
+        if self.reason is None and config.refresh:
             await self._refresh(policy, codec, update)
         return Seen(best=_probes(run)[0].best == update, stop=self.reason is not None)
 
-    async def _refresh(self, policy: Policy, codec: Codec, update: int) -> None:
-        """Store what the policy does in some training tasks of reality: the dream is grounded in it from now on."""
-        run, real = self.run, real_of(self.run.spec)
+    async def _refresh(self, policy: Policy, codec: ChatCodec, update: int) -> None:
+        """Store what is done in some training tasks of reality: the dream is grounded in it from now on."""
+        run, kept = self.run, MemoryBuffer(TrigramEncoder())
         tasks = self.practice.affordable(self.practice.curriculum.sample(run.config.refresh, -update - 1))
         if not tasks:
             return
-        recorders: list[Recorder] = []
-
-        def recorded(version: int, group: str) -> Environment:
-            recorders.append(Recorder(real.create(), run.spec.max_steps))
-            return recorders[-1]
-
-        player = TokenPlayer(policy, codec, run.spec, recorded)
-        await player.play(
-            tasks,
-            groups=[""] * len(tasks),
-            seeds=[run.settings.seed] * len(tasks),
-            version=update,
-            sampling_seed=run.settings.seed + update,
-        )
-        played = [
-            recorder.trajectory(Source.REAL, world=task.world if run.spec.deterministic else "").model_copy(
-                update={"id": f"{self.practice.run}-{update}-refresh-{i}", "policy_version": update}
+        async with door(_reality(run), kept) as url:
+            rollouts = await _player(run, policy, codec, url).play(
+                tasks,
+                groups=[""] * len(tasks),
+                seeds=[run.settings.seed] * len(tasks),
+                version=update,
+                sampling_seed=run.settings.seed + update,
             )
-            for i, (task, recorder) in enumerate(zip(tasks, recorders, strict=True))
-        ]
-        await self.backing.add([trajectory for trajectory in played if trajectory.error is None])
-        self.practice.note_real(update, sum(len(trajectory.transitions) for trajectory in played))
+        played = await kept.trajectories(run.spec.name)
+        await self.backing.add(
+            [
+                trajectory.model_copy(update={"id": f"{self.practice.run}-{update}-refresh-{i}"})
+                for i, trajectory in enumerate(played)
+            ]
+        )
+        self.practice.note_real(update, sum(len(rollout.actions) for rollout in rollouts))
+
+
+def _reality(run: Run) -> Worlds:
+    from dreamgym_server.worlds import RealWorlds
+
+    return RealWorlds(run.spec, real_of(run.spec).create)
 
 
 def _of_others(run: Run, recorded: Sequence[Trajectory]) -> Sequence[Trajectory]:

@@ -21,7 +21,7 @@ from typing import Any
 from anyio.from_thread import BlockingPortal
 
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.rollout import Codec, Player, Policy
+from dreamgym.rollout import Player, Policy
 from dreamgym.training import Practice, Settings
 from dreamgym.transfer import Seen
 from dreamgym.types import JsonObject
@@ -48,7 +48,7 @@ try:
 except ImportError as error:
     raise MissingPackage("training", "train") from error
 
-Probe = Callable[[Policy, Codec, int], Coroutine[Any, Any, Seen]]
+Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
@@ -251,7 +251,7 @@ class _Looking:
 
     probe: Probe | None
     policy: Policy
-    codec: Codec
+    codec: ChatCodec
     portal: BlockingPortal
 
     def look(self, update: int) -> Seen:

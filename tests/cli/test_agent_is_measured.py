@@ -1,0 +1,124 @@
+"""Where an agent is trained, it is the agent that is measured in the real environment, and nothing of it is stored."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from dreamgym_integrations.trainers.tiny import create_tiny_policy
+
+from dreamgym.cli.app import main
+from dreamgym.cli.experiment.plan import Arm, Measured, Plan, Play
+from dreamgym.cli.experiment.prepared import Prepared
+from dreamgym.cli.experiment.running import _measured
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import load_real, load_spec, read_jsonl
+from dreamgym.replay.postgres import open_store
+from dreamgym.training import read_record
+from dreamgym.types import Source, Trajectory
+
+Command = Callable[..., tuple[int, str, str]]
+COIN = Path(__file__).parents[2] / "examples" / "coin"
+AGENT = '''
+from mcp import Client
+from openai import AsyncOpenAI
+
+
+async def play(task, mcp_url, policy_url):
+    """Asks the policy, and takes the coin whatever it says."""
+    async with AsyncOpenAI(base_url=policy_url, api_key="none") as policy, Client(mcp_url) as environment:
+        await policy.chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
+        await environment.call_tool("act", {"command": "take coin"})
+    return "done"
+'''
+
+
+@pytest.fixture
+def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command line; returns exit code, stdout, stderr."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        return int(exit_.value.code or 0), said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    create_tiny_policy(read_jsonl(COIN / "trajectories.jsonl", Trajectory)[:4], tmp_path / "policy", seed=0)
+    return tmp_path / "policy"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> str:
+    file = tmp_path / "taker.py"
+    file.write_text(AGENT)
+    return f"{file}:play"
+
+
+def stored(dsn: str) -> list[Trajectory]:
+    async def read() -> list[Trajectory]:
+        store = await open_store(dsn, load_encoder(None))
+        found = await store.buffer.trajectories("coin", sources=frozenset(Source))
+        await store.close()
+        return list(found)
+
+    return anyio.run(read)
+
+
+def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, policy: Path, agent: str) -> None:
+    assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"), "--dsn", dsn)[0] == 0
+    before = len(stored(dsn))
+    usual = ("eval", str(COIN), "--policy", str(policy), "--episodes", "5", "--json", "--dsn", dsn)
+    alone = json.loads(dreamgym(*usual, "--against", "real")[1])
+    assert alone["mean_steps"] > 1
+    for where in (("real",), ("dream", "--model", "nearest", "--split", "train")):
+        code, out, err = dreamgym(*usual, "--against", *where, "--agent", agent)
+        assert code == 0, err
+        assert (json.loads(out)["mean_steps"], json.loads(out)["success"]["n"]) == (1, 5)
+    assert len(stored(dsn)) == before
+
+
+def test_an_agent_in_training_is_probed_and_its_real_episodes_refresh_the_dream(
+    dreamgym: Command, dsn: str, policy: Path, agent: str, tmp_path: Path
+) -> None:
+    assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"), "--dsn", dsn)[0] == 0
+    before = {trajectory.id for trajectory in stored(dsn)}
+    out = tmp_path / "run"
+    sizes = ("--steps", "1", "--groups", "1", "--group-size", "2", "--probe", "6", "--refresh", "3")
+    rest = ("--policy", str(policy), "--agent", agent, "--real-steps", "100", "--model", "nearest", "--dsn", dsn)
+    code, _, err = dreamgym("train", str(COIN), *sizes, *rest, "--out", str(out))
+    assert code == 0, err
+    record = read_record(out / "metrics.jsonl")
+    probes = [line for line in record if "real_success" in line]
+    assert [(line["step"], line["real_episodes"], line["real_steps"]) for line in probes] == [(0, 6, 6), (1, 6, 6)]
+    refreshed = [line for line in record if line.get("where") == "real"]
+    assert [line["environment_steps"] for line in refreshed] == [3, 3]
+    new = [trajectory for trajectory in stored(dsn) if trajectory.id not in before]
+    real = [trajectory for trajectory in new if trajectory.source is Source.REAL]
+    assert Counter(trajectory.policy_version for trajectory in real) == {0: 3, 1: 3}
+    assert {trajectory.task.metadata["split"] for trajectory in real} == {"train"}
+    assert all(len(trajectory.transitions) == 1 for trajectory in real)
+
+
+@pytest.mark.anyio
+async def test_an_arm_that_trains_an_agent_is_measured_with_it(policy: Path, agent: str, tmp_path: Path) -> None:
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0,),
+        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        test=Measured(episodes=5),
+        arm=(Arm(name="agent", train={"agent": agent}), Arm(name="alone", train={})),
+    )
+    prepared = Prepared(plan, 0, tmp_path, "", load_spec("coin"), load_real("coin"))
+    played = {arm.name: await _measured(prepared, arm, tmp_path) for arm in plan.arm}
+    assert played["agent"].steps == 5
+    assert played["alone"].steps > 5
