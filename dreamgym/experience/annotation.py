@@ -7,6 +7,9 @@ that is shown recordings copies. It is no part of a transition's identity.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import create_model
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.answer import changes_of
@@ -20,41 +23,26 @@ TOKENS, TOKENS_PER_STEP = 256, 128
 """How long an answer may be."""
 
 
-class Tutorial(Answer):
-    """What the episode teaches as a whole. Asked for, since it makes the traces better; not kept."""
-
-    overall_plan: str
-    success_mode: str
-    failure_mode: str
+TUTORIAL = ("overall_plan", "success_mode", "failure_mode")
+"""What the episode teaches as a whole. Asked for, since it makes the traces better; not kept."""
 
 
-class Trace(Answer):
-    """The reasoning of one step."""
+def form_of(count: int) -> type[Answer]:
+    """What the teacher fills in about an episode of so many steps: the tutorial, and a trace `step_N` for each step.
 
-    step_id: int
-    """From 1."""
-    transition_plan: str
-
-
-class Annotation(Answer):
-    """What the teacher answers about one trajectory."""
-
-    task_tutorial: Tutorial
-    state_transitions: tuple[Trace, ...]
+    The paper has a list of traces (appendix C.1), which comes out shorter or longer than the episode; of fields there
+    are as many as there are steps wherever the backend heeds a schema, and a small model can write one line for each.
+    """
+    names = (*TUTORIAL, *(f"step_{number}" for number in range(1, count + 1)))
+    fields: dict[str, Any] = dict.fromkeys(names, (str, ...))
+    form: type[Answer] = create_model("Annotation", __base__=Answer, **fields)
+    return form
 
 
-_TEXT: JsonObject = {"type": "string"}
-_TUTORIAL: JsonObject = {"overall_plan": _TEXT, "success_mode": _TEXT, "failure_mode": _TEXT}
-_TRACE: JsonObject = {"step_id": {"type": "integer"}, "transition_plan": _TEXT}
-
-
-def _object(properties: JsonObject) -> JsonObject:
+def schema_of(count: int) -> JsonObject:
+    """The same as a JSON schema."""
+    properties: JsonObject = {name: {"type": "string"} for name in form_of(count).model_fields}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-
-
-SCHEMA: JsonObject = _object(
-    {"task_tutorial": _object(_TUTORIAL), "state_transitions": {"type": "array", "items": _object(_TRACE)}}
-)
 
 
 def is_annotated(trajectory: Trajectory) -> bool:
@@ -72,15 +60,16 @@ async def annotate(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, *, s
     annotation = await ask(
         llm,
         annotation_messages(spec, trajectory),
-        Annotation,
-        SCHEMA,
+        form_of(count),
+        schema_of(count),
         max_tokens=TOKENS + TOKENS_PER_STEP * count,
         seed=seed,
-        fault_of=lambda answer: _fault(answer, count),
+        fault_of=_fault,
     )
+    traces = list(annotation.model_dump().values())[len(TUTORIAL) :]
     steps = tuple(
-        step.model_copy(update={"reasoning": trace.transition_plan.strip()})
-        for step, trace in zip(trajectory.transitions, annotation.state_transitions, strict=True)
+        step.model_copy(update={"reasoning": trace.strip()})
+        for step, trace in zip(trajectory.transitions, traces, strict=True)
     )
     return trajectory.model_copy(update={"transitions": steps})
 
@@ -115,12 +104,8 @@ def _with_traces(trajectory: Trajectory, known: Sequence[Transition]) -> Traject
     return trajectory.model_copy(update={"transitions": tuple(steps)})
 
 
-def _fault(answer: Annotation, count: int) -> str | None:
-    ids = [trace.step_id for trace in answer.state_transitions]
-    if ids != [*range(1, count + 1)]:
-        return f'"state_transitions" must have the step_id 1 to {count}, one for each step in order; they are {ids}'
-    empty = [trace.step_id for trace in answer.state_transitions if not trace.transition_plan.strip()]
-    return f"the transition_plan of step {empty[0]} is empty" if empty else None
+def _fault(answer: Answer) -> str | None:
+    return next((f'"{name}" is empty' for name, text in answer.model_dump().items() if not text.strip()), None)
 
 
 def _is_accomplished(trajectory: Trajectory) -> bool | None:

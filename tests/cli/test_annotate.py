@@ -85,8 +85,7 @@ class Teacher:
         if name in self._unknown:
             return Reply("I do not know.")
         tutorial = {"overall_plan": "p", "success_mode": "s", "failure_mode": "f"}
-        traces = [{"step_id": 1, "transition_plan": f"{name} is known."}]
-        return Reply(json.dumps({"task_tutorial": tutorial, "state_transitions": traces}))
+        return Reply(json.dumps(tutorial | {"step_1": f"{name} is known."}))
 
 
 def reasoning(file: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from counters import REFUND, SHOP, call, step, world
 from queries import HOUSE, act, transition
 
 from dreamgym.errors import PredictionError
-from dreamgym.experience.annotation import SCHEMA, annotate, annotation_messages, is_annotated, with_traces
+from dreamgym.experience.annotation import annotate, annotation_messages, is_annotated, schema_of, with_traces
 from dreamgym.llm import ScriptedLLM, is_strict
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 
@@ -27,16 +27,9 @@ def episode(*steps: Transition, id_: str = "e1") -> Trajectory:
     )
 
 
-def taught(*plans: str, ids: tuple[int, ...] = ()) -> str:
-    numbers = ids or tuple(range(1, len(plans) + 1))
-    return json.dumps(
-        {
-            "task_tutorial": {"overall_plan": "p", "success_mode": "s", "failure_mode": "f"},
-            "state_transitions": [
-                {"step_id": number, "transition_plan": plan} for number, plan in zip(numbers, plans, strict=True)
-            ],
-        }
-    )
+def taught(*plans: str) -> str:
+    tutorial = {"overall_plan": "p", "success_mode": "s", "failure_mode": "f"}
+    return json.dumps(tutorial | {f"step_{number}": plan for number, plan in enumerate(plans, start=1)})
 
 
 async def test_each_step_gets_its_trace_and_keeps_its_identity() -> None:
@@ -51,11 +44,10 @@ async def test_each_step_gets_its_trace_and_keeps_its_identity() -> None:
 WRONG = {
     "one trace too few": taught(PLANS[0]),
     "one too many": taught(*PLANS, "more"),
-    "a step twice": taught(*PLANS, ids=(1, 1)),
-    "another order": taught(*PLANS, ids=(2, 1)),
     "an empty trace": taught(PLANS[0], "  "),
     "no JSON": "First, the agent goes east.",
-    "no tutorial": json.dumps({"state_transitions": json.loads(taught(*PLANS))["state_transitions"]}),
+    "no tutorial": json.dumps({"step_1": PLANS[0], "step_2": PLANS[1]}),
+    "no text": json.dumps({**json.loads(taught(*PLANS)), "step_2": 2}),
 }
 
 
@@ -107,4 +99,4 @@ def test_an_explicit_step_keeps_its_identity_too() -> None:
 
 
 def test_hosted_teachers_take_the_schema_strictly() -> None:
-    assert is_strict(SCHEMA)
+    assert is_strict(schema_of(3))
