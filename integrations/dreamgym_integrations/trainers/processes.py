@@ -54,6 +54,10 @@ class Processes:
         everyones: list[T] = gather_object(list(mine))
         return everyones
 
+    def part(self) -> None:
+        """Nothing is asked of the others any more; torch's threads end, which would else abort the process at exit."""
+        self._state.destroy_process_group()
+
 
 class FirstFailed(TrainingStopped):
     """The first process of several could not go on; it says why itself."""
@@ -105,7 +109,9 @@ def joined() -> Iterator[Exchange]:
         with _ending_in_order(processes):
             of_first(processes, partial(_check_machine, processes.count))
             yield processes
+        processes.part()
     except FirstFailed:
+        processes.part()
         sys.exit(1)
     except RuntimeError as error:  # torch has no type for it
         if not any(words in str(error) for words in GONE):
