@@ -1,5 +1,6 @@
 """An experiment file says which arms with which seeds; what cannot be is said before anything is trained."""
 
+import fcntl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from dreamgym.cli.experiment import agree
 from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
-from dreamgym.cli.experiment.prepared import Prepared, rewarded, shuffled
+from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled
 from dreamgym.cli.experiment.running import Result, curve, difference
 from dreamgym.cli.experiment.running import result as kept_result
 from dreamgym.cli.experiment.table import area_under, report
@@ -142,6 +143,31 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
     changed = plan.arm[1].model_copy(update={"train": {"steps": 4, "without": ["history"]}})
     with pytest.raises(InvalidInput, match=r"train.steps was 3 and is 4 now, .*give the arm another name"):
         kept_result(seed, changed)
+
+
+def test_one_at_a_time_makes_what_is_in_a_folder(tmp_path: Path) -> None:
+    def taken() -> bool:
+        with (tmp_path / "seed-0" / ".lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    with alone(tmp_path / "seed-0"):
+        assert taken()
+    assert not taken()
+
+
+def test_recordings_are_told_apart_by_folder_and_content(tmp_path: Path) -> None:
+    def digest(folder: str, text: str) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "recorded.jsonl").write_text(text)
+        plan = read(tmp_path, GOOD)
+        return Prepared(plan, 0, tmp_path / folder, "", load_spec("coin"), Unplayable()).digest
+
+    assert digest("a", "1") == digest("a", "1")
+    assert len({digest("a", "1"), digest("a", "2"), digest("b", "1")}) == 3
 
 
 def test_what_differs_between_settings_is_named() -> None:
