@@ -27,7 +27,7 @@ class Evaluation(Frozen):
 
     success: Rate
     refused_share: float
-    """Share of actions that the environment answered with an error."""
+    """Share of actions that the environment answered with an error, or that nobody could run."""
     mean_steps: float
     steps: int
     """Environment steps used in all."""
@@ -144,7 +144,7 @@ def _bootstrap(
 async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
     """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
     outcomes: list[float | None] = []
-    refused = steps = failed = 0
+    refused = steps = unheard = failed = 0
     for start in range(0, len(tasks), batch):
         chunk = tasks[start : start + batch]
         episodes = await player.play(
@@ -158,11 +158,12 @@ async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batc
             failed += episode.error is not None
             outcomes.append(None if episode.error is not None else float(episode.success))
             refused += episode.refused
+            unheard += episode.unheard
             steps += len(episode.actions)
     valid = [outcome for outcome in outcomes if outcome is not None]
     return Evaluation(
         success=wilson(int(sum(valid)), len(valid)),
-        refused_share=refused / max(1, steps),
+        refused_share=(refused + unheard) / max(1, steps + unheard),
         mean_steps=steps / max(1, len(tasks)),
         steps=steps,
         failed=failed,

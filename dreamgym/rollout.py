@@ -111,6 +111,8 @@ class Rollout:
     """As the policy worded them, or, of an agent, the calls that reached the environment."""
     refused: int = 0
     """Actions that the environment answered with an error."""
+    unheard: int = 0
+    """An agent's policy made so many calls that nobody could run: malformed, or of a tool that it was not shown."""
     success: bool = False
     total_reward: float = 0.0
     confidence: float | None = None
@@ -149,9 +151,10 @@ def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> Json
     """What the record of an update says of its episodes, and of the values of their groups."""
     valid = [episode for episode in episodes if episode.error is None]
     actions = sum(len(episode.actions) for episode in valid)
+    unheard = sum(episode.unheard for episode in valid)
     return {
         "inside_success": sum(episode.success for episode in valid) / max(1, len(valid)),
-        "refused_share": sum(episode.refused for episode in valid) / max(1, actions),
+        "refused_share": (sum(episode.refused for episode in valid) + unheard) / max(1, actions + unheard),
         "groups": len(values),
         "dead_groups": sum(value == 0 for value in values),
         "values": [*values],

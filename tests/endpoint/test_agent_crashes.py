@@ -21,7 +21,7 @@ from speakers import CODEC, Speaker, call
 
 from dreamgym.cli.players import door
 from dreamgym.episode import Agent, load_agent
-from dreamgym.rollout import Rollout
+from dreamgym.rollout import Rollout, summary
 
 pytestmark = pytest.mark.anyio
 COUNTER = counter_spec()
@@ -122,7 +122,10 @@ async def test_calls_that_nobody_can_run_are_worth_nothing_in_any_framework(name
     async with at(counter()) as play:
         rollout = await play(load_agent(name), says)
     assert worth(rollout) == (0.0, 1)
-    assert not rollout.success
+    assert (rollout.success, rollout.actions) == (False, [])
+    was_heard = says == call("add", n="many")  # the tool refused it
+    assert (rollout.unheard == 0) is was_heard
+    assert summary([rollout], [0.0])["refused_share"] == (0.0 if was_heard else 1.0)
 
 
 async def test_a_refused_action_is_the_policys_and_an_unavailable_environment_is_not() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, text_argument, words_of
+from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, text_argument, unheard, words_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -45,6 +45,21 @@ def test_a_call_is_worded_as_the_templates_word_it() -> None:
     made = ToolCall(name="act", arguments={"command": "move north"})
     assert words_of(made, knows_tools=False) == "move north"
     assert reply_of("move north", [ACT], knows_tools=False) == Reply(tool_calls=(made,))
+
+
+@pytest.mark.parametrize(
+    ("words", "calls"),
+    [
+        (call("add", n=1), 0),
+        (call("fly"), 1),
+        (call("add", n=1) + call("fly") + call("swim"), 2),
+        (call("add", n=1) + "<tool_call>{'name'}</tool_call>", 2),
+        ("I think that I am done.", 0),
+    ],
+)
+def test_calls_that_nobody_can_run_are_counted(words: str, calls: int) -> None:
+    assert unheard(words, read(words), [ADD]) == calls
+    assert unheard(words, Reply(text=words), []) == 0, "without tools every word is text"
 
 
 def test_several_calls_are_read_in_their_order_and_the_last_may_be_unclosed() -> None:

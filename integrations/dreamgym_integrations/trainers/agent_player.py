@@ -112,6 +112,7 @@ class AgentPlayer:
             rollout.error = f"{type(failure).__name__}: {failure}"
         else:
             _fill(rollout, state)
+            rollout.unheard = session.conversations.unheard
             if session.conversations.last is not None:
                 session.conversations.last.reward(state.reward)
         finally:

@@ -20,7 +20,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.rollout import Generation, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of
+from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, unheard
 
 ROLES = {"developer": "system", "function": "tool"}
 
@@ -85,6 +85,8 @@ class Conversations:
         """In the order in which they were begun."""
         self.last: Segment | None = None
         """The one that the policy spoke in last."""
+        self.unheard = 0
+        """Calls that nobody could run."""
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
         """A request as tokens. Raises InvalidInput where the policy cannot read it."""
@@ -112,7 +114,9 @@ class Conversations:
             self.segments.append(segment)
         segment.say(sampled)
         self.last = segment
-        reply = reply_of(self._codec.decode(sampled.ids), prompt.tools, knows_tools=self._codec.knows_tools)
+        words = self._codec.decode(sampled.ids)
+        reply = reply_of(words, prompt.tools, knows_tools=self._codec.knows_tools)
+        self.unheard += unheard(words, reply, prompt.tools)
         key = _key(prompt._key, _plain(_message(reply)))
         self._turns[key] = _Turn(segment, len(segment.ids), self._codec.ended(sampled.ids))
         return reply

@@ -64,6 +64,17 @@ def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> R
     return Reply(tool_calls=(ToolCall(name=tool, arguments={argument: words}),))
 
 
+def unheard(words: str, reply: Reply, tools: Sequence[JsonObject]) -> int:
+    """Of the calls in a policy's words, those that nobody can run: of no tool that there is, or malformed.
+
+    Where one call is malformed the whole answer is text, and none of its calls is run.
+    """
+    names = {_function(tool).get("name") for tool in tools}
+    if tools and not reply.tool_calls:
+        return words.count("<tool_call>")
+    return sum(call.name not in names for call in reply.tool_calls)
+
+
 def words_of(call: ToolCall, *, knows_tools: bool) -> str:
     """What a policy says to make this call, as the templates of Hermes and Qwen word it: `reply_of` reads it back."""
     if not knows_tools:
