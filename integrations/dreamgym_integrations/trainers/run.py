@@ -7,7 +7,6 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 
 from __future__ import annotations
 
-import copy
 import signal
 import threading
 import warnings
@@ -25,6 +24,7 @@ from dreamgym.rollout import Player, Policy
 from dreamgym.training import Practice, Settings
 from dreamgym.transfer import Seen
 from dreamgym.types import JsonObject
+from dreamgym_integrations.trainers.adapters import adapter, merged
 from dreamgym_integrations.trainers.checkpoints import (
     begin,
     complete,
@@ -148,13 +148,14 @@ def _trainer(
     sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
     values = Values(policy.model) if settings.algorithm == "ppo" else None
     bookkeeper = _Bookkeeper(practice, settings, _Looking(probe, sampler, codec, portal), out / BEST, on_learned)
+    besides = HEAD if settings.algorithm == "ppo" else None
     options: dict[str, Any] = {
         "model": policy.model,
         "args": _config(out, settings, policy, practice.exchange.count),
         "train_dataset": Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
         "processing_class": policy.tokenizer,
         "callbacks": [bookkeeper],
-        "peft_config": _lora(settings) if settings.lora else None,
+        "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
     parts = (practice, player(sampler, codec), portal, settings)
     trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
@@ -198,20 +199,6 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
     )
 
 
-def _lora(settings: Settings) -> Any:
-    try:
-        from peft import LoraConfig
-    except ImportError as error:
-        raise MissingPackage("an adapter (lora)", "train") from error
-    return LoraConfig(
-        r=settings.lora,
-        lora_alpha=2 * settings.lora,
-        target_modules="all-linear",
-        modules_to_save=[HEAD] if settings.algorithm == "ppo" else None,
-        task_type="CAUSAL_LM",
-    )
-
-
 def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
     """The policy as it is, without anything that is only for training; an adapter is merged into a copy of its base.
 
@@ -219,7 +206,7 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     if settings.lora:
-        model = copy.deepcopy(model).merge_and_unload()
+        model = merged(model)
     state = model.state_dict() if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
     state = {name: weight for name, weight in state.items() if not name.startswith(HEAD)}
     if trainer.is_world_process_zero():
