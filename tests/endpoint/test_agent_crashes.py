@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -177,12 +178,11 @@ async def test_an_agent_that_hangs_gives_no_reward_however_it_takes_being_stoppe
 
 
 async def test_each_kind_of_crash_that_counts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = itertools.count()
     async with door(echo()) as url:
-        player = AgentPlayer(strict, Speaker(lambda _: "who?"), CODEC, url=url, env="echo")
+        player = AgentPlayer(strict, Speaker(lambda _: f"who {next(numbers)}?"), CODEC, url=url, env="echo")
         with caplog.at_level(logging.WARNING, "dreamgym_integrations.trainers.agent_player"):
             await player.play(SPEC.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)
-    told = [record.getMessage() for record in caplog.records if "the episode counts as it stood" in record.getMessage()]
-    assert told == [
-        "the agent failed before its episode was over: ValueError: no answer: who?; the policy had brought it there, "
-        "so the episode counts as it stood"
-    ]
+    assert next(numbers) == 2
+    (told,) = [record.getMessage() for record in caplog.records if "count as they stood" in record.getMessage()]
+    assert "ValueError: no answer: who" in told

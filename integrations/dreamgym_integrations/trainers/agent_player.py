@@ -134,15 +134,15 @@ class AgentPlayer:
         if state.stop_reason is not None:
             return state  # what an agent does once its episode is over changes nothing about it
         if crash is not None and _over_words(crash, session):
-            self._tell(failure)
+            self._tell(type(crash).__name__, failure)
             return await control.finish(self._env, started.episode, success=False)
         await control.delete(self._env, started.episode)
         raise AgentFailed(failure)
 
-    def _tell(self, failure: str) -> None:
-        if failure not in self._told:
-            self._told.add(failure)
-            logger.warning("%s; the policy had brought it there, so the episode counts as it stood", failure)
+    def _tell(self, kind: str, failure: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.warning("%s; the policy had brought it there, so such episodes count as they stood", failure)
 
     def _failure_of(self, playing: asyncio.Future[str]) -> str | None:
         if not playing.done():
