@@ -98,8 +98,15 @@ class Database:
         return await self._pool.getconn()
 
     async def started_at(self) -> str:
-        """When the server started: another one after a restart, whose last half second may be lost."""
-        return str((await self.fetch("SELECT pg_postmaster_start_time()::text", {}))[0][0])
+        """When the server started: another one after a restart, whose last half second may be lost.
+
+        Asked over a connection of its own, so that one that is away is seen at once. Raises StoreError.
+        """
+        with _translated(self._dsn):
+            async with await AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=10) as connection:
+                row = await (await connection.execute("SELECT pg_postmaster_start_time()::text")).fetchone()
+        assert row is not None
+        return str(row[0])
 
     async def close(self) -> None:
         """Close all connections; calling it twice is fine."""

@@ -72,7 +72,7 @@ class Store:
         deadline = asyncio.get_running_loop().time() + limit_s
         while True:
             try:
-                await self.database.fetch("SELECT 1", {})
+                await self.database.started_at()
             except StoreError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise

@@ -197,6 +197,14 @@ class PostgresEpisodeStore:
         """Running episodes whose time is over."""
         return await self._episodes("WHERE stop_reason IS NULL AND expires_at <= %(now)s", {"now": now})
 
+    async def unstored(self, env: str, run: str, iteration: int) -> tuple[Episode, ...]:
+        """Those of groups named `RUN-ITERATION-…` that are over, and whose trajectories the buffer does not have."""
+        return await self._episodes(
+            "WHERE stop_reason IS NOT NULL AND body ->> 'env' = %(env)s AND starts_with(body ->> 'group', %(group)s) "
+            "AND NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id)",
+            {"env": env, "group": f"{run}-{iteration}-"},
+        )
+
     async def close(self) -> None:
         """Nothing to release: the connections belong to the Store."""
 

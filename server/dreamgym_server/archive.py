@@ -41,8 +41,20 @@ def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
     )
 
 
+def stored_as(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
+    """What the buffer keeps of an episode; None while it runs, and for a failed or empty one: it teaches nothing."""
+    trajectory = trajectory_of(episode, spec)
+    return None if trajectory is None else _kept(trajectory)
+
+
+def _kept(trajectory: Trajectory) -> Trajectory | None:
+    if trajectory.stop_reason is StopReason.OUT_OF_SUPPORT:  # its last step says nothing of the environment
+        trajectory = trajectory.model_copy(update={"transitions": trajectory.transitions[:-1]})
+    return trajectory if trajectory.transitions and trajectory.stop_reason is not StopReason.ERROR else None
+
+
 class Archive:
-    """A queue in front of the buffer. Failed and empty episodes stay out: there is nothing to learn from them."""
+    """A queue in front of the buffer. Failed and empty episodes stay out."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
@@ -50,10 +62,8 @@ class Archive:
 
     def put(self, trajectory: Trajectory) -> None:
         """Store it soon."""
-        if trajectory.stop_reason is StopReason.OUT_OF_SUPPORT:  # its last step says nothing of the environment
-            trajectory = trajectory.model_copy(update={"transitions": trajectory.transitions[:-1]})
-        if trajectory.transitions and trajectory.stop_reason is not StopReason.ERROR:
-            self._queue.put_nowait(trajectory)
+        if (kept := _kept(trajectory)) is not None:
+            self._queue.put_nowait(kept)
 
     async def flush(self) -> None:
         """Wait until everything put so far is stored."""

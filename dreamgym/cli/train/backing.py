@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dreamgym_server.archive import stored_as
+
 from dreamgym.cli.wiring import ServerProcess, say
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import StoreError
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Trajectory
@@ -16,8 +19,7 @@ from dreamgym.types import Trajectory
 class ServerAndStore:
     """A running server, and the store that it shares with the trainer."""
 
-    env: str
-    """The environment's name."""
+    spec: EnvironmentSpec
     store: Store
     server: ServerProcess
     _since: str | None = field(default=None, init=False)
@@ -61,8 +63,14 @@ class ServerAndStore:
             await self.store.buffer.add(trajectories)
 
     async def take_back(self, run: str, iteration: int) -> int:
-        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
-        return await self.store.buffer.take_back(self.env, run, iteration)
+        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them.
+
+        Episodes of the iteration before, which a server that was killed still held, are stored.
+        """
+        for episode in await self.store.episodes.unstored(self.spec.name, run, iteration - 1):
+            if (trajectory := stored_as(episode, self.spec)) is not None:
+                await self.store.buffer.add([trajectory])
+        return await self.store.buffer.take_back(self.spec.name, run, iteration)
 
     async def _started_at(self) -> str | None:
         """None where it does not answer."""

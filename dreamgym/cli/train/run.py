@@ -82,7 +82,7 @@ class _House:
         server = opened.enter_context(
             server_process(run.env, config.against, model=config.model, dsn=store.dsn, extra=parts)
         )
-        self.backing, url = ServerAndStore(run.spec.name, store, server), server.url
+        self.backing, url = ServerAndStore(run.spec, store, server), server.url
         portal.call(self.backing.begin)
         if config.against is Against.REAL:
             return _Ground(url, list(tasks_of(run.spec, "train")), (), varies=False)

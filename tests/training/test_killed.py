@@ -1,0 +1,266 @@
+"""A run whose trainer, server or database is killed in the middle: what is lost, what is said, and what is there after.
+
+Everything here is a process of its own, and killed for real. A run is killed when it says that an update was played:
+before what it learns from it is saved.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import anyio
+import psycopg
+import pytest
+from lamp_home import fill, furnish, path_with
+from lamp_runs import same, weights
+
+from dreamgym import Source, Trajectory
+from dreamgym.embedding import load_encoder
+from dreamgym.replay import databases
+from dreamgym.replay.binaries import find_programs
+from dreamgym.replay.embedded import EmbeddedServer, status
+from dreamgym.replay.postgres import open_store
+from dreamgym.training import read_record
+from dreamgym.types import JsonObject
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETTINGS = ("--steps", "7", "--groups", "2", "--group-size", "4", "--probe", "4", "--probe-every", "3", "--seed", "3")
+DREAM = ("--model", "nearest", "--refresh", "2", "--real-steps", "60")
+
+MakeDatabase = Callable[[], str]
+
+
+class Trainer:
+    """`dreamgym train` as a user starts it."""
+
+    def __init__(self, home: Path, policy: Path, *options: str, **variables: str) -> None:
+        command = [sys.executable, "-m", "dreamgym", "train", str(home / "lamp"), "--policy", str(policy), *SETTINGS]
+        environ = {**os.environ, "PYTHONPATH": path_with(home), "OMP_NUM_THREADS": "1", **variables}
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environ)
+        self.said: list[str] = []
+
+    def until(self, words: str) -> None:
+        """Read what it says until it says this."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if words in line:
+                return
+        raise AssertionError(f"it ended and never said {words!r}: {''.join(self.said)}")
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end; exit code and all that it said."""
+        _, rest = self.process.communicate(timeout=300)
+        return self.process.returncode, "".join(self.said) + rest
+
+    @property
+    def server(self) -> int:
+        """The process of its server."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (server,) = [int(pid) for pid in children if b"dreamgym.cli.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return server
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the environment folder and its plugin are."""
+    made = tmp_path_factory.mktemp("home")
+    furnish(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def make_database(embedded_server: EmbeddedServer, lamp_recordings: list[Trajectory]) -> Iterator[MakeDatabase]:
+    """Databases with recordings and nothing else."""
+    names: list[str] = []
+
+    def make() -> str:
+        names.append(f"killed_{uuid4().hex}")
+        made = databases.create(embedded_server.dsn, names[-1])
+        fill(made, lamp_recordings[:80])
+        return made
+
+    yield make
+    for name in names:
+        databases.drop(embedded_server.dsn, name)
+
+
+@pytest.fixture
+def other_server(lamp_recordings: list[Trajectory]) -> Iterator[EmbeddedServer]:
+    """A PostgreSQL that may be killed, with recordings in its database."""
+    folder = Path(tempfile.mkdtemp(prefix="dreamgym-killed-"))
+    folder.chmod(0o711)
+    server = EmbeddedServer.start(folder / "postgres")
+    fill(server.dsn, lamp_recordings[:80])
+    yield server
+    server.release()
+    assert not status(folder / "postgres").running
+    shutil.rmtree(folder)
+
+
+def kept(dsn: str) -> tuple[list[Trajectory], JsonObject]:
+    """The episodes that a database holds beside the recordings, and what else a run leaves in it."""
+
+    async def read() -> list[Trajectory]:
+        store = await open_store(dsn, load_encoder(None))
+        found = await store.buffer.trajectories("lamp", sources=frozenset(Source))
+        await store.close()
+        return [trajectory for trajectory in found if trajectory.policy_version is not None]
+
+    with psycopg.connect(dsn) as connection:
+        counts: JsonObject = {}
+        for name, query in {
+            "attempts": "SELECT sum(attempts)::int FROM task_outcomes",
+            "runs": "SELECT count(DISTINCT run) FROM task_outcomes",
+            "open": "SELECT count(*) FROM episodes WHERE stop_reason IS NULL",
+            "episodes": "SELECT count(*) FROM episodes",
+        }.items():
+            row = connection.execute(query).fetchone()
+            assert row is not None
+            counts[name] = row[0]
+    return anyio.run(read), counts
+
+
+def without_times(out: Path) -> list[JsonObject]:
+    """The record, but for how long it took."""
+    return [
+        {name: value for name, value in line.items() if name != "rollout_s"}
+        for line in read_record(out / "metrics.jsonl")
+    ]
+
+
+def per_update(trajectories: Sequence[Trajectory]) -> Counter[tuple[int | None, str]]:
+    return Counter((trajectory.policy_version, trajectory.source.value) for trajectory in trajectories)
+
+
+@pytest.fixture(scope="module")
+def straight(
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """A run that nothing happens to: its folder, and its database."""
+    dsn, out = make_database(), tmp_path_factory.mktemp("straight") / "run"
+    code, said = Trainer(home, lamp_policy, *DREAM, "--dsn", dsn, "--out", str(out)).end()
+    assert code == 0, said
+    return out, dsn
+
+
+def check_same(out: Path, dsn: str, straight: tuple[Path, str]) -> None:
+    """Record, policy and store are those of the run that nothing happened to."""
+    assert without_times(out) == without_times(straight[0])
+    assert same(weights(out / "policy"), weights(straight[0] / "policy"))
+    (mine, counts), (theirs, expected) = kept(dsn), kept(straight[1])
+    assert per_update(mine) == per_update(theirs)
+    assert counts == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
+    number: signal.Signals,
+    home: Path,
+    make_database: MakeDatabase,
+    lamp_policy: Path,
+    tmp_path: Path,
+    straight: tuple[Path, str],
+) -> None:
+    dsn = make_database()
+    options = (*DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *options)
+    trainer.until("update 6 of 7")
+    with watched(trainer.server):
+        trainer.process.send_signal(number)
+        code, said = trainer.end()
+    assert code == (130 if number is signal.SIGINT else -number)
+    assert number is signal.SIGKILL or "go on with --resume" in said
+    code, said = Trainer(home, lamp_policy, *options, "--resume").end()
+    assert code == 0, said
+    check_same(tmp_path / "run", dsn, straight)
+
+
+def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
+) -> None:
+    dsn = make_database()
+    trainer = Trainer(home, lamp_policy, *DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
+    trainer.until("update 6 of 7")
+    os.kill(trainer.server, signal.SIGKILL)
+    code, said = trainer.end()
+    assert code == 0, said
+    assert "the server ended with exit code -9 in the middle of an update, which is played again" in said
+    check_same(tmp_path / "run", dsn, straight)
+
+
+def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
+    home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
+) -> None:
+    folder = str(other_server.folder.parent)
+    trainer = Trainer(home, lamp_policy, *DREAM, "--out", str(tmp_path / "run"), DREAMGYM_HOME=folder)
+    trainer.until("update 6 of 7")
+    postmaster = status(other_server.folder).pid
+    assert postmaster is not None
+    os.kill(postmaster, signal.SIGKILL)
+    code, said = trainer.end()
+    assert code == 0, said
+    assert "the database went away in the middle of an update, which is played again" in said
+    check_same(tmp_path / "run", other_server.dsn, straight)
+
+
+def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_update(
+    home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
+) -> None:
+    options = (*DREAM, "--dsn", other_server.dsn, "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *options)
+    trainer.until("update 6 of 7")
+    programs = find_programs(other_server.folder)
+    programs.run("pg_ctl", "-D", str(other_server.folder / "data"), "-m", "immediate", "-w", "stop")
+    other_server.ensure_running()
+    code, said = trainer.end()
+    assert code == 0, said
+    assert "the database went away in the middle of an update, which is played again" in said
+    check_same(tmp_path / "run", other_server.dsn, straight)
+
+
+def test_real_steps_of_an_update_that_was_lost_stay_counted(
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path
+) -> None:
+    dsn = make_database()
+    options = ("--against", "real", "--real-steps", "100", "--dsn", dsn, "--out", str(tmp_path))
+    trainer = Trainer(home, lamp_policy, *options)
+    trainer.until("update 1 of 4")
+    with watched(trainer.server):
+        trainer.process.kill()
+        trainer.end()
+    code, said = Trainer(home, lamp_policy, *options, "--resume").end()
+    assert code == 0, said
+    record = [line for line in read_record(tmp_path / "metrics.jsonl") if "environment_steps" in line]
+    (lost,) = [line for line in record if "lost" in line]
+    updates = [line for line in record if "lost" not in line]
+    assert [line["step"] for line in updates] == list(range(len(updates)))
+    assert lost["environment_steps"] == updates[0]["environment_steps"], "the same update, played twice"
+    assert sum(int(str(line["environment_steps"])) for line in record) <= 100
+    trajectories, counts = kept(dsn)
+    assert per_update(trajectories) == {(int(str(line["step"])), "real"): 8 for line in updates}
+    assert counts["attempts"] == 8 * len(updates)
+    assert (tmp_path / "policy" / "config.json").is_file()
+
+
+@contextmanager
+def watched(pid: int) -> Iterator[None]:
+    """At the end of the block the process must end too, which is no child of ours."""
+    watch = os.pidfd_open(pid)
+    try:
+        yield
+        assert select.select([watch], [], [], 60)[0], "it outlived its trainer"
+    finally:
+        os.close(watch)
