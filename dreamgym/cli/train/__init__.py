@@ -50,19 +50,20 @@ def train(
 
             asyncio.run(learn_from_recordings(spec, chosen, base, out / "policy", dsn))
         else:
-            with _resumable():
+            with _resumable(processes):
                 practise(Phase(spec, env, chosen, base, out, dsn, resume, processes))
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
+def _resumable(processes: Exchange) -> Iterator[None]:
     """What ends a run in the middle says how it goes on."""
     try:
         yield
     except (EnvironmentUnavailable, StoreError) as error:
         raise type(error)(f"{error}. What was learned until then is saved: go on with --resume") from error
     except KeyboardInterrupt:
-        say("stopped: go on with --resume")
+        if processes.index == 0:
+            say("stopped: go on with --resume")
         raise
 
 

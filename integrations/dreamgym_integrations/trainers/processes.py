@@ -6,6 +6,7 @@ launcher has started several.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -54,10 +55,6 @@ class Processes:
         everyones: list[T] = gather_object(list(mine))
         return everyones
 
-    def part(self) -> None:
-        """Nothing is asked of the others any more; torch's threads end, which would else abort the process at exit."""
-        self._state.destroy_process_group()
-
 
 class FirstFailed(TrainingStopped):
     """The first process of several could not go on; it says why itself."""
@@ -104,14 +101,16 @@ def joined() -> Iterator[Exchange]:
     if not launched():
         yield Alone()
         return
+    exit_hook = _LastExitHook()
+    atexit.register(exit_hook)
     processes = Processes()
     try:
         with _ending_in_order(processes):
             of_first(processes, partial(_check_machine, processes.count))
             yield processes
-        processes.part()
+        exit_hook.code = 0
     except FirstFailed:
-        processes.part()
+        exit_hook.code = 1
         sys.exit(1)
     except RuntimeError as error:  # torch has no type for it
         if not any(words in str(error) for words in GONE):
@@ -120,6 +119,22 @@ def joined() -> Iterator[Exchange]:
             f"process {processes.index} of {processes.count} ends because another one has ended, whose output says "
             "why; go on with --resume"
         ) from error
+
+
+class _LastExitHook:
+    """Ends the process when all that was opened in it is closed.
+
+    Otherwise gloo's threads, which torch 2.13 leaves running, may find Python torn down and abort a run that is done.
+    """
+
+    code: int | None = None
+    """None leaves the end to Python."""
+
+    def __call__(self) -> None:
+        if self.code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
 
 
 def launched() -> bool:
