@@ -1,0 +1,214 @@
+"""`dreamgym train` from its command line: what each option does to a run, as the run folder and the store show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+from lamp import COLOURS
+from lamp_home import Command, called, fill, furnish, path_with
+from lamp_runs import same, weights
+
+from dreamgym import Source, StepResult, ToolCall, Trajectory
+from dreamgym.embedding import load_encoder
+from dreamgym.replay.postgres import open_store
+from dreamgym.training import read_record
+from dreamgym.types import JsonObject, Provenance, StopReason, Tier, Transition
+
+SMALL = ("--groups", "2", "--group-size", "4", "--probe", "8", "--probe-every", "2")
+DREAM = ("--model", "nearest")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment folder, its real environment known in this process and in those that it starts."""
+    folder = furnish(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
+    return folder
+
+
+@pytest.fixture
+def train(
+    home: Path, dsn: str, lamp_policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Trains in the lamp environment."""
+    usual = ("train", str(home), "--policy", str(lamp_policy), "--dsn", dsn, *SMALL)
+    return lambda *options: called(monkeypatch, capsys, *usual, *options)
+
+
+@pytest.fixture
+def recorded(dsn: str, lamp_recordings: list[Trajectory]) -> Sequence[Trajectory]:
+    """Something was recorded of the lamp."""
+    fill(dsn, lamp_recordings[:80])
+    return lamp_recordings[:80]
+
+
+def stored(dsn: str, but: Sequence[Trajectory], source: Source = Source.REAL) -> list[Trajectory]:
+    """What was added since."""
+
+    async def read() -> list[Trajectory]:
+        store = await open_store(dsn, load_encoder(None))
+        found = await store.buffer.trajectories("lamp", sources=frozenset({source}))
+        await store.close()
+        return [trajectory for trajectory in found if trajectory.id not in {one.id for one in but}]
+
+    return anyio.run(read)
+
+
+def played(record: Sequence[JsonObject]) -> dict[str, int]:
+    """Steps of practice, by where they were taken."""
+    taken: dict[str, int] = {}
+    for line in record:
+        if "environment_steps" in line:
+            where = str(line["where"])
+            taken[where] = taken.get(where, 0) + int(str(line["environment_steps"]))
+    return taken
+
+
+def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
+    train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    code, said = train(*DREAM, "--steps", "2", "--then", "real", "--real-steps", "60", "--out", str(out))
+    assert code == 0, said
+    dream, real = (read_record(folder / "metrics.jsonl") for folder in (out, out / "real"))
+    assert set(played(dream)) == {"dream"}
+    assert set(played(real)) == {"real"}
+    new = stored(dsn, recorded)
+    assert 0 < played(real)["real"] <= 60
+    assert played(real)["real"] == sum(len(trajectory.transitions) for trajectory in new)
+    assert played(real)["real"] > 60 - 2 * 4 * 3, "it stops only where another update could take more than is left"
+    begun = json.loads((out / "real" / "run.json").read_text())
+    assert begun["settings"]["steps"] >= len([line for line in real if "rollout_s" in line])
+    assert not same(weights(out / "policy"), weights(out / "real" / "policy"))
+    assert "now in the real environment" in said
+
+
+def test_what_refreshing_took_in_reality_is_stored_counted_and_paid_from_the_same_budget(
+    train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    budget = ("--refresh", "4", "--then", "real", "--real-steps", "80")
+    code, said = train(*DREAM, "--steps", "2", *budget, "--out", str(out))
+    assert code == 0, said
+    dream, real = (played(read_record(folder / "metrics.jsonl")) for folder in (out, out / "real"))
+    new = stored(dsn, recorded)
+    refreshed = [trajectory for trajectory in new if "refresh" in trajectory.id]
+    assert {trajectory.policy_version for trajectory in refreshed} == {0, 2}
+    assert len(refreshed) == 2 * 4
+    assert dream["real"] == sum(len(trajectory.transitions) for trajectory in refreshed)
+    assert real["real"] == sum(len(one.transitions) for one in new) - dream["real"]
+    assert 0 < dream["real"] + real["real"] <= 80
+    code, said = train(*DREAM, "--steps", "2", *budget, "--out", str(out), "--resume")
+    assert code == 0, said
+    assert stored(dsn, recorded) == new, "a finished run that is resumed plays nothing"
+
+
+def inverted(trajectory: Trajectory) -> Trajectory:
+    """As if the lamp wanted to hear another colour than the one it shows."""
+    wanted = dict(zip(COLOURS, [*COLOURS[1:], COLOURS[0]], strict=True))
+    start = trajectory.task.initial_state or ""
+    right = f"say {wanted[start.split()[-1]]}"
+    steps = []
+    for colour in COLOURS:
+        command = f"say {colour}"
+        won = command == right
+        shown = "right" if won else f"wrong, {start}"
+        result = StepResult(observation=shown, reward=float(won), terminated=won, is_error=not won)
+        for state in (start, f"wrong, {start}"):
+            call = ToolCall(name="act", arguments={"command": command})
+            steps.append(
+                Transition(
+                    state=state, action=call, result=result, next_state=shown, provenance=Provenance(tier=Tier.REAL)
+                )
+            )
+    steps.sort(key=lambda step: step.result.terminated)
+    return trajectory.model_copy(
+        update={"transitions": tuple(steps[:-1]), "stop_reason": StopReason.TERMINATED, "final_reward": None}
+    )
+
+
+@pytest.fixture
+def misled(dsn: str, lamp_recordings: list[Trajectory]) -> None:
+    """What was recorded rewards the wrong colour, so that a dream of it does."""
+    fill(dsn, [inverted(trajectory) for trajectory in lamp_recordings[:32]])
+
+
+WORSE = (*DREAM, "--steps", "40", "--groups", "8", "--group-size", "8", "--learning-rate", "3e-3", "--share", "0")
+PROBES = ("--probe", "24", "--probe-every", "5")
+
+
+@pytest.mark.slow
+def test_a_run_whose_success_in_reality_falls_is_stopped_and_leaves_its_best_policy(
+    train: Command, misled: None, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    code, said = train(*WORSE, *PROBES, "--out", str(out))
+    assert code == 0, said
+    record = read_record(out / "metrics.jsonl")
+    probes = {int(str(line["step"])): float(str(line["real_success"])) for line in record if "real_success" in line}
+    assert max(probes) < 40, "it was stopped"
+    best = max(probes, key=lambda update: (probes[update], update))
+    assert best < max(probes)
+    assert f"stopped at update {max(probes)}: success in the real environment has fallen since update" in said
+    assert f"the policy is that of update {best}" in said
+    assert same(weights(out / "policy"), weights(out / "best"))
+    code, said = train(*WORSE, *PROBES, "--out", str(out), "--resume")
+    assert (code, read_record(out / "metrics.jsonl")) == (0, record), "a run that was stopped stays so"
+    assert "stopped at update" in said
+
+
+@pytest.mark.slow
+def test_keep_best_leaves_the_policy_of_the_best_probe_of_a_run_that_is_not_stopped(
+    train: Command, misled: None, tmp_path: Path
+) -> None:
+    left = {}
+    for keep in ("last", "best"):
+        out = tmp_path / keep
+        few = ("--steps", "10", "--stop", "false", "--keep", keep)
+        code, said = train(*WORSE, *PROBES, *few, "--out", str(out))
+        assert code == 0, said
+        left[keep] = weights(out / "policy")
+        assert same(left[keep], weights(out / "best")) == (keep == "best")
+    probes = [line for line in read_record(tmp_path / "best" / "metrics.jsonl") if "real_success" in line]
+    assert float(str(probes[0]["real_success"])) > float(str(probes[-1]["real_success"]))
+    assert not same(left["last"], left["best"])
+
+
+def test_the_files_settings_and_the_command_lines_make_one_run_and_tensorboard_has_its_metrics(
+    train: Command, recorded: Sequence[Trajectory], tmp_path: Path
+) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    out, file = tmp_path / "run", tmp_path / "train.toml"
+    file.write_text('algorithm = "ppo"\nmodel = "nearest"\nsteps = 9\n[ppo]\nepochs = 3\nmini_batches = 2\n')
+    options = ("--steps", "2", "--ppo.epochs", "1", "--ppo.decay=0.9", "--log", "tensorboard")
+    code, said = train("--config", str(file), *options, "--out", str(out))
+    assert code == 0, said
+    chosen = json.loads((out / "settings.json").read_text())
+    assert (chosen["algorithm"], chosen["steps"]) == ("ppo", 2)
+    assert (chosen["ppo"]["epochs"], chosen["ppo"]["mini_batches"], chosen["ppo"]["decay"]) == (1, 2, 0.9)
+    assert (out / "checkpoints" / "checkpoint-4").is_dir(), "2 updates of 1 epoch over 2 mini-batches"
+    record = read_record(out / "metrics.jsonl")
+    events = accumulator.EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    for name in ("inside_success", "environment_steps", "real_success"):
+        written = [(event.step, pytest.approx(event.value)) for event in events.Scalars(name)]
+        assert written == [(line["step"], line[name]) for line in record if name in line]
+        assert written
+
+
+def test_an_agent_of_the_owners_is_trained_by_its_name(
+    train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    code, said = train(*DREAM, "--agent", "react", "--steps", "2", "--out", str(out))
+    assert code == 0, said
+    updates = [line for line in read_record(out / "metrics.jsonl") if "rollout_s" in line]
+    assert [line["failed"] for line in updates] == [0, 0]
+    assert all(int(str(line["sampled_tokens"])) > 0 for line in updates)
+    assert played(updates)["dream"] == sum(len(one.transitions) for one in stored(dsn, recorded, Source.SYNTHETIC)) > 0
+    assert (out / "policy" / "config.json").is_file()
