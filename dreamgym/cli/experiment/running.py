@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.experiment.plan import Arm, flags
+from dreamgym.cli.experiment.plan import Arm, Plan, flags
 from dreamgym.cli.experiment.prepared import Prepared, alone
 from dreamgym.cli.players import player_in
 from dreamgym.cli.wiring import say, tasks_of
@@ -87,9 +88,13 @@ def name_of(arm: Arm) -> str:
 def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
     seconds = 0.0
     if arm.train is not None:
+        first = first_phase(prepared.plan, arm)
+        if first is not None:
+            seconds = result(prepared, first).seconds
+            _adopt(prepared.folder / name_of(first), folder)
         began = time.monotonic()
         _train(prepared, arm, folder)
-        seconds = time.monotonic() - began
+        seconds += time.monotonic() - began
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
         raise EnvironmentUnavailable(f"{measured.failed} real episodes of {arm.name!r} failed: start again to go on")
@@ -109,6 +114,26 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(curve(phases)),
     )
+
+
+def first_phase(plan: Plan, arm: Arm) -> Arm | None:
+    """The arm that is the first phase of this one: same settings, same seed, and nothing `then`."""
+    if arm.train is None or "then" not in arm.train:
+        return None
+    alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "real_steps")}
+    alike = arm.model_copy(update={"train": alone_settings}).settings
+    return next((one for one in plan.arm if one.settings == alike), None)
+
+
+def _adopt(first: Path, folder: Path) -> None:
+    """Begin with what another arm did, which this one would do again to the last digit."""
+    record = folder / "metrics.jsonl"
+    if record.exists():
+        return
+    shutil.copytree(first / "policy", folder / "policy", dirs_exist_ok=True)
+    part = record.with_suffix(".part")
+    shutil.copyfile(first / "metrics.jsonl", part)
+    part.rename(record)
 
 
 def phases_of(folder: Path) -> list[list[JsonObject]]:

@@ -1,0 +1,83 @@
+"""`dreamgym experiment` from its file to its table, on the lamp."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lamp_home import Command, called, path_with
+
+from dreamgym.cli.experiment.running import Result
+from dreamgym.training import read_record
+from dreamgym.types import JsonObject
+
+pytestmark = pytest.mark.slow
+
+FILE = """
+title = "lamps"
+env = "{env}"
+seeds = [0]
+recorded = [{{ agent = "guess", tasks = 8, episodes = 8, warm = true }}]
+warm = {{ steps = 2, batch = 4 }}
+test = {{ episodes = 8 }}
+[[arm]]
+name = "guessing"
+behaviour = "guess"
+[[arm]]
+name = "warm start"
+[[arm]]
+name = "dream"
+train = {{ model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4 }}
+[[arm]]
+name = "dream then real"
+train = {{ model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4, then = "real", real_steps = 24 }}
+[[compare]]
+arm = "dream then real"
+against = "dream"
+"""
+
+
+@pytest.fixture
+def experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """Runs the file; the database is in a folder that its system user can reach when the tests run as root."""
+    state = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
+    state.chmod(0o755)
+    monkeypatch.setenv("DREAMGYM_HOME", str(state))
+    monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
+    file = tmp_path / "lamps.toml"
+    file.write_text(FILE.format(env=f"{Path(__file__).with_name('told_lamp.py')}:told_lamp"))
+    yield lambda *options: called(monkeypatch, capsys, "experiment", str(file), *options)
+    shutil.rmtree(state)
+
+
+def result(folder: Path) -> Result:
+    return Result.model_validate_json((folder / "result.json").read_text())
+
+
+def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experiment: Command, tmp_path: Path) -> None:
+    code, said = experiment("--out", str(tmp_path / "run"))
+    assert code == 0, said
+    table = (tmp_path / "run" / "lamps.md").read_text()
+    for name in ("guessing", "warm start", "dream", "dream then real", "dream then real − dream"):
+        assert f"| {name} |" in table
+    assert (tmp_path / "run" / "lamps.png").stat().st_size
+
+    dream, after = (tmp_path / "run" / "seed-0" / name for name in ("dream", "dream_then_real"))
+    first: list[JsonObject] = read_record(dream / "metrics.jsonl")
+    assert read_record(after / "metrics.jsonl") == first, (
+        "what would come out the same to the last digit is not done again"
+    )
+    one, other = result(dream), result(after)
+    assert one.dream_steps == other.dream_steps > 0
+    assert one.real_steps == 0 < other.real_steps <= 24
+    assert other.seconds > one.seconds
+    assert len(one.outcomes) == 8
+
+    before = (after / "result.json").stat().st_mtime_ns
+    assert experiment("--out", str(tmp_path / "run"))[0] == 0
+    assert (after / "result.json").stat().st_mtime_ns == before, "what is done is kept"

@@ -1,0 +1,30 @@
+"""The real lamp as a file that `--env` may name, with somebody who plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lamp import COLOURS
+from lamp_home import RealLamp
+
+from dreamgym.environment import Behaviour, Environment
+from dreamgym.types import JsonObject, StepResult, ToolCall
+
+
+async def guess(first: StepResult, environment: Environment, seed: int) -> None:
+    """Say colours in turn, whatever is shown."""
+    result, number = first, seed
+    while not result.done:
+        colour = COLOURS[number % len(COLOURS)]
+        result = await environment.step(ToolCall(name="act", arguments={"command": f"say {colour}"}))
+        number += 1
+
+
+class ToldLamp(RealLamp):
+    spec = RealLamp.spec.model_copy(update={"adapter": f"{__file__}:told_lamp"})
+    behaviours: Mapping[str, Behaviour] = {"guess": guess}
+
+
+def told_lamp(options: JsonObject) -> ToldLamp:
+    """What the file is named for."""
+    return ToldLamp()
