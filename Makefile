@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/dreamgym demo
 
 test: check tests/node/node_modules/installed .venv-mcp1/installed
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
