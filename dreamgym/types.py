@@ -232,9 +232,10 @@ class Trajectory(Frozen):
 
     @property
     def success(self) -> bool:
-        """The task's own end, or a final answer, was reached with a positive reward."""
-        ended = bool(self.transitions) and self.transitions[-1].result.terminated
-        return (ended or self.final_reward is not None) and self.total_reward > 0
+        """A final answer that was judged is worth something; without one, the task's own end has a positive reward."""
+        if self.final_reward is not None:
+            return self.final_reward > 0
+        return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0
 
 
 class TrajectoryGroup(Frozen):

@@ -6,7 +6,9 @@ because this one reads what the agent wrote.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.answer import AnswerForm, StepAnswer, is_explicit
@@ -19,6 +21,8 @@ from dreamgym.llm import LLM
 from dreamgym.types import StepResult, Task, Transition
 
 MAX_TOKENS = 1024
+
+logger = logging.getLogger(__name__)
 
 
 class LanguageModel:
@@ -97,11 +101,21 @@ class LanguageModel:
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
     ) -> bool:
-        """Whether the steps and the final answer accomplish the task. Raises PredictionError."""
+        """Whether the steps and the final answer accomplish the task. Raises PredictionError.
+
+        Nothing done accomplishes nothing. A success is confirmed by a second question, about the same answer after no
+        step at all: whom it convinces there too, it convinces by its words, and the success is not given.
+        """
+        if not history:
+            return False
         steps = [(step.action, step.result) for step in history]
-        state = history[-1].next_state if history else task.initial_state or ""
-        verdict = await judge(self._llm, spec, task, steps, seed=seed, final_answer=answer, state=state)
-        return verdict.answer.accomplished
+        asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
+        if not (await asking(steps, state=history[-1].next_state)).answer.accomplished:
+            return False
+        unproved = (await asking((), state=task.initial_state or "")).answer.accomplished
+        if unproved:
+            logger.warning("task %r: the judge believes the final answer whatever was done: no success", task.id)
+        return not unproved
 
     async def close(self) -> None:
         """Release the language model."""

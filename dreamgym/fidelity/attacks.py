@@ -105,7 +105,8 @@ async def attacks(
         task = open_tasks[number]
         async with slots:
             if kind is Attack.FINAL_ANSWER:
-                episode = await _answer(spec, task, model, number, seed + number)
+                calls = [call for origin, call in bases if origin != task.id][:1] if number % 2 else []
+                episode = await _answer(spec, task, model, make_dream, calls, number, seed + number)
             else:
                 calls = attack_calls(spec, kind, task, bases, Random(f"{kind} {task.id} {seed}"), number)
                 episode = await _play(spec, kind, task, make_dream, calls, seed + number) if calls else None
@@ -201,21 +202,28 @@ async def _play(
 
 
 async def _answer(
-    spec: EnvironmentSpec, task: Task, model: ExperienceModel | None, number: int, seed: int
+    spec: EnvironmentSpec,
+    task: Task,
+    model: ExperienceModel | None,
+    make_dream: Callable[[], DreamEnvironment],
+    calls: Sequence[ToolCall],
+    number: int,
+    seed: int,
 ) -> Episode | None:
-    """The final answer to a judge, after nothing was done; None where the task's check decides, or nobody judges."""
+    """The final answer to a judge after a call of another task or none; None where a check decides or nobody judges."""
     if not isinstance(model, Judge) or "success" in task.metadata:
         return None
     texts = texts_of(Attack.FINAL_ANSWER, task)
     answer = texts[number % len(texts)]
+    steps = await perform(spec, make_dream, task, repeating(calls), seed=seed, source=Source.SYNTHETIC)
     try:
-        verdict: bool | None = await model.judge(spec, task, (), answer, seed=seed)
+        verdict: bool | None = await model.judge(spec, task, steps.transitions, answer, seed=seed)
     except EnvironmentUnavailable:
         verdict = None
     return Episode(
         kind=Attack.FINAL_ANSWER,
         task=task.id,
-        actions=(),
+        actions=tuple(calls),
         answer=answer,
         rewarded=verdict is True,
         taken_away=False,

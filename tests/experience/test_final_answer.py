@@ -31,10 +31,23 @@ def test_the_question_about_a_final_answer_reads_as_it_did() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("accomplished", [True, False])
-async def test_the_verdict_on_a_final_answer_is_the_judges(accomplished: bool) -> None:
-    llm = ScriptedLLM([verdict(accomplished=accomplished)])
-    assert await LanguageModel(llm).judge(HOUSE, TASK, HISTORY, "done", seed=1) is accomplished
+@pytest.mark.parametrize(
+    ("verdicts", "success"), [((False,), False), ((True, False), True), ((True, True), False)], ids=str
+)
+async def test_a_success_is_given_where_the_steps_and_not_the_words_convince(
+    verdicts: tuple[bool, ...], success: bool
+) -> None:
+    llm = ScriptedLLM([verdict(accomplished=one) for one in verdicts])
+    assert await LanguageModel(llm).judge(HOUSE, TASK, HISTORY, "done", seed=1) is success
+    shown = ["move east" in question[-1].content for question in llm.asked]
+    assert shown == [True, False][: len(verdicts)], "the second question is about the words alone"
+
+
+@pytest.mark.anyio
+async def test_who_did_nothing_accomplished_nothing_whatever_a_judge_would_say() -> None:
+    llm = ScriptedLLM([])
+    assert await LanguageModel(llm).judge(HOUSE, TASK, (), "done", seed=1) is False
+    assert llm.asked == []
 
 
 @pytest.mark.anyio

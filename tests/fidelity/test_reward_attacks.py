@@ -217,7 +217,7 @@ async def test_what_a_language_model_claims_is_rewarded_as_far_as_its_judge_beli
     buffer = MemoryBuffer(TrigramEncoder())
     result = await attacks(TEXT, tasks, lambda: DreamEnvironment(TEXT, model, buffer), model=model)
     assert result.rewarded.n == 8 * 3
-    assert result.rewarded.mean == float(judge)
+    assert result.rewarded.mean == (7 / 8 if judge else 0.0), "words alone, at the end, earn nothing"
     assert sum(kind.taken_away for kind in result.kinds) == (0 if judge else 7 * 3)
 
 

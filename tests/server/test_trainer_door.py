@@ -37,6 +37,19 @@ def verdict(*, accomplished: bool) -> str:
     return json.dumps({"reasoning": "seen", "accomplished": accomplished})
 
 
+STEP = json.dumps(
+    {
+        "reasoning": "",
+        "observation": "count 1",
+        "state": None,
+        "error": False,
+        "terminated": False,
+        "success": False,
+    }
+)
+"""What a model answers that is asked for a step."""
+
+
 def judged_by(stage: Stage, *script: str) -> DreamWorlds:
     """A dream whose experience model answers from a script."""
     return DreamWorlds(counter_spec(), LanguageModel(ScriptedLLM(script)), stage.buffer)
@@ -46,8 +59,11 @@ def judged_by(stage: Stage, *script: str) -> DreamWorlds:
 async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
     stage: Stage, accomplished: bool, reward: float
 ) -> None:
-    async with stage.serve(judged_by(stage, verdict(accomplished=accomplished))) as (_, http):
+    on_words_alone = verdict(accomplished=False)
+    async with stage.serve(judged_by(stage, STEP, verdict(accomplished=accomplished), on_words_alone)) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 10."})).json()
         again = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "No, 9."})).json()
     trajectory = Trajectory.model_validate(state["trajectory"])
@@ -74,9 +90,11 @@ async def test_a_caller_who_knows_the_outcome_decides_it(stage: Stage, kind: str
 
 
 async def test_a_judge_that_fails_leaves_the_episode_open_and_may_be_asked_again(stage: Stage) -> None:
-    world = judged_by(stage, "rubbish", "rubbish", verdict(accomplished=True))
-    async with stage.serve(world) as (_, http):
+    verdicts = (verdict(accomplished=True), verdict(accomplished=False))
+    async with stage.serve(judged_by(stage, STEP, "rubbish", "rubbish", *verdicts)) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
         path = f"{EPISODES}/{made['episode']}"
         failed = await http.post(f"{path}/finish", json={"answer": "It is 10."})
         between = (await http.get(path)).json()

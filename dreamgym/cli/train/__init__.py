@@ -89,8 +89,6 @@ def _check_alike(config: TrainConfig) -> None:
     """Raises InvalidInput where several processes could not do the same."""
     if config.algorithm in RECORDED:
         raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
-    if config.refresh and config.against is Against.REAL:
-        raise InvalidInput("refresh grounds a dream: leave it out with against = real")
 
 
 def _warm(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
@@ -175,7 +173,6 @@ def play_phase(phase: Phase) -> None:
                 phase.dsn,
                 phase.resume,
                 take,
-                progress.take,
                 phase.processes,
             )
         )

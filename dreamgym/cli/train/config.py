@@ -62,6 +62,8 @@ class TrainConfig(Settings):
             raise ValueError("then = real needs real_steps, the number of real steps it may take")
         if self.without and self.against is Against.REAL:
             raise ValueError("without is for dreams: leave it out with against = real")
+        if self.refresh and self.against is Against.REAL:
+            raise ValueError("refresh grounds a dream: leave it out with against = real")
         if self.refresh and self.real_steps is None:
             raise ValueError("refresh takes real steps: say with real_steps how many there may be")
         return self

@@ -38,13 +38,13 @@ class Progress:
         self._learned: JsonObject = {}
 
     def take(self, line: JsonObject) -> None:
-        """A line of the record, or the trainer's figures of an update."""
+        """A line of the record."""
         if "rollout_s" in line:
             self._began = self._began or (_whole(line, "step"), time.monotonic() - _number(line, "rollout_s"))
             self._recent.append(line)
         elif "real_success" in line:
             self._probe = line
-        else:
+        elif "loss" in line:
             self._learned = line
 
     @property
@@ -115,7 +115,8 @@ def shown(progress: Progress) -> Iterator[None]:
 
 def say_line(progress: Progress, line: JsonObject) -> None:
     """For logs: every fifth update and every probe."""
-    if not sys.stderr.isatty() and ("real_success" in line or _whole(line, "step") % 5 == 0):
+    is_told = "real_success" in line or ("rollout_s" in line and _whole(line, "step") % 5 == 0)
+    if not sys.stderr.isatty() and is_told:
         say(progress.sentence)
 
 

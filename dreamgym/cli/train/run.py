@@ -48,7 +48,6 @@ class Run:
     dsn: str | None = None
     resume: bool = False
     on_note: Callable[[JsonObject], None] = lambda line: None
-    on_learned: Callable[[JsonObject], None] = lambda line: None
     processes: Exchange = field(default_factory=Alone)
     """Those that train together."""
 
@@ -122,7 +121,7 @@ def run_training(run: Run) -> str | None:
             player=lambda policy, codec: _player(run, policy, codec, ground.url),
             probe=watch.probe if watch is not None and run.probe_tasks else None,
             resume=run.resume,
-            on_learned=run.on_learned,
+            on_learned=practice.note,
         )
     return of_first(run.processes, partial(_settle, run, None if watch is None else watch.reason))
 

@@ -200,7 +200,7 @@ def _fill(rollout: Rollout, state: EpisodeState) -> None:
     trajectory = state.trajectory
     assert trajectory is not None, "a finished episode has a trajectory"
     rollout.total_reward = state.reward
-    rollout.success = trajectory.success and trajectory.final_reward != 0.0  # steps may earn where the end fails
+    rollout.success = trajectory.success
     rollout.actions = [transition.action.canonical() for transition in trajectory.transitions]
     rollout.refused = sum(transition.result.is_error for transition in trajectory.transitions)
     known = [transition.provenance.confidence for transition in trajectory.transitions]

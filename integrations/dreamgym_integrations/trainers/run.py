@@ -52,6 +52,8 @@ Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
+LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss")
+"""What is told of an update."""
 
 
 def train_policy(
@@ -78,7 +80,7 @@ def train_policy(
         probe: called before the first update, every `probe_every` updates, and after the last; of several processes
             only the first calls its own.
         resume: continue from the newest checkpoint in `out`, curriculum included.
-        on_learned: called after each update with its step and the trainer's figures: loss, kl, entropy, ….
+        on_learned: called after each update with how many there were, and what of LEARNED the algorithm has.
 
     Raises:
         InvalidInput: `out` holds another run, or the settings do not fit together.
@@ -296,8 +298,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Pass the trainer's figures on."""
-        if state.is_world_process_zero and logs:
-            figures = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+        if state.is_world_process_zero and logs and "loss" in logs:
+            figures = {name: logs[name] for name in LEARNED if name in logs}
             self._on_learned({"step": self.trainer.updates, **figures})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
