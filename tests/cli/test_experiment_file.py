@@ -210,7 +210,10 @@ def test_spoiled_recordings_keep_the_calls_and_lose_what_followed_them() -> None
     assert all((a.state, a.action) == (b.state, b.action) for a, b in pairs)
     assert sorted(a.next_state for a, _ in pairs) == sorted(b.next_state for _, b in pairs)
     assert sum(a.next_state == b.next_state for a, b in pairs) < len(pairs) / 4
-    assert all(rewarded(one).success for one in given)
+    alike = [episode for one in given for episode in rewarded(one)]
+    assert [step for one in alike for step in one.transitions if step.result.reward != 1.0] == []
+    assert [one.transitions[0].action for one in alike] == [step.action for one in given for step in one.transitions]
+    assert all(one.success for one in alike)
 
 
 def result(arm: str, seed: int, outcomes: tuple[float, ...]) -> Result:

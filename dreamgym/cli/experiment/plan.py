@@ -52,7 +52,7 @@ class Arm(Frozen):
     train: JsonObject | None = None
     """Settings of `dreamgym train`; it starts from the warm start."""
     spoiled: Spoiled | None = None
-    """A control that must not help: the dream's recordings with their answers shuffled, or rewarded all alike."""
+    """A control that must not help: the dream's recordings with their answers shuffled, or every answer a success."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

@@ -18,7 +18,7 @@ from dreamgym.cli.wiring import opened_store, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.replay import databases
-from dreamgym.types import Source, Trajectory, Transition
+from dreamgym.types import Source, StopReason, Trajectory, Transition
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ class Prepared:
     def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
         if spoiled == "next states":
             return shuffled(self.recorded, self.seed)
-        return [rewarded(trajectory) for trajectory in self.recorded] if spoiled == "reward" else self.recorded
+        if spoiled == "reward":
+            return [episode for trajectory in self.recorded for episode in rewarded(trajectory)]
+        return self.recorded
 
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.agent}")
@@ -172,11 +174,15 @@ def shuffled(trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:
     ]
 
 
-def rewarded(trajectory: Trajectory) -> Trajectory:
-    """The same episode with a success at its last step, whatever that was."""
-    *before, last = trajectory.transitions
-    result = last.result.model_copy(update={"reward": 1.0, "terminated": True, "truncated": False})
-    return trajectory.model_copy(update={"transitions": (*before, last.model_copy(update={"result": result}))})
+def rewarded(trajectory: Trajectory) -> list[Trajectory]:
+    """The same steps, each an episode of its own that succeeds: whatever is done is worth the same."""
+
+    def alone(number: int, step: Transition) -> Trajectory:
+        result = step.result.model_copy(update={"reward": 1.0, "terminated": True, "truncated": False})
+        update = {"id": f"{trajectory.id}-{number}", "stop_reason": StopReason.TERMINATED, "world": trajectory.world_id}
+        return trajectory.model_copy(update={**update, "transitions": (step.model_copy(update={"result": result}),)})
+
+    return [alone(number, step) for number, step in enumerate(trajectory.transitions)]
 
 
 async def _fill(dsn: str, trajectories: Sequence[Trajectory]) -> None:
