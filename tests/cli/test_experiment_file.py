@@ -81,6 +81,8 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ('arm = "dream"', 'arm = "drem"', "names no arm: drem"),
         ('name = "dream"', 'name = "dream"\nbehaviour = "random"', "expected behaviour or train, got both"),
         ('name = "warm start"', 'name = "warm start"\nspoiled = "reward"', "for an arm that trains"),
+        ('name = "warm start"', 'name = "warm start"\nafter = "dream"', "after is for an arm that trains"),
+        ('name = "dream"', 'name = "dream"\nafter = "warm start"', "comes after 'warm start', which is no arm above"),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
         ("title", "titel", "title"),
         ("[[arm]]", "[[arm", "is no TOML"),

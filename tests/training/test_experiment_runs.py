@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ train = {{ model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4 }
 [[arm]]
 name = "dream then real"
 train = {{ model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4, then = "real", real_steps = 24 }}
+[[arm]]
+name = "more of it"
+after = "dream"
+train = {{ against = "real", steps = 1, groups = 2, group_size = 2, probe = 4 }}
 [[compare]]
 arm = "dream then real"
 against = "dream"
@@ -63,7 +68,7 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     code, said = experiment("--out", str(tmp_path / "run"))
     assert code == 0, said
     table = (tmp_path / "run" / "lamps.md").read_text()
-    for name in ("guessing", "warm start", "dream", "dream then real", "dream then real − dream"):
+    for name in ("guessing", "warm start", "dream", "dream then real", "more of it", "dream then real − dream"):
         assert f"| {name} |" in table
     assert (tmp_path / "run" / "lamps.png").stat().st_size
 
@@ -77,6 +82,13 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert one.real_steps == 0 < other.real_steps <= 24
     assert other.seconds > one.seconds
     assert len(one.outcomes) == 8
+
+    more = result(tmp_path / "run" / "seed-0" / "more_of_it")
+    assert more.dream_steps == one.dream_steps
+    assert more.real_steps > 0
+    assert more.seconds > one.seconds
+    begun_with = json.loads((tmp_path / "run" / "seed-0" / "more_of_it" / "settings.json").read_text())["policy"]
+    assert begun_with == str(dream / "policy")
 
     before = (after / "result.json").stat().st_mtime_ns
     assert experiment("--out", str(tmp_path / "run"))[0] == 0

@@ -50,7 +50,9 @@ class Arm(Frozen):
     behaviour: str | None = None
     """No policy: a behaviour of the environment, such as `random`."""
     train: JsonObject | None = None
-    """Settings of `dreamgym train`; it starts from the warm start."""
+    """Settings of `dreamgym train`; it starts from the warm start, or from the arm it comes after."""
+    after: str | None = None
+    """Begin with the policy that this arm came to; its steps and seconds are counted here too."""
     spoiled: Spoiled | None = None
     """A control that must not help: the dream's recordings with their answers shuffled, or every answer a success."""
 
@@ -60,6 +62,8 @@ class Arm(Frozen):
             raise ValueError(f"arm {self.name!r}: expected behaviour or train, got both")
         if self.spoiled is not None and self.train is None:
             raise ValueError(f"arm {self.name!r}: spoiled recordings are for an arm that trains")
+        if self.after is not None and self.train is None:
+            raise ValueError(f"arm {self.name!r}: after is for an arm that trains")
         return self
 
     @property
@@ -71,6 +75,7 @@ class Arm(Frozen):
             raise InvalidInput(f"arm {self.name!r}: {error}") from error
         return {
             "behaviour": self.behaviour,
+            "after": self.after,
             "spoiled": self.spoiled,
             "train": None if train is None else train.model_dump(mode="json"),
         }
@@ -109,6 +114,12 @@ class Plan(Frozen):
         names = [arm.name for arm in self.arm]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two arms are called {', '.join(sorted(twice))}")
+        trained: set[str] = set()
+        for arm in self.arm:
+            if arm.after is not None and arm.after not in trained:
+                raise ValueError(f"arm {arm.name!r} comes after {arm.after!r}, which is no arm above it that trains")
+            if arm.train is not None:
+                trained.add(arm.name)
         for one in self.compare:
             if unknown := {one.arm, one.against} - set(names):
                 raise ValueError(f"[[compare]] names no arm: {', '.join(sorted(unknown))}")

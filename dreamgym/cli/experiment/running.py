@@ -86,14 +86,18 @@ def name_of(arm: Arm) -> str:
 
 
 def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
-    seconds = 0.0
+    seconds, base, before = 0.0, prepared.warm(), None
+    if arm.after is not None:
+        earlier = next(one for one in prepared.plan.arm if one.name == arm.after)
+        before = result(prepared, earlier)
+        seconds, base = before.seconds, _trained(prepared.folder / name_of(earlier))
     if arm.train is not None:
         first = first_phase(prepared.plan, arm)
         if first is not None:
             seconds = result(prepared, first).seconds
             _adopt(prepared.folder / name_of(first), folder)
         began = time.monotonic()
-        _train(prepared, arm, folder)
+        _train(prepared, arm, base, folder)
         seconds += time.monotonic() - began
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
@@ -108,8 +112,8 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         outcomes=tuple(outcome or 0.0 for outcome in measured.outcomes),
         refused_share=measured.refused_share,
         recorded_steps=prepared.real_steps,
-        real_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "real")),
-        dream_steps=int(sum(_number(line["environment_steps"]) for line in played if line["where"] == "dream")),
+        real_steps=_steps(played, "real") + (before.real_steps if before else 0),
+        dream_steps=_steps(played, "dream") + (before.dream_steps if before else 0),
         seconds=round(seconds, 1),
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(curve(phases)),
@@ -120,7 +124,7 @@ def first_phase(plan: Plan, arm: Arm) -> Arm | None:
     """The arm that is the first phase of this one: same settings, same seed, and nothing `then`."""
     if arm.train is None or "then" not in arm.train:
         return None
-    alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "real_steps")}
+    alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "then_rate", "real_steps")}
     alike = arm.model_copy(update={"train": alone_settings}).settings
     return next((one for one in plan.arm if one.settings == alike), None)
 
@@ -151,14 +155,14 @@ def curve(phases: Sequence[Sequence[JsonObject]]) -> Iterator[tuple[int, float]]
         before += sum("rollout_s" in line for line in record)
 
 
-def _train(prepared: Prepared, arm: Arm, folder: Path) -> None:
+def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     """`dreamgym train` in a process of its own, with a database of its own."""
     run = f"run_{prepared.seed}_{name_of(arm)[:40]}_{prepared.digest}"
     going_on = (folder / "metrics.jsonl").exists()
     if not going_on:
         databases.drop(prepared.dsn, run)
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
-    command += ["--policy", str(prepared.warm()), "--out", str(folder), "--seed", str(prepared.seed)]
+    command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
     command += ["--dsn", prepared.database(run, arm.spoiled), *flags(arm.train or {})]
     command += ["--resume"] if going_on else []
     with (folder / "train.log").open("a", encoding="utf-8") as log:
@@ -195,6 +199,10 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
     worlds = RealWorlds(prepared.spec, prepared.real.create)
     async with player_in(worlds, policy, codec, agent=None if agent is None else str(agent)) as player:
         return await evaluate(player, tasks, seed=PLAYING_SEED)
+
+
+def _steps(played: Sequence[JsonObject], where: str) -> int:
+    return int(sum(_number(line["environment_steps"]) for line in played if line["where"] == where))
 
 
 def _trained(folder: Path) -> Path:

@@ -138,7 +138,14 @@ def practise(phase: Phase) -> None:
         assert config.real_steps is not None, "then has a budget"
         left = config.real_steps - real_steps(read_record(out / "metrics.jsonl"))  # refreshing took the others
         again = config.model_copy(
-            update={"against": config.then, "then": None, "refresh": 0, "without": (), "real_steps": left}
+            update={
+                "against": config.then,
+                "then": None,
+                "refresh": 0,
+                "without": (),
+                "real_steps": left,
+                "learning_rate": config.learning_rate * config.then_rate,
+            }
         )
         _tell(phase, "now in the real environment")
         play_phase(replace(phase, config=again, base=out / "policy", out=out / "real", before=out))
