@@ -14,6 +14,7 @@ from lamp_runs import same, weights
 
 from dreamgym import Source, StepResult, ToolCall, Trajectory
 from dreamgym.embedding import load_encoder
+from dreamgym.experience.confidence import FEATURES, calibrate
 from dreamgym.replay.postgres import open_store
 from dreamgym.training import read_record
 from dreamgym.types import JsonObject, Provenance, StopReason, Tier, Transition
@@ -106,6 +107,23 @@ def test_what_refreshing_took_in_reality_is_stored_counted_and_paid_from_the_sam
     code, said = train(*DREAM, "--steps", "2", *budget, "--out", str(out), "--resume")
     assert code == 0, said
     assert stored(dsn, recorded) == new, "a finished run that is resumed plays nothing"
+
+
+def test_a_calibration_makes_the_dream_say_how_sure_it_is_of_what_is_not_recorded(
+    train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
+) -> None:
+    few = lamp_recordings[:3]
+    fill(dsn, few)
+    rows = [((0.0,) * len(FEATURES), k < 30) for k in range(100)]
+    unsure = calibrate(rows, model="nearest", env="lamp").model_copy(update={"weights": (0.0,) * len(FEATURES)})
+    unsure.save(tmp_path / "calibration.json")
+    code, said = train(
+        *DREAM, "--steps", "1", "--calibration", str(tmp_path / "calibration.json"), "--out", str(tmp_path / "run")
+    )
+    assert code == 0, said
+    dreamt = stored(dsn, few, Source.SYNTHETIC)
+    (sure,) = {step.provenance.confidence for one in dreamt for step in one.transitions} - {None}
+    assert sure == pytest.approx(0.3, abs=0.02)
 
 
 def inverted(trajectory: Trajectory) -> Trajectory:

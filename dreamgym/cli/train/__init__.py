@@ -143,6 +143,7 @@ def practise(phase: Phase) -> None:
                 "then": None,
                 "refresh": 0,
                 "without": (),
+                "calibration": None,
                 "real_steps": left,
                 "learning_rate": config.learning_rate * config.then_rate,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -41,6 +42,9 @@ class TrainConfig(Settings):
     """Experience model."""
     without: tuple[Part, ...] = ()
     """Parts of the dream to leave out."""
+    calibration: Path | None = None
+    """What the dream's answers are worth, as `dreamgym fidelity` wrote it: what `weigh_confidence` and
+    `least_confidence` go by."""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Where metrics go besides metrics.jsonl."""
     batch: int = Field(default=32, ge=1)
@@ -64,6 +68,8 @@ class TrainConfig(Settings):
             raise ValueError("then = real needs real_steps, the number of real steps it may take")
         if self.without and self.against is Against.REAL:
             raise ValueError("without is for dreams: leave it out with against = real")
+        if self.calibration is not None and self.against is Against.REAL:
+            raise ValueError("calibration is for dreams: leave it out with against = real")
         if self.refresh and self.against is Against.REAL:
             raise ValueError("refresh grounds a dream: leave it out with against = real")
         if self.refresh and self.real_steps is None:

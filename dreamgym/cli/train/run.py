@@ -78,6 +78,8 @@ class _House:
         run, config = self.run, self.run.config
         store = opened.enter_context(portal.wrap_async_context_manager(opened_store(run.dsn)))
         parts = without_flags(config.without)
+        if config.calibration is not None:
+            parts += ("--calibration", str(config.calibration))
         server = opened.enter_context(
             server_process(run.env, config.against, model=config.model, dsn=store.dsn, extra=parts)
         )
