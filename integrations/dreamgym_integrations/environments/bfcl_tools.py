@@ -1,0 +1,80 @@
+"""Functions as the benchmark describes them, as MCP tools with typed schemas, and the tool for the next request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject
+
+NEXT = "next_request"
+NEXT_REQUEST: JsonObject = {
+    "name": NEXT,
+    "description": (
+        "Call this when everything that the user has asked for so far is done. It answers with the user's next "
+        "message; after the last one the conversation is over."
+    ),
+    "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
+_ENUM = re.compile(r"\[Enum\]:?\s*(\[.*?\])")
+WIDER: JsonObject = {"close_ticket.ticket_id": ["integer", "string"], "send_message.message_id": "object"}
+"""Where the package's docs say another type than its ground truth and its answers have."""
+MAXIMA = {"precision": 1000, "exponent": 1000}
+"""Beyond these a single call of the calculator would stop the server for minutes."""
+
+
+def tools_of(docs: Sequence[JsonObject]) -> list[JsonObject]:
+    """The tools of some functions, after the one that asks for the next request."""
+    return [NEXT_REQUEST, *(tool_of(doc) for doc in docs)]
+
+
+def tool_of(doc: JsonObject) -> JsonObject:
+    """One function. An answer may lack what its schema names: the docs do not say what is always there."""
+    name = str(doc["name"])
+    arguments = schema_of(doc["parameters"], name)
+    tool: JsonObject = {
+        "name": name,
+        "description": doc.get("description", ""),
+        "inputSchema": {**arguments, "additionalProperties": False},
+    }
+    if "response" in doc:
+        tool["outputSchema"] = {**schema_of(doc["response"], name), "type": "object"}
+    return tool
+
+
+def schema_of(described: JsonValue, place: str) -> JsonObject:
+    """JSON Schema of what the benchmark describes in its own dialect; `place` is where it stands."""
+    if not isinstance(described, dict):
+        return {}
+    kept = ("description", "default", "enum", "required")
+    schema: JsonObject = {key: described[key] for key in kept if key in described}
+    kind = str(described.get("type", "any"))
+    if (known := WIDER.get(place, _TYPES.get(kind, kind))) is not None:
+        schema["type"] = known
+    properties, items = described.get("properties"), described.get("items")
+    if isinstance(properties, dict):
+        schema["properties"] = {name: schema_of(part, f"{place}.{name}") for name, part in properties.items()}
+    if isinstance(items, dict):
+        schema["items"] = schema_of(items, f"{place}[]")
+    if (maximum := MAXIMA.get(place.rpartition(".")[2])) is not None and known in {"integer", "number"}:
+        schema["maximum"] = maximum
+    return _with_enum(schema)
+
+
+def _with_enum(schema: JsonObject) -> JsonObject:
+    """The values that a description lists, as an enum: of the items where it describes a list."""
+    listed = _ENUM.search(str(schema.get("description", "")))
+    if listed is None:
+        return schema
+    try:
+        values: JsonValue = json.loads(listed[1])
+    except ValueError:
+        return schema
+    items = schema.get("items")
+    if schema.get("type") != "array":
+        return {**schema, "enum": values}
+    return {**schema, "items": {**(items if isinstance(items, dict) else {}), "enum": values}}
