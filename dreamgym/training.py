@@ -205,7 +205,8 @@ class Practice:
         values = self._learn_values(tasks_P, outcomes)
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
-        tokens = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        mine = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        tokens = sum(await asyncio.to_thread(self.exchange.gather, [mine]))
         self.note(
             {"step": iteration, "where": self._where}
             | summary(outcomes, values)
