@@ -1,0 +1,175 @@
+"""Browsers for this process: each a thread of its own with one Chromium, lent to one environment at a time.
+
+BrowserGym keeps one Playwright for the whole process and starts two Chromiums with every reset, one of them for a chat
+window. Playwright's synchronous interface belongs to the thread that started it. So BrowserGym is given a Playwright
+that is each thread's own, whose `launch` lends the thread's one Chromium: a reset takes a fresh context in it instead
+of two starts, and every launch, the chat's too, takes the Chromium that is found here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import queue
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+
+Result = TypeVar("Result")
+
+SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+IDLE = 4
+"""So many browsers wait for the next environment; what is more is closed."""
+STOP_LIMIT_S = 10.0
+
+_own = threading.local()
+
+
+class _PerThread:
+    """What BrowserGym takes for the one Playwright of the process."""
+
+    @property
+    def selectors(self) -> Any:
+        return _own.playwright.selectors
+
+    @property
+    def chromium(self) -> _Chromium:
+        chromium: _Chromium = _own.chromium
+        return chromium
+
+
+class _Lent:
+    """A browser that is not closed by whoever borrowed it."""
+
+    def __init__(self, browser: Any) -> None:
+        self.new_context = browser.new_context
+
+    def close(self) -> None:
+        """It goes on for the next episode."""
+
+
+class _Chromium:
+    def __init__(self, playwright: Any) -> None:
+        self._playwright = playwright
+        self._browser: Any = None
+
+    def launch(self, **options: object) -> _Lent:
+        """The thread's browser: started at first, and anew where it died. All that BrowserGym asks for is set here."""
+        if self._browser is None or not self._browser.is_connected():
+            self._browser = self._playwright.chromium.launch(
+                executable_path=executable(self._playwright.chromium.executable_path),
+                args=["--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars"],
+                ignore_default_args=["--hide-scrollbars"],
+            )
+        return _Lent(self._browser)
+
+    def close(self) -> None:
+        if self._browser is not None and self._browser.is_connected():
+            self._browser.close()
+
+
+def executable(own: str) -> str:
+    """Playwright's own Chromium where it was installed, else the system's. Raises InvalidInput where there is none."""
+    found = own if Path(own).exists() else next(filter(None, map(shutil.which, SYSTEM_BROWSERS)), None)
+    if found is None:
+        raise InvalidInput(
+            "a browser environment needs Chromium: run `playwright install chromium`, or install chromium"
+        )
+    return found
+
+
+class Browser:
+    """A thread with a browser; what it is given to do, it does one after the other."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        # a daemon: a page that hangs must not keep the process from ending; Chromium ends with Playwright's pipe
+        self._thread = threading.Thread(target=self._run, name="dreamgym-browser", daemon=True)
+        self._thread.start()
+
+    async def call(self, work: Callable[[], Result], limit_s: float) -> Result:
+        """Do it in the thread. Raises EnvironmentUnavailable where that takes too long."""
+        future: Future[Result] = Future()
+        self._calls.put((future, work))
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
+        except TimeoutError:
+            raise EnvironmentUnavailable(f"the browser gave no answer within {limit_s:g} s") from None
+
+    def stop(self) -> None:
+        """Close the browser when what it does now is done."""
+        self._calls.put(None)
+
+    def join(self) -> None:
+        """Wait until it is closed, but not for one that hangs."""
+        self._thread.join(STOP_LIMIT_S)
+
+    def _run(self) -> None:
+        fault: Exception | None = None
+        try:
+            _start()
+        except Exception as error:  # noqa: BLE001 whatever keeps it from starting is what every call is told
+            fault = error
+        while (call := self._calls.get()) is not None:
+            future, work = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                if fault is not None:
+                    raise fault
+                future.set_result(work())
+            except Exception as error:  # noqa: BLE001 handed to the caller, in the other thread
+                future.set_exception(error)
+        if fault is None:
+            _own.chromium.close()
+            _own.playwright.stop()
+
+
+def _start() -> None:
+    try:
+        import browsergym.core
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise MissingPackage("a browser environment", "browser") from error
+    _own.playwright = sync_playwright().start()
+    _own.chromium = _Chromium(_own.playwright)
+    browsergym.core._set_global_playwright(_PerThread())
+
+
+class Browsers:
+    """Those that nobody uses now. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Browser] = []
+
+    def take(self) -> Browser:
+        """A browser that nobody else uses."""
+        with self._lock:
+            return self._idle.pop() if self._idle else Browser()
+
+    def give_back(self, browser: Browser) -> None:
+        """Keep it for the next environment."""
+        with self._lock:
+            if len(self._idle) < IDLE:
+                self._idle.append(browser)
+                return
+        browser.stop()
+
+    def stop(self) -> None:
+        """End all that are idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for browser in idle:
+            browser.stop()
+        for browser in idle:
+            browser.join()
+
+
+browsers = Browsers()
+atexit.register(browsers.stop)
