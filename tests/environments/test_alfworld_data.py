@@ -1,0 +1,171 @@
+"""ALFWorld's data as the user has it, and what is wrong with it; needs neither the package nor the data."""
+
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from alfworld_room import SIMPLE, START, pack, row, unpack
+from dreamgym_integrations.environments.alfworld import alfworld
+from dreamgym_integrations.environments.alfworld_data import GOALS, Games
+from dreamgym_integrations.environments.alfworld_players import Goal, Player
+
+from dreamgym.errors import InvalidInput, MissingPackage, UnknownName
+from dreamgym.types import StepResult
+
+PLANS = [1, 2, 5, 10, 225, 230, 301, 415]
+
+
+def games(data: Path) -> Games:
+    return Games(data, data.parent / "cache")
+
+
+def test_packed_rows_are_cut_so_that_no_floor_plan_is_in_two_splits(tmp_path: Path) -> None:
+    read = games(pack(tmp_path / "data", [row(number, plan) for number, plan in enumerate(PLANS * 3)]))
+    plans = {split: {task.metadata["floor_plan"] for task in read.tasks(split)} for split in ("train", "dev", "test")}
+    assert plans == {"train": {1, 2, 301}, "dev": {5, 225, 415}, "test": {10, 230}}
+    ids = [task.id for split in plans for task in read.tasks(split)]
+    assert len(set(ids)) == len(ids) == 24
+
+
+def test_official_data_keep_their_own_splits_and_the_wording_of_their_games(tmp_path: Path) -> None:
+    for number, source in enumerate(("train", "valid_seen", "valid_unseen")):
+        unpack(tmp_path / "data", source, number, 10)
+    read = games(tmp_path / "data")
+    for split, number in (("train", 0), ("dev", 1), ("test", 2)):
+        (task,) = read.tasks(split)
+        assert task.metadata["game"] == f"{SIMPLE}-Mug-None-Desk-10/trial_{number}"
+        assert task.instruction == "Your task is to: put some mug on desk."
+        assert task.initial_state == START
+        assert task.metadata["descriptions"] == ["Bring the mug to the desk."]
+    assert "(:domain alfred)" in read.problem(f"{SIMPLE}-Mug-None-Desk-10/trial_0")
+    assert [task.id for task in games(tmp_path / "data" / "json_2.1.1").tasks("train")] == [read.tasks("train")[0].id]
+
+
+def test_unsolvable_games_and_trials_that_are_no_text_games_are_left_out(tmp_path: Path) -> None:
+    unpack(tmp_path / "data", "train", 1, 1)
+    unpack(tmp_path / "data", "train", 2, 1, solvable=False)
+    sliced = unpack(tmp_path / "data", "train", 3, 1)
+    sliced.rename(sliced.with_name("trial_Sliced"))
+    assert len(games(tmp_path / "data").tasks("train")) == 1
+
+
+def test_a_half_downloaded_folder_says_how_to_finish_it(tmp_path: Path) -> None:
+    unpack(tmp_path / "data", "train", 1, 1)
+    (unpack(tmp_path / "data", "train", 2, 1) / "game.tw-pddl").unlink()
+    with pytest.raises(
+        InvalidInput, match=r"trial_2 has .* no game.tw-pddl, and so have 1 of 2 trials.*`alfworld-download`"
+    ):
+        games(tmp_path / "data")
+    whole = Games(tmp_path / "data", tmp_path / "cache", incomplete=True)
+    assert len(whole.tasks("train")) == 1
+    with pytest.raises(InvalidInput, match="no games for test, expected valid_unseen in it"):
+        whole.tasks("test")
+
+
+@pytest.mark.parametrize("name", ["game.tw-pddl", "traj_data.json"])
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -> None:
+    file = unpack(tmp_path / "data", "train", 1, 1) / name
+    file.write_text(file.read_text()[:50])
+    with pytest.raises(InvalidInput, match=rf"{name} cannot be used: .*EOF"):
+        games(tmp_path / "data")
+    assert not list((tmp_path / "cache").iterdir()), "nothing half written is left"
+
+
+def test_packed_rows_that_are_cut_off_or_incomplete_are_named_with_their_line(tmp_path: Path) -> None:
+    data = pack(tmp_path / "data", [row(1, 1), row(2, 2)])
+    file = data / "train.jsonl.xz"
+    file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(InvalidInput, match=r"train.jsonl.xz is cut off or damaged"):
+        games(data)
+    pack(data, [row(1, 1), {**row(2, 2), "pddl_problem": ""}])
+    with pytest.raises(InvalidInput, match="line 2: expected a row with game and pddl_problem"):
+        games(data)
+    pack(data, [{**row(1, 1), "task_type": "juggle"}])
+    with pytest.raises(InvalidInput, match=r"line 1: task_type: expected one of .*, got 'juggle'"):
+        games(data)
+    pack(data, [{key: value for key, value in row(1, 1).items() if key != "scene_num"}])
+    with pytest.raises(InvalidInput, match="line 1: Value error, expected scene_num"):
+        games(data)
+
+
+def test_changed_data_are_read_again_and_unchanged_data_are_not(tmp_path: Path) -> None:
+    data = pack(tmp_path / "data", [row(1, 1)])
+    assert len(games(data).tasks("train")) == 1
+    (index,) = (tmp_path / "cache").iterdir()
+    assert len(games(data).tasks("train")) == 1
+    assert list((tmp_path / "cache").iterdir()) == [index]
+    pack(data, [row(1, 1), row(2, 1)])
+    assert len(games(data).tasks("train")) == 2
+
+
+def test_a_folder_that_holds_no_games_names_what_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInput, match=r"expected a folder json_2.1.1, or train.jsonl.xz.*`alfworld-download`"):
+        games(tmp_path)
+    with pytest.raises(InvalidInput, match="does not exist: `alfworld-download` brings"):
+        games(tmp_path / "nowhere")
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(InvalidInput, match=r"are not in .*nowhere.*\[real\] data or ALFWORLD_DATA"):
+        alfworld({}).tasks("train")
+    monkeypatch.setenv("ALFWORLD_DATA", str(pack(tmp_path / "data", [row(1, 1)])))
+    assert len(alfworld({"cache": str(tmp_path / "cache")}).spec.tasks) == 1
+
+
+def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
+    real = alfworld({"data": str(pack(tmp_path / "data", [row(1, 1)])), "cache": str(tmp_path / "cache")})
+    with pytest.raises(UnknownName, match="unknown split 'valid_seen': there is dev, test, train"):
+        real.tasks("valid_seen")
+    with pytest.raises(UnknownName, match="unknown game of ALFWorld 'chess'"):
+        real.games.problem("chess")
+    with pytest.raises(InvalidInput, match="environment 'alfworld', its options: rooms"):
+        alfworld({"rooms": 3})
+
+
+@pytest.mark.anyio
+async def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "alfworld", None)
+    real = alfworld({"data": str(pack(tmp_path / "data", [row(1, 1)])), "cache": str(tmp_path / "cache")})
+    with pytest.raises(MissingPackage, match=r"dreamgym\[alfworld\]"):
+        await real.create().reset(real.tasks("train")[0])
+
+
+@pytest.mark.parametrize("task_type", GOALS)
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_wording_of_a_task_is_understood(task_type: str, number: int) -> None:
+    text = GOALS[task_type][number].format(obj="mug", recep="desk", toggle="desklamp")
+    goal = Goal(f"Your task is to: {text}.")
+    assert (goal.thing, goal.place) == ("mug", "desklamp" if goal.is_look else "desk")
+    assert goal.is_look == (task_type == "look_at_obj_in_light")
+    assert goal.count == (2 if "two" in task_type else 1)
+    assert goal.change == next((change for change in ("heat", "cool", "clean") if f"_{change}_" in task_type), None)
+    with pytest.raises(InvalidInput, match="expected a task in ALFWorld's wording"):
+        Goal("Win.")
+
+
+def test_the_searcher_goes_on_from_what_it_reads_alone() -> None:
+    player = Player(Goal("put a hot mug in desk"), Random(0))
+    player.see(StepResult(observation=START), "")
+    told = {
+        "go to desk 1": "You arrive at desk 1. On the desk 1, you see a book 1.",
+        "go to drawer 2": "You arrive at drawer 2. The drawer 2 is closed.",
+        "go to drawer 1": "You arrive at drawer 1. The drawer 1 is closed.",
+        "go to microwave 1": "You arrive at microwave 1. The microwave 1 is closed.",
+        "open drawer 2": "You open the drawer 2. The drawer 2 is open. In it, you see a mug 1.",
+        "open drawer 1": "You open the drawer 1. The drawer 1 is open. In it, you see nothing.",
+        "open microwave 1": "You open the microwave 1. The microwave 1 is open. In it, you see nothing.",
+        "take mug 1 from drawer 2": "You pick up the mug 1 from the drawer 2.",
+        "heat mug 1 with microwave 1": "You heat the mug 1 using the microwave 1.",
+        "move mug 1 to desk 1": "You move the mug 1 to the desk 1.",
+    }
+    said = []
+    while not said or said[-1] != "move mug 1 to desk 1":
+        said.append(player.command())
+        player.see(StepResult(observation=told[said[-1]]), said[-1])
+        assert len(said) < 15
+    assert said[-6:-1] == [
+        "open drawer 2",
+        "take mug 1 from drawer 2",
+        "go to microwave 1",
+        "heat mug 1 with microwave 1",
+        "go to desk 1",
+    ]
