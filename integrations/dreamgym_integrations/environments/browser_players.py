@@ -84,7 +84,7 @@ def drawn(page: Page, random: Random) -> ToolCall:
     if not usable or random.random() < BAD_ID_SHARE:
         return click(str(random.randrange(900, 1000)))
     element = random.choice(usable)
-    options = [option.name for option in usable if option.role == "option" and option.name]
+    options = [option.name for option in page.elements if option.role == "option" and option.name]
     if element.role == "combobox" and options:
         return ToolCall(name="select_option", arguments={"bid": element.bid, "options": random.choice(options)})
     if element.role in FIELDS and random.random() < 0.7:
