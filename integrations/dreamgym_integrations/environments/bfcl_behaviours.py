@@ -72,7 +72,7 @@ class Caller:
             return [self._value(name, items, known) for _ in range(self._random.randint(1, 3))]
         if kind == "boolean":
             return self._random.random() < 0.5
-        return self._scalar(name, kind, known)
+        return self._scalar(name, kind, _up_to(schema.get("maximum"), known))
 
     def _scalar(self, name: str, kind: str, known: Sequence[tuple[str, JsonValue]]) -> JsonValue:
         """A text or a number of the state, one of the same name where there is one, or a plain one."""
@@ -98,6 +98,12 @@ def _values(state: str) -> list[tuple[str, JsonValue]]:
         parts = value if isinstance(value, list) else [value]
         found += [(name.rpartition(".")[2], part) for part in parts if isinstance(part, str | int | float)]
     return found
+
+
+def _up_to(maximum: JsonValue, known: Sequence[tuple[str, JsonValue]]) -> Sequence[tuple[str, JsonValue]]:
+    if not isinstance(maximum, int | float):
+        return known
+    return [(name, value) for name, value in known if isinstance(value, int | float) and value <= maximum]
 
 
 def behaviours(suite: Callable[[], Suite]) -> Mapping[str, Behaviour]:

@@ -1,0 +1,128 @@
+"""The tool environment behind a server, with an invented class: an MCP client plays it, in reality and dreamed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from bfcl_lamps import DOCS, SYSTEMS, lamp_suite
+from dreamgym_client.control import ControlClient
+from dreamgym_integrations.environments.bfcl_behaviours import behaviours
+from dreamgym_integrations.environments.bfcl_environment import OVER, BfclEnvironment
+from dreamgym_integrations.environments.bfcl_state import schema_of
+from dreamgym_integrations.environments.bfcl_tasks import task_of
+from dreamgym_integrations.environments.bfcl_tools import NEXT, tools_of
+from dreamgym_server.build import build
+from dreamgym_server.running import running
+from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from mcp import Client
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.episode import play
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.types import Source, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+SUITE = lamp_suite()
+WAYS = behaviours(lambda: SUITE)
+(LAMPS,) = SUITE.conversations.values()
+TASK = task_of(LAMPS, SUITE, SYSTEMS, env="lamps", split="train")
+SPEC = EnvironmentSpec(
+    name="lamps",
+    tools_list={"tools": list(tools_of(DOCS))},  # type: ignore[arg-type]
+    deterministic=True,
+    state=schema_of(list(SYSTEMS.values())),
+    tasks=(TASK,),
+)
+
+
+def lamps() -> BfclEnvironment:
+    return BfclEnvironment(SUITE, SYSTEMS, tools_of(DOCS))
+
+
+async def episode(way: str, seed: int) -> Trajectory:
+    return await play(lamps(), TASK, WAYS[way], spec=SPEC, seed=seed, source=Source.REAL)
+
+
+@asynccontextmanager
+async def served(kind: str) -> AsyncIterator[tuple[ControlClient, str]]:
+    """The control plane, and the address of a new episode."""
+    buffer = MemoryBuffer(TrigramEncoder())
+    worlds: Worlds = RealWorlds(SPEC, lamps)
+    if kind == "dream":
+        await buffer.add([await episode("expert", 0)])
+        worlds = DreamWorlds(SPEC, NearestModel(), buffer)
+    async with running(build([worlds], buffer, MemoryEpisodeStore())) as url, ControlClient(url) as control:
+        yield control, url
+
+
+@pytest.mark.parametrize("kind", ["real", "dream"])
+async def test_an_mcp_client_serves_both_requests_and_is_rewarded_at_the_end(kind: str) -> None:
+    async with served(kind) as (control, _):
+        started = await control.create("lamps", task=TASK, seed=0)
+        async with Client(started.mcp_url) as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == [NEXT, "press", "count", "names", "forget", "explode"]
+            pressed = await client.call_tool("press", {"lamp": "red"})
+            assert pressed.structured_content == {"lit": True}
+            after = await client.call_tool(NEXT, {})
+            assert [block.text for block in after.content] == [LAMPS.messages[1]]  # type: ignore[union-attr]
+            counted = await client.call_tool("count", {})
+            assert counted.structured_content == {"presses": 1}
+            last = await client.call_tool(NEXT, {})
+            assert [block.text for block in last.content] == [OVER]  # type: ignore[union-attr]
+        state = await control.finish("lamps", started.episode)
+    assert (state.terminated, state.reward) == (True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "reason"),
+    [
+        ("jump", {}, "jump not found"),
+        ("press", {"lamp": 3}, "3 is not"),
+        ("press", {}, "required"),
+        ("press", {"lamp": "blue"}, "no lamp blue"),
+        ("explode", {}, "does not work"),
+    ],
+)
+async def test_what_cannot_be_done_is_a_tool_error_and_the_episode_goes_on(
+    tool: str, arguments: dict[str, object], reason: str
+) -> None:
+    async with served("real") as (control, _):
+        started = await control.create("lamps", task=TASK, seed=0)
+        async with Client(started.mcp_url) as client:
+            refused = await client.call_tool(tool, arguments)
+            assert refused.is_error
+            assert reason in refused.content[0].text  # type: ignore[union-attr]
+            assert not (await client.call_tool("press", {"lamp": "red"})).is_error
+
+
+async def test_an_agent_that_ends_with_an_answer_is_judged_by_the_state() -> None:
+    async with served("real") as (control, _):
+        rewards = []
+        for calls in ([("press", {"lamp": "red"}), (NEXT, {})], [(NEXT, {})]):
+            started = await control.create("lamps", task=TASK, seed=0)
+            async with Client(started.mcp_url) as client:
+                for tool, arguments in calls:
+                    await client.call_tool(tool, arguments)  # type: ignore[arg-type]
+            state = await control.finish("lamps", started.episode, answer="One press.")
+            assert state.trajectory is not None
+            rewards.append(state.trajectory.final_reward)
+    assert rewards == [1.0, 0.0]
+
+
+async def test_the_expert_wins_and_the_same_seed_plays_the_same_episode() -> None:
+    assert (await episode("expert", 0)).success
+    for way in ("noisy", "mixed", "random"):
+        ours, again = [(await episode(way, 7)).transitions for _ in range(2)]
+        assert ours == again
+
+
+async def test_slips_lose_some_episodes_and_random_calls_fit_their_schemas() -> None:
+    noisy = [(await episode("noisy", seed)).success for seed in range(30)]
+    assert 0 < sum(noisy) < 30
+    steps = [step for seed in range(10) for step in (await episode("random", seed)).transitions]
+    assert not any("validation" in step.result.observation for step in steps)
+    assert {step.action.name for step in steps} == {"press", "count", "names", "forget", NEXT}
