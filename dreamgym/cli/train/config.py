@@ -22,7 +22,7 @@ class TrainConfig(Settings):
     then: Literal[Against.REAL] | None = None
     """`real`: after the dream it goes on practising in the real environment, for `real_steps`."""
     then_rate: float = Field(default=0.3, gt=0)
-    """What comes `then` begins with this share of the learning rate: a few real steps refine, they do not start anew."""
+    """What comes `then` begins with this share of the learning rate: a few real steps refine, not start anew."""
     real_steps: int | None = Field(default=None, ge=1)
     """Practice takes no more real steps than this. The number of updates follows from it where `steps` is not given."""
     agent: str | None = None
