@@ -64,6 +64,11 @@ class RemoteEnvironment:
         return listings[self._env]
 
     @property
+    def task(self) -> Task | None:
+        """The task of the last episode started."""
+        return None if self._started is None else self._started.task
+
+    @property
     def episode(self) -> str:
         """Id of the last episode started. Raises EpisodeFinished before the first."""
         if self._started is None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dreamgym.episode import Agent, user_message
 from dreamgym.errors import InvalidInput
-from dreamgym.types import StepResult, Task, Trajectory
-from dreamgym_client.control import ControlClient, Started
+from dreamgym.types import StepResult, StopReason, Task, Trajectory
+from dreamgym_client.control import ControlClient, EpisodeState, Started
 
 LOOK_EVERY_S = 1.0
 PATIENCE_S = 20.0
@@ -28,8 +28,20 @@ class Played:
     answer: str
 
 
-async def play_agent(url: str, env: str, agent: Agent, policy_url: str | None, task: Task, seed: int) -> Played:
-    """Let an agent play one task through the server. Raises InvalidInput where it has no model to ask."""
+async def play_agent(
+    url: str,
+    env: str,
+    agent: Agent,
+    policy_url: str | None,
+    task: Task,
+    seed: int,
+    *,
+    keeps_failures: bool = False,
+) -> Played:
+    """Let an agent play one task through the server. Raises InvalidInput where it has no model to ask.
+
+    What an agent raises is raised; with `keeps_failures` its episode is returned, marked as failed.
+    """
     if policy_url is None:
         raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
     async with ControlClient(url) as control:
@@ -37,11 +49,26 @@ async def play_agent(url: str, env: str, agent: Agent, policy_url: str | None, t
         playing = begin(agent, episode, policy_url)
         try:
             answer = await _until_over(playing, control, env, episode.episode)
+        except Exception as error:  # an agent is other people's code: whatever it raises is its episode's end
+            if not keeps_failures:
+                raise
+            ended = await control.finish(env, episode.episode, success=False)
+            return Played(_failed(ended, error), "")
         finally:
             await stop(playing)
         ended = await control.finish(env, episode.episode, answer=answer)
         assert ended.trajectory is not None, "a finished episode has a trajectory"
         return Played(ended.trajectory, answer)
+
+
+def _failed(ended: EpisodeState, cause: BaseException) -> Trajectory:
+    while isinstance(cause, BaseExceptionGroup):  # of a task group around the agent's own tasks
+        cause = cause.exceptions[0]
+    assert ended.trajectory is not None, "a finished episode has a trajectory"
+    if ended.stop_reason is not StopReason.FINISHED:  # it was over by itself before the agent failed
+        return ended.trajectory
+    failed = {"stop_reason": StopReason.ERROR, "final_reward": None, "error": f"{type(cause).__name__}: {cause}"}
+    return ended.trajectory.model_copy(update=failed)
 
 
 def begin(agent: Agent, episode: Started, policy_url: str) -> asyncio.Future[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dreamgym.cli.collecting import Collection, InBuffer, InFile, Kept, Planned, Play, plan
+from dreamgym.cli.packages import version_of
 from dreamgym.cli.wiring import (
     Against,
     Dsn,
@@ -18,17 +21,17 @@ from dreamgym.cli.wiring import (
     Seed,
     environment_maker,
     opened_store,
-    say,
-    server,
     tasks_of,
 )
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, behaviours_of, load_spec
-from dreamgym.episode import load_agent, play
-from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, behaviours_of, load_spec, real_of
+from dreamgym.episode import Agent, load_agent, play
+from dreamgym.errors import InvalidInput
 from dreamgym.types import Source, Task, Trajectory
 
+if TYPE_CHECKING:
+    from dreamgym.replay.postgres import Store
+
 WORKERS = 4
-BATCH = 500
 
 
 def collect(
@@ -38,35 +41,130 @@ def collect(
     against: Annotated[Against, typer.Option(help="Play the real environment, or a dream of it.")] = Against.REAL,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
     split: Annotated[str, typer.Option(help="Whose tasks are played.")] = "train",
+    workers: Annotated[int, typer.Option(min=1, help="How many episodes are played at once.")] = WORKERS,
     policy_url: PolicyUrl = None,
     model: ModelName = None,
     dsn: Dsn = None,
     seed: Seed = 0,
 ) -> None:
-    """Play an environment and store what happened.
+    """Play an environment and keep what happened. The same command again goes on with what is not there yet.
 
-    Example: dreamgym collect coin --against real --agent mixed --episodes 4000
+    Each episode is kept as soon as it is over; one that fails is named, and the others go on.
+
+    Example: dreamgym collect coin --against real --agent mixed --episodes 4000 --workers 8
     """
     spec = load_spec(env)
     tasks = tasks_of(spec, split)
-    source = Source.REAL if against is Against.REAL else Source.SYNTHETIC
     behaviour = behaviours_of(spec).get(agent)
+    loaded = load_agent(agent) if behaviour is None else None
+    if loaded is not None and policy_url is None:
+        raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
+    setting = [str(against), str(spec.options), str(spec.max_steps)]
+    setting += [str(model)] if against is Against.DREAM else []
+    setting += [str(policy_url)] if loaded is not None else []
+    planned = plan(agent, "\0".join(setting), tasks, episodes, seed)
 
     async def run() -> None:
-        from dreamgym.experience.select import load_model
-
-        async with opened_store(dsn) as store:
-            if behaviour is None:
-                with server(env, against, model=model, dsn=store.dsn) as url:
-                    played = play_agents(url, spec.name, agent, policy_url, tasks, episodes, seed)
-                    await _keep(played, episodes, out, None)
-                return
-            chosen = load_model(model, env=spec.name) if against is Against.DREAM else None
-            make = environment_maker(spec, against, chosen, store.buffer)
-            played = play_behaviour(spec, make, behaviour, tasks, episodes, seed=seed, source=source)
-            await _keep(played, episodes, out, store.buffer)
+        async with AsyncExitStack() as stack:
+            store = None
+            if out is None or against is Against.DREAM:
+                store = await stack.enter_async_context(opened_store(dsn))
+            version = version_of(spec) if against is Against.REAL else None
+            players: Sequence[Play]
+            if loaded is not None and policy_url is not None:
+                url = await _door(stack, spec, against, model, store)
+                players = [_agent_player(url, spec.name, loaded, policy_url)] * min(workers, episodes)
+            else:
+                assert behaviour is not None, "an agent has a model, as was checked"
+                make = _maker(spec, against, model, store)
+                own = [BehaviourPlayer(spec, make, behaviour, against) for _ in range(min(workers, episodes))]
+                for player in own:
+                    stack.push_async_callback(player.close)
+                players = own
+            kept = await _kept(out, store, spec, against)
+            await Collection(planned, kept, version=version).run(players)
 
     asyncio.run(run())
+
+
+async def _kept(out: Path | None, store: Store | None, spec: EnvironmentSpec, against: Against) -> Kept:
+    if out is not None:
+        return InFile(out)
+    assert store is not None, "without a file there is a store"
+    return await InBuffer.of(store.buffer, spec.name, _source(against))
+
+
+def _source(against: Against) -> Source:
+    return Source.REAL if against is Against.REAL else Source.SYNTHETIC
+
+
+def _maker(
+    spec: EnvironmentSpec, against: Against, model: str | None, store: Store | None
+) -> Callable[[], Environment]:
+    if store is None:
+        return real_of(spec).create
+    from dreamgym.experience.select import load_model
+
+    chosen = load_model(model, env=spec.name) if against is Against.DREAM else None
+    return environment_maker(spec, against, chosen, store.buffer)
+
+
+class BehaviourPlayer:
+    """Plays one episode after another in one environment; after a failure in a new one."""
+
+    def __init__(
+        self, spec: EnvironmentSpec, make: Callable[[], Environment], behaviour: Behaviour, against: Against
+    ) -> None:
+        self._spec, self._make, self._behaviour = spec, make, behaviour
+        self._source = _source(against)
+        self._environment: Environment | None = None
+
+    async def __call__(self, one: Planned) -> Trajectory:
+        """Play it to its end."""
+        if self._environment is None:
+            self._environment = self._make()
+        is_whole = False
+        try:
+            played = await play(
+                self._environment, one.task, self._behaviour, spec=self._spec, seed=one.seed, source=self._source
+            )
+            is_whole = played.error is None
+        finally:
+            if not is_whole:
+                await self.close()
+        return played
+
+    async def close(self) -> None:
+        """Close the environment; the next episode gets another."""
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            await environment.close()
+
+
+async def _door(
+    stack: AsyncExitStack, spec: EnvironmentSpec, against: Against, model: str | None, store: Store | None
+) -> str:
+    """A server in this process; it stores nothing, so an episode that is cut off leaves no trace."""
+    from dreamgym_server.worlds import DreamWorlds, RealWorlds
+
+    from dreamgym.cli.players import door
+    from dreamgym.cli.wiring import remembered
+    from dreamgym.experience.select import load_model
+
+    if against is Against.REAL:
+        return await stack.enter_async_context(door(RealWorlds(spec, real_of(spec).create)))
+    assert store is not None, "a dream is grounded in a store"
+    chosen = remembered(load_model(model, env=spec.name), model, store, frozenset())
+    return await stack.enter_async_context(door(DreamWorlds(spec, chosen, store.buffer)))
+
+
+def _agent_player(url: str, env: str, agent: Agent, policy_url: str) -> Play:
+    from dreamgym_client.playing import play_agent
+
+    async def player(one: Planned) -> Trajectory:
+        return (await play_agent(url, env, agent, policy_url, one.task, one.seed, keeps_failures=True)).trajectory
+
+    return player
 
 
 async def play_behaviour(
@@ -102,36 +200,3 @@ async def play_behaviour(
     finally:
         for environment in environments:
             await environment.close()
-
-
-async def play_agents(
-    url: str, env: str, agent: str, policy_url: str | None, tasks: Sequence[Task], episodes: int, seed: int
-) -> AsyncIterator[Trajectory]:
-    """Let an agent play through the server, which stores the episodes itself."""
-    from dreamgym_client.playing import play_agent
-
-    loaded = load_agent(agent)
-    for i in range(episodes):
-        yield (await play_agent(url, env, loaded, policy_url, tasks[i % len(tasks)], seed + i)).trajectory
-
-
-async def _keep(
-    played: AsyncIterator[Trajectory], episodes: int, out: Path | None, buffer: ReplayBuffer | None
-) -> None:
-    """Write batch by batch, so that what was played is kept when the rest fails."""
-    batch: list[Trajectory] = []
-    done = won = 0
-    if out is not None:
-        out.write_text("", encoding="utf-8")
-    async for trajectory in played:
-        batch.append(trajectory)
-        done, won = done + 1, won + trajectory.success
-        if len(batch) < BATCH and done < episodes:
-            continue
-        if out is not None:
-            with out.open("a", encoding="utf-8") as file:
-                file.writelines(line.model_dump_json() + "\n" for line in batch)
-        elif buffer is not None:
-            await buffer.add(batch)
-        batch = []
-        say(f"{done} of {episodes} episodes, {won / done:.0%} successful")

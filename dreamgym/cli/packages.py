@@ -1,0 +1,63 @@
+"""Which packages an environment needs, and whether they are here.
+
+By a convention of this project: the extra of a distribution that is called like the environment's entry point, or like
+a part of its module, brings what it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, requires, version
+
+from dreamgym.environment import EnvironmentSpec
+
+GROUP = "dreamgym.environments"
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<range>[^;]*);.*extra == ['\"](?P<extra>[^'\"]+)['\"]"
+)
+
+
+def extra_of(point: EntryPoint) -> str | None:
+    """The extra that brings what the environment needs; None where it needs nothing that has one."""
+    distribution: Distribution | None = point.dist
+    extras = (distribution.metadata.get_all("Provides-Extra") or []) if distribution is not None else []
+    known = {_plain(extra): extra for extra in extras}
+    for name in (point.name, *reversed(point.module.split("."))):
+        if (extra := known.get(_plain(name))) is not None:
+            return str(extra)
+    return None
+
+
+def packages_of(point: EntryPoint) -> list[str]:
+    """The packages of that extra, without their own extras and version ranges."""
+    extra = extra_of(point)
+    if extra is None or point.dist is None:
+        return []
+    found = map(_REQUIREMENT.match, requires(point.dist.name) or [])
+    return [match["name"] for match in found if match is not None and _plain(match["extra"]) == _plain(extra)]
+
+
+def installed(packages: Iterable[str]) -> dict[str, str | None]:
+    """The version of each package; None where it is not here."""
+    return {name: _version(name) for name in packages}
+
+
+def version_of(spec: EnvironmentSpec) -> str | None:
+    """What a real environment is made of, with versions, for the record; None where nothing is known."""
+    point = next((point for point in entry_points(group=GROUP) if point.name == spec.adapter), None)
+    if point is None:
+        return spec.adapter
+    own = [f"{point.dist.name} {point.dist.version}"] if point.dist is not None else []
+    return ", ".join([*own, *(f"{name} {found}" for name, found in installed(packages_of(point)).items() if found)])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

