@@ -1,5 +1,7 @@
 """An invented API class in the benchmark's way, with its docs and one conversation, for tests without the package."""
 
+from decimal import getcontext
+
 from dreamgym_integrations.environments.bfcl_state import Kind, System
 from dreamgym_integrations.environments.bfcl_suite import Suite, conversation_of, parameters_of
 
@@ -33,6 +35,10 @@ class Lamps:
 
     def forget(self) -> None:
         self._log.clear()
+
+    def coarse(self) -> dict[str, int]:
+        getcontext().prec = 2
+        return {"precision": getcontext().prec}
 
     def explode(self) -> None:
         raise ValueError("smoke")

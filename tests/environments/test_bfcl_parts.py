@@ -1,6 +1,7 @@
 """The tool environment on an invented class: calls, schemas, state, referee, and what it refuses. No package needed."""
 
 import json
+from decimal import getcontext
 
 import jsonschema
 import pytest
@@ -242,6 +243,13 @@ async def test_an_impossible_call_is_refused_in_words_and_changes_nothing(call: 
 async def test_what_a_function_raises_is_its_answer() -> None:
     answer = World(LAMPS, SUITE.make).call("Lamps", ToolCall(name="explode"))
     assert (answer.said, answer.is_error) == ("Error during execution: smoke", True)
+
+
+def test_a_function_that_sets_the_decimal_precision_sets_it_for_itself() -> None:
+    precision = getcontext().prec
+    answer = World(LAMPS, SUITE.make).call("Lamps", ToolCall(name="coarse"))
+    assert answer.structured == {"precision": 2}
+    assert getcontext().prec == precision != 2
 
 
 def test_a_world_that_cannot_be_compared_to_its_end_is_another_one() -> None:

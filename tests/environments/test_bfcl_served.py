@@ -1,5 +1,6 @@
 """The tool environment behind a server, with an invented class: an MCP client plays it, in reality and dreamed."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ from dreamgym_integrations.environments.bfcl_environment import OVER, BfclEnviro
 from dreamgym_integrations.environments.bfcl_state import schema_of
 from dreamgym_integrations.environments.bfcl_tasks import task_of
 from dreamgym_integrations.environments.bfcl_tools import NEXT, tools_of
+from dreamgym_integrations.models.chat_server import Reply, chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
@@ -18,10 +20,10 @@ from mcp import Client
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.episode import play
+from dreamgym.episode import load_agent, play
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.types import Source, Trajectory
+from dreamgym.types import JsonObject, Source, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +76,32 @@ async def test_an_mcp_client_serves_both_requests_and_is_rewarded_at_the_end(kin
             last = await client.call_tool(NEXT, {})
             assert [block.text for block in last.content] == [OVER]  # type: ignore[union-attr]
         state = await control.finish("lamps", started.episode)
+    assert (state.terminated, state.reward) == (True, 1.0)
+
+
+def plays_lamps(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+    """A scripted model that calls what the user's last words ask for."""
+    script = [
+        ToolCall(name="press", arguments={"lamp": "red"}),
+        *([ToolCall(name=name) for name in (NEXT, "count", NEXT)]),
+    ]
+    answers = [message for message in messages if message["role"] == "tool"]
+    if len(answers) == len(script):
+        return Reply("One press.")
+    assert NEXT in json.dumps(tools)
+    return Reply(tool_calls=(script[len(answers)],))
+
+
+@pytest.mark.parametrize("kind", ["real", "dream"])
+@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+async def test_an_unchanged_agent_hears_the_second_request_and_wins(name: str, kind: str) -> None:
+    async with served(kind) as (control, _), chat_server(plays_lamps) as policy_url:
+        started = await control.create("lamps", task=TASK, seed=0)
+        answer = await load_agent(name)(f"{TASK.instruction}\n{started.observation}", started.mcp_url, policy_url)
+        state = await control.finish("lamps", started.episode, answer=answer)
+    assert state.trajectory is not None
+    assert [step.action.name for step in state.trajectory.transitions] == ["press", NEXT, "count", NEXT]
+    assert state.trajectory.transitions[1].result.observation == LAMPS.messages[1]
     assert (state.terminated, state.reward) == (True, 1.0)
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from decimal import localcontext
 
 from dreamgym.types import JsonObject, ToolCall
 from dreamgym_integrations.environments.bfcl_state import System, jsonable
@@ -39,8 +40,8 @@ class World:
     def call(self, owner: str, action: ToolCall) -> Answer:
         """Call a function of one of the instances. What it raises is its answer, as in the benchmark."""
         try:
-            value = getattr(self.instances[owner], action.name)(**deepcopy(action.arguments))
-            return answer_of(value)
+            with localcontext():  # the calculator sets the precision of whoever calls it
+                return answer_of(getattr(self.instances[owner], action.name)(**deepcopy(action.arguments)))
         except Exception as error:  # noqa: BLE001 the package's code, with whatever arguments an agent thinks of
             said = f"Error during execution: {error}"
             return Answer(said, {"error": said}, is_error=True)
