@@ -1,6 +1,7 @@
 """A real Chromium: pages of MiniWoB played right and wrong, a browser that dies, and a site of WebArena's kind."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import shutil
 import threading
@@ -119,7 +120,7 @@ async def test_a_killed_browser_fails_its_own_episode_alone_and_the_next_one_get
     other = miniwob({}).create()
     await other.reset(world("click-option"))
     before = set(psutil.Process().children(recursive=True))
-    own = BrowserEnvironment(other._manner)  # type: ignore[attr-defined]
+    own = miniwob({}).create()
     browser_chromium.browsers.stop()  # none is idle: the next environment starts one
     await own.reset(world("enter-text"))
     for process in set(psutil.Process().children(recursive=True)) - before:
@@ -133,6 +134,21 @@ async def test_a_killed_browser_fails_its_own_episode_alone_and_the_next_one_get
     assert (await own.reset(world("enter-text"))).state == world("enter-text").initial_state
     await own.close()
     await other.close()
+
+
+async def test_a_browser_that_gives_no_answer_in_time_fails_the_episode_and_is_used_no_more() -> None:
+    environment = miniwob({}).create()
+    assert isinstance(environment, BrowserEnvironment)
+    await environment.reset(world("enter-text"))
+    patient = environment.manner
+    environment.manner = dataclasses.replace(patient, timeout_s=0.2)
+    with pytest.raises(EnvironmentUnavailable, match=r"the browser gave no answer within 0\.2 s"):
+        await environment.step(ToolCall(name="noop", arguments={"wait_ms": 2000}))
+    environment.manner = patient
+    with pytest.raises(EpisodeFinished):
+        await environment.step(click("14"))
+    assert (await environment.reset(world("enter-text"))).state == world("enter-text").initial_state
+    await environment.close()
 
 
 async def test_browsers_play_side_by_side_as_they_do_alone() -> None:

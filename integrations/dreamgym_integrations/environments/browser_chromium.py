@@ -87,6 +87,8 @@ class Browser:
     """A thread with a browser; what it is given to do, it does one after the other."""
 
     def __init__(self) -> None:
+        self.page: Any = None
+        """What its environment plays on; touched in the thread alone."""
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         # a daemon: a page that hangs must not keep the process from ending; Chromium ends with Playwright's pipe
         self._thread = threading.Thread(target=self._run, name="dreamgym-browser", daemon=True)
@@ -126,8 +128,11 @@ class Browser:
             except Exception as error:  # noqa: BLE001 handed to the caller, in the other thread
                 future.set_exception(error)
         if fault is None:
-            _own.chromium.close()
-            _own.playwright.stop()
+            try:
+                _own.chromium.close()
+                _own.playwright.stop()
+            except Exception as error:  # noqa: BLE001 it died before; there is nobody left to tell
+                del error
 
 
 def _start() -> None:

@@ -10,17 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dreamgym.errors import DreamGymError, EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.browser_actions import Refusal, admissible, code_of
 from dreamgym_integrations.environments.browser_chromium import Browser, browsers
 from dreamgym_integrations.environments.browser_state import state_of
 from dreamgym_integrations.environments.browser_tree import page_of, without_layout
-
-if TYPE_CHECKING:
-    from browsergym.core.env import BrowserEnv
 
 HIDDEN_PROPERTIES = ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "describedby")
 HIDDEN_ROLES = ("LineBreak", "InlineTextBox")
@@ -57,9 +54,8 @@ class BrowserEnvironment:
 
     def __init__(self, manner: Manner) -> None:
         self.tools: Sequence[JsonObject] = manner.tools
-        self._manner = manner
+        self.manner = manner
         self._browser: Browser | None = None
-        self._page: BrowserEnv | None = None
         self._task: Task | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
@@ -69,27 +65,25 @@ class BrowserEnvironment:
             InvalidInput: the installed task is another one than described.
             EnvironmentUnavailable: the page or the browser does not open.
         """
-        world = self._manner.world_of(task)
-        if self._browser is None:
-            self._browser = browsers.take()
+        world = self.manner.world_of(task)
         self._task = None
-        observation = await self._call(lambda: self._open(world))
-        self._task = (
-            task if task.instruction else task.model_copy(update={"instruction": str(observation.seen["goal"])})
-        )
-        start = self._result(observation)
+        browser = self._browser = self._browser or browsers.take()
+        played = await self._call(lambda: _open(browser, world, self.manner.settle_s))
+        self._task = task if task.instruction else task.model_copy(update={"instruction": str(played.seen["goal"])})
+        start = self._result(played)
         return start.model_copy(update={"info": {**start.info, "goal": self._task.instruction}})
 
     async def step(self, action: ToolCall) -> StepResult:
         """Act once."""
-        if self._task is None:
+        browser = self._browser
+        if self._task is None or browser is None:
             raise EpisodeFinished("the episode is over or was never started: reset starts one")
+        refused = ""
         try:
-            code = code_of(action, self.tools, self._manner.uploads)
+            code = code_of(action, self.tools, self.manner.uploads)
         except Refusal as refusal:
-            return self._result(await self._call(lambda: self._act("noop(wait_ms=0)")), str(refusal))
-        played = await self._call(lambda: self._act(code))
-        result = self._result(played)
+            code, refused = "noop(wait_ms=0)", str(refusal)
+        result = self._result(await self._call(lambda: _act(browser, code)), refused)
         if result.terminated:
             self._task = None
         return result
@@ -99,7 +93,7 @@ class BrowserEnvironment:
         browser, self._browser, self._task = self._browser, None, None
         if browser is not None:
             try:
-                await browser.call(self._shut, self._manner.timeout_s)
+                await browser.call(lambda: _shut(browser), self.manner.timeout_s)
             except EnvironmentUnavailable:
                 browser.stop()
             else:
@@ -108,51 +102,28 @@ class BrowserEnvironment:
     async def _call(self, work: Callable[[], _Played]) -> _Played:
         assert self._browser is not None
         try:
-            return await self._browser.call(work, self._manner.timeout_s)
-        except DreamGymError as error:
+            return await self._browser.call(work, self.manner.timeout_s)
+        except InvalidInput:
             self._task = None
-            if isinstance(error, EnvironmentUnavailable):  # it hangs: it closes when it can, and nobody waits
-                self._browser.stop()
-                self._browser = self._page = None
+            raise
+        except EnvironmentUnavailable:
+            self._discard()
             raise
         except Exception as error:  # whatever BrowserGym and Playwright raise, this episode cannot go on
-            self._task = None
+            self._discard()
             raise EnvironmentUnavailable(
                 f"the browser failed: {_first_line(error)}; reset opens another one"
             ) from error
 
-    def _open(self, world: World) -> _Played:
-        """In the browser's thread."""
-        from browsergym.core.env import BrowserEnv
-
-        self._shut()
-        self._page = BrowserEnv(
-            world.task,
-            task_kwargs=dict(world.arguments),
-            pre_observation_delay=self._manner.settle_s,
-            action_mapping=_code,
-        )
-        seen, _ = self._page.reset(seed=world.seed)
-        if world.goal is not None and seen["goal"] != world.goal:
-            raise InvalidInput(f"the installed task says {seen['goal']!r}, but its description {world.goal!r}")
-        return _Played(seen)
-
-    def _act(self, code: str) -> _Played:
-        assert self._page is not None
-        seen, reward, terminated, _, info = self._page.step(code)
-        return _Played(seen, float(reward), bool(terminated), info.get("task_info") or {})
-
-    def _shut(self) -> None:
-        page, self._page = self._page, None
-        if page is not None:
-            try:
-                page.close()
-            except Exception as error:  # noqa: BLE001 a browser that died is closed; the next page gets another
-                del error
+    def _discard(self) -> None:
+        """Use it no more; nobody waits for one that hangs."""
+        browser, self._browser, self._task = self._browser, None, None
+        if browser is not None:
+            browser.stop()
 
     def _result(self, played: _Played, refusal: str = "") -> StepResult:
         assert self._task is not None
-        tree = _tree(played.seen, self._manner.shows_addresses)
+        tree = _tree(played.seen, self.manner.shows_addresses)
         fault = refusal or _first_line(played.seen["last_action_error"])
         info: JsonObject = {
             "state": state_of(tree, self._task.instruction),
@@ -182,6 +153,34 @@ class _Played:
     reward: float = 0.0
     terminated: bool = False
     info: Mapping[str, object] = field(default_factory=dict)
+
+
+def _open(browser: Browser, world: World, settle_s: float) -> _Played:
+    """In the browser's thread, as the next two."""
+    from browsergym.core.env import BrowserEnv
+
+    _shut(browser)
+    browser.page = BrowserEnv(
+        world.task, task_kwargs=dict(world.arguments), pre_observation_delay=settle_s, action_mapping=_code
+    )
+    seen, _ = browser.page.reset(seed=world.seed)
+    if world.goal is not None and seen["goal"] != world.goal:
+        raise InvalidInput(f"the installed task says {seen['goal']!r}, but its description {world.goal!r}")
+    return _Played(seen)
+
+
+def _act(browser: Browser, code: str) -> _Played:
+    seen, reward, terminated, _, info = browser.page.step(code)
+    return _Played(seen, float(reward), bool(terminated), info.get("task_info") or {})
+
+
+def _shut(browser: Browser) -> None:
+    page, browser.page = browser.page, None
+    if page is not None:
+        try:
+            page.close()
+        except Exception as error:  # noqa: BLE001 a browser that died is closed; the next page gets another
+            del error
 
 
 def _code(action: str) -> str:
