@@ -172,9 +172,9 @@ def test_the_wordings_of_tasks_are_those_of_the_package() -> None:
 
 async def test_recorded_episodes_of_the_real_games_are_answered_word_for_word(tmp_path: Path) -> None:
     data = Path(os.environ.get("ALFWORLD_DATA", "nowhere"))
-    recorded = data / "trajectories_handcoded.jsonl.xz"
+    recorded = data / "trajectories_planner.jsonl.xz"
     if not recorded.is_file():
-        pytest.skip("ALFWORLD_DATA names no folder with trajectories_handcoded.jsonl.xz")
+        pytest.skip("ALFWORLD_DATA names no folder with trajectories_planner.jsonl.xz")
     with lzma.open(recorded, "rt") as lines:
         episode = json.loads(next(lines))
     with lzma.open(data / f"{episode['split']}.jsonl.xz", "rt") as lines:

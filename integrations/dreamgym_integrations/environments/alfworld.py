@@ -111,14 +111,7 @@ class Alfworld:
 
     async def plan(self, task: Task) -> list[str]:
         """The planner's commands for a task, from its start to its goal."""
-        episode = Episode(self.workers, self.games.problem(game_of(task)))
-        try:
-            await episode.begin()
-            plan = (await episode.ask({"do": "plan"}))["plan"]
-            assert isinstance(plan, list)
-            return [str(command) for command in plan]
-        finally:
-            episode.end()
+        return await self.workers.plan(self.games.problem(game_of(task)))
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -29,14 +29,16 @@ from typing import Any
 import fast_downward
 from alfworld.agents.utils.misc import Demangler
 from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
+from pydantic import JsonValue
 from textworld.envs.pddl import textgen
 from textworld.envs.pddl.logic import GameLogic, PddlState
 from textworld.generator.game import EntityInfo
 from textworld.logic import Placeholder, Proposition, Rule, Signature, Type, Variable
 
 from dreamgym.types import JsonObject
+from dreamgym_integrations.environments.alfworld_planner import plan
 
-FORM = 1
+FORM = 2
 """Goes up when what is kept of a built game changes."""
 PLAYERS = 16
 """Episodes that one worker holds; the one that waited longest makes room, and is played again when it goes on."""
@@ -65,7 +67,7 @@ class Engine:
 
     def answer(self, request: JsonObject) -> JsonObject:
         """One request: start, step, plan or close."""
-        number = int(str(request["player"]))
+        number = int(str(request.get("player", 0)))
         match request["do"]:
             case "start":
                 player = self._start(number, str(request["problem"]))
@@ -79,8 +81,8 @@ class Engine:
                 player = self._players[number]
                 command = str(request["command"]).strip()
                 return player.view(player.step(command))
-            case "plan" if number in self._players:
-                return {"plan": list(self._players[number].plan())}
+            case "plan":
+                return {"plan": self._plan(str(request["problem"]))}
             case "close":
                 self._end(number)
                 return {}
@@ -90,9 +92,19 @@ class Engine:
         self._end(number)
         while len(self._players) >= PLAYERS:
             self._end(next(iter(self._players)))
-        library = self._free.pop() if self._free else fast_downward.load_lib()
-        player = self._players[number] = Player(self.logic, library, self.built(problem))
+        player = self._players[number] = Player(self.logic, self._library(), self.built(problem))
         return player
+
+    def _plan(self, problem: str) -> list[JsonValue]:
+        """Commands that lead from the start to the goal."""
+        library = self._library()
+        operators = plan(self.domain, problem, library)
+        commands = Player(self.logic, library, self.built(problem)).commands(operators)
+        self._free.append(library)
+        return [*commands]
+
+    def _library(self) -> Any:
+        return self._free.pop() if self._free else fast_downward.load_lib()
 
     def _end(self, number: int) -> None:
         player = self._players.pop(number, None)
@@ -125,7 +137,6 @@ def build(logic: Any, problem: str) -> dict[str, Any]:
     }
     return {
         "sas": state.sas,
-        "sas_replan": state.sas_replan,
         "facts": facts,
         "counts": dict(state._var_counts),
         "actions": actions,
@@ -140,7 +151,7 @@ def loaded(logic: Any, library: Any, built: dict[str, Any]) -> Any:
     state._facts, state._vars_by_name, state._vars_by_type = defaultdict(set), {}, defaultdict(set)
     state._var_counts = Counter()
     state._logic, state.downward_lib = logic, library
-    state.name2type, state.sas, state.sas_replan = built["types"], built["sas"], built["sas_replan"]
+    state.name2type = built["types"]
     state._actions = {
         name: SimpleNamespace(parameters=[SimpleNamespace(name=one, type_name=kind) for one, kind in parameters])
         for name, parameters in built["actions"].items()
@@ -148,8 +159,7 @@ def loaded(logic: Any, library: Any, built: dict[str, Any]) -> Any:
     for name, above in built["hierarchy"]:
         with suppress(ValueError):  # known from another game: all have one domain
             logic.types.add(Type(name, above))
-    library.load_sas(state.sas.encode())
-    library.load_sas_replan(state.sas_replan.encode())
+    library.load_sas(built["sas"].encode())
     state.add_facts(Proposition(name, [Variable(*thing) for thing in things]) for name, things in built["facts"])
     state._var_counts = Counter(built["counts"])
     return state
@@ -199,9 +209,9 @@ class Player:
             "state": self.describe(),
         }
 
-    def plan(self) -> Iterator[str]:
-        """Commands that lead to the goal from here; none where there is no way."""
-        yield from self._state.replan(self._infos)
+    def commands(self, operators: list[str]) -> list[str]:
+        """The operators as commands."""
+        return [self._word(operator)[0] for operator in operators]
 
     def describe(self) -> str:
         """Where the agent is, what can be seen there, and what it carries: all that later answers here depend on."""
@@ -283,7 +293,7 @@ def main() -> None:
     """Answer requests until the input ends."""
     engine = Engine(Path(sys.argv[1]))
     with os.fdopen(os.dup(1), "w") as replies:
-        os.dup2(2, 1)  # the planner prints, and would break into the answers
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the planner prints, and would break into the answers
         random.seed(0)
         for line in sys.stdin:
             try:

@@ -16,6 +16,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 from dreamgym.types import JsonObject
 
 LIMIT_S = 120.0
-"""A worker that is silent for longer is ended; the largest kitchen takes 4 seconds on a busy machine."""
+"""A worker that is silent for longer is ended; to build the largest kitchen takes 10 seconds on a busy machine."""
 MODULE = "dreamgym_integrations.environments.alfworld_engine"
 
 
@@ -42,6 +43,7 @@ class Worker:
         self._folder = folder
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alfworld")
         self._rest = b""
+        self._errors: IO[bytes]
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """The answer. Raises EnvironmentUnavailable, MissingPackage."""
@@ -58,7 +60,7 @@ class Worker:
         if process is not None:
             process.kill()
             process.wait()
-            for stream in (process.stdin, process.stdout):
+            for stream in (process.stdin, process.stdout, self._errors):
                 cast("IO[bytes]", stream).close()
 
     def _ask(self, request: JsonObject) -> JsonObject:
@@ -86,22 +88,29 @@ class Worker:
                 raise OSError(f"no answer within {LIMIT_S:.0f} seconds")
             more = os.read(stdout, 1 << 16)
             if not more:
-                raise OSError("its output ended")
+                raise OSError(f"its output ended. {self._last_words()}")
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+    def _last_words(self) -> str:
+        """The last line of what the process had to say, which is why it ended."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "It said nothing")
 
     def _start(self) -> None:
         if importlib.util.find_spec("alfworld") is None or importlib.util.find_spec("textworld") is None:
             raise MissingPackage("ALFWorld", "alfworld")
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         # In a session of its own, or Ctrl-C would end it before a run has saved; it ends when its input does. With a
         # fixed hash seed the planner finds the same way in every process.
         self.process = subprocess.Popen(
             [sys.executable, "-m", MODULE, str(self._folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
@@ -128,6 +137,16 @@ class Workers:
         with self._lock:
             worker.episodes -= 1
         worker.tell({"do": "close", "player": number})
+
+    async def plan(self, problem: str) -> list[str]:
+        """The planner's commands for a game, from its start to its goal; none where it knows no way."""
+        worker, number = self.take()
+        try:
+            commands = (await worker.ask({"do": "plan", "problem": problem}))["plan"]
+        finally:
+            self.give_back(worker, number)
+        assert isinstance(commands, list)
+        return [str(command) for command in commands]
 
     def stop(self) -> None:
         """End all processes."""
