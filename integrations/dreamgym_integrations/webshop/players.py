@@ -75,7 +75,7 @@ class Customer:
         if self._number:
             return [*buttons, *(text.lower() for text in self._texts if _ASIN.fullmatch(text))]
         if "Buy Now" not in self._texts:
-            return buttons
+            return buttons or [RESULTS]
         last = self._texts.index("Buy Now")
         first = self._texts.index("< Prev") + 1 if "< Prev" in self._texts else last
         return [*buttons, *(text.lower() for text in self._texts[first : last + 1] if ": " not in text)]

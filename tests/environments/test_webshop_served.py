@@ -1,0 +1,100 @@
+"""The shop behind a server: MCP clients and unchanged agents buy in it, in reality and dreamed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[webshop]")
+pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
+
+from dreamgym_client.control import ControlClient
+from dreamgym_integrations.environments.webshop import webshop
+from dreamgym_integrations.models.chat_server import Reply, chat_server
+from dreamgym_server.build import build
+from dreamgym_server.running import running
+from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from mcp import Client
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.episode import load_agent, play
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.types import JsonObject, Source, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _no_catalogue_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DREAMGYM_WEBSHOP", raising=False)
+
+
+@asynccontextmanager
+async def served(kind: str) -> AsyncIterator[ControlClient]:
+    """The control plane of the real shop, or of a dream that knows one purchase of each of three wishes."""
+    shop, buffer = webshop({}), MemoryBuffer(TrigramEncoder())
+    worlds: Worlds = RealWorlds(shop.spec, shop.create)
+    if kind == "dream":
+        await buffer.add(
+            [
+                await play(shop.create(), task, shop.behaviours["expert"], spec=shop.spec, seed=0, source=Source.REAL)
+                for task in shop.spec.tasks[:3]
+            ]
+        )
+        worlds = DreamWorlds(shop.spec, NearestModel(), buffer)
+    async with running(build([worlds], buffer, MemoryEpisodeStore())) as url, ControlClient(url) as control:
+        yield control
+
+
+async def purchase() -> tuple[ToolCall, ...]:
+    """What the expert does for the first wish."""
+    shop = webshop({})
+    task = shop.spec.tasks[0]
+    episode = await play(shop.create(), task, shop.behaviours["expert"], spec=shop.spec, seed=0, source=Source.REAL)
+    return tuple(step.action for step in episode.transitions)
+
+
+@pytest.mark.parametrize("kind", ["real", "dream"])
+async def test_an_mcp_client_buys_what_was_wished_and_is_rewarded(kind: str) -> None:
+    async with served(kind) as control:
+        started = await control.create("webshop", task_id=webshop({}).spec.tasks[0].id, seed=0)
+        assert started.observation == webshop({}).spec.tasks[0].initial_state
+        async with Client(started.mcp_url) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "click"]
+            for action in await purchase():
+                answer = await client.call_tool(action.name, dict(action.arguments))
+                assert not answer.is_error
+            assert "Thank you for shopping with us!" in answer.content[0].text  # type: ignore[union-attr]
+        state = await control.finish("webshop", started.episode)
+    assert (state.terminated, state.reward) == (True, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["real", "dream"])
+@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+async def test_an_unchanged_agent_buys_what_was_wished(name: str, kind: str) -> None:
+    script = await purchase()
+
+    def buys(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        done = sum(message["role"] == "tool" for message in messages)
+        return Reply(tool_calls=(script[done],)) if done < len(script) else Reply("Bought.")
+
+    async with served(kind) as control, chat_server(buys) as policy_url:
+        started = await control.create("webshop", task_id=webshop({}).spec.tasks[0].id, seed=0)
+        words = f"{webshop({}).spec.tasks[0].instruction}\n{started.observation}"
+        answer = await load_agent(name)(words, started.mcp_url, policy_url)
+        state = await control.finish("webshop", started.episode, answer=answer)
+    assert state.trajectory is not None
+    assert tuple(step.action for step in state.trajectory.transitions) == script
+    assert (state.terminated, state.reward) == (True, 1.0)
+
+
+async def test_a_click_on_nothing_is_a_tool_error_and_the_visit_goes_on() -> None:
+    async with served("real") as control:
+        started = await control.create("webshop", task_id=webshop({}).spec.tasks[0].id, seed=0)
+        async with Client(started.mcp_url) as client:
+            refused = await client.call_tool("click", {"element": "buy now"})
+            assert refused.is_error
+            assert refused.content[0].text == started.observation  # type: ignore[union-attr]
+            assert (await client.call_tool("click", {})).is_error
+            assert not (await client.call_tool("search", {"query": "lamp"})).is_error
