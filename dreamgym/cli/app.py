@@ -10,6 +10,7 @@ from dreamgym.cli import (
     collect,
     db,
     demo,
+    env,
     eval_,
     experiment,
     fidelity,
@@ -46,6 +47,7 @@ app.command("tasks")(tasks.tasks)
 app.command("train", context_settings=train.CONTEXT, epilog=train.EPILOG)(train.train)
 app.command("eval")(eval_.evaluate)
 app.command("experiment")(experiment.experiment)
+app.add_typer(env.app, name="env")
 app.add_typer(models.app, name="models")
 app.add_typer(db.app, name="db")
 

@@ -1,0 +1,170 @@
+"""How fast an environment is here, and how often a way to play it wins: one episode after another, in one environment.
+
+CPU is that of this process and of all below it, a Java machine or a browser for instance, so that it says the same on a
+busy computer; wall time does not. What a behaviour thinks is counted with its steps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dreamgym.environment import Environment, RealEnvironment
+from dreamgym.episode import play
+from dreamgym.errors import DreamGymError, UnknownName
+from dreamgym.evaluation import Rate, wilson
+from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
+
+
+class Timing(Frozen):
+    """What some episodes took."""
+
+    behaviour: str
+    success: Rate
+    """Episodes in which the environment failed are not counted."""
+    steps: int
+    first_reset_s: float
+    """Wall time of the first one, which may start a machine."""
+    reset_s: float
+    """Mean wall time of the others; of the first where it is the only one."""
+    step_s: float
+    """Mean wall time."""
+    reset_cpu_s: float
+    """Mean CPU time of all but the first."""
+    step_cpu_s: float
+    action_characters: float
+    """Mean length of a call's arguments, as text."""
+    observation_characters: float
+    """Mean length of what a step answers."""
+    transitions_a_minute: float
+    """By wall time, resets included and the first one left out."""
+    failed: int = 0
+    fault: str | None = None
+    """What the first failure said."""
+
+
+class Stopwatch:
+    """Wraps an environment and takes its times."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.task: Task | None = None
+        self.resets_s: list[float] = []
+        self.resets_cpu_s: list[float] = []
+        self.steps_s: list[float] = []
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The wrapped environment's tools."""
+        return self._environment.tools
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start a task."""
+        cpu, began = cpu_s(), time.perf_counter()
+        first = await self._environment.reset(task, seed=seed)
+        self.resets_s.append(time.perf_counter() - began)
+        self.resets_cpu_s.append(cpu_s() - cpu)
+        self.task = task
+        return first
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Act once."""
+        began = time.perf_counter()
+        result = await self._environment.step(action)
+        self.steps_s.append(time.perf_counter() - began)
+        return result
+
+    async def close(self) -> None:
+        """Close the wrapped environment."""
+        await self._environment.close()
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of all processes below it that live."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        used[int(folder.name)] = int(fields[11]) + int(fields[12])
+    own = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return time.process_time() + sum(used[pid] for pid in own - {os.getpid()}) / ticks
+
+
+async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Timing:
+    """Play each task once.
+
+    Raises:
+        UnknownName: it has no such behaviour.
+        DreamGymError: the first task cannot be started.
+    """
+    if behaviour not in real.behaviours:
+        raise UnknownName("behaviour", behaviour, real.behaviours)
+    watch = Stopwatch(real.create())
+    episodes: list[Trajectory] = []
+    failures: list[str] = []
+    cpu = began = 0.0
+    try:
+        for number, task in enumerate(tasks):
+            try:
+                episode = await play(
+                    watch, task, real.behaviours[behaviour], spec=real.spec, seed=seed + number, source=Source.REAL
+                )
+            except DreamGymError as error:
+                if not watch.resets_s:
+                    raise
+                failures.append(str(error))
+                continue
+            if episode.error is not None:
+                failures.append(episode.error)
+            episodes.append(episode)
+            if number == 0:
+                cpu, began, first_steps = cpu_s(), time.perf_counter(), len(watch.steps_s)
+        spent_cpu, spent = cpu_s() - cpu, time.perf_counter() - began
+    finally:
+        await watch.close()
+    later = len(watch.steps_s) - first_steps
+    return _timing(behaviour, watch, episodes, failures, spent_cpu, spent, later)
+
+
+def _timing(
+    behaviour: str,
+    watch: Stopwatch,
+    episodes: Sequence[Trajectory],
+    failures: Sequence[str],
+    spent_cpu: float,
+    spent: float,
+    later: int,
+) -> Timing:
+    """`spent` and `later` are of all episodes but the first."""
+    valid = [episode for episode in episodes if episode.error is None]
+    steps = [step for episode in episodes for step in episode.transitions]
+    actions = ["".join(map(str, step.action.arguments.values())) for step in steps]
+    resets_cpu = watch.resets_cpu_s[1:]
+    return Timing(
+        behaviour=behaviour,
+        success=wilson(sum(episode.success for episode in valid), len(valid)),
+        steps=len(steps),
+        first_reset_s=watch.resets_s[0],
+        reset_s=_mean(watch.resets_s[1:] or watch.resets_s),
+        step_s=_mean(watch.steps_s),
+        reset_cpu_s=_mean(resets_cpu or watch.resets_cpu_s),
+        step_cpu_s=max(0.0, spent_cpu - sum(resets_cpu)) / later if later else 0.0,
+        action_characters=_mean([len(text) for text in actions]),
+        observation_characters=_mean([len(step.result.observation) for step in steps]),
+        transitions_a_minute=60 * later / spent if later else 0.0,
+        failed=len(failures),
+        fault=failures[0] if failures else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

