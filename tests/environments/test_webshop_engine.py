@@ -25,7 +25,7 @@ ANALYZER = Analyzer()
 
 
 def product(asin: str, title: str, **changed: object) -> Product:
-    usual = {
+    usual: dict[str, object] = {
         "description": "",
         "bullets": ("",),
         "category": "garden",
