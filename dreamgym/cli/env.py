@@ -85,7 +85,7 @@ def list_(json: AsJson = False) -> None:
 
     Example: dreamgym env list
     """
-    rows = [_listed(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+    rows = [listed(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
     if json:
         typer.echo(json_.dumps([row.model_dump() for row in rows], indent=2))
         return
@@ -145,7 +145,8 @@ def _packages(point: EntryPoint | None) -> tuple[dict[str, str | None], str | No
     return packages, f"{', '.join(absent)} not installed: pip install 'dreamgym[{extra_of(point)}]'"
 
 
-def _listed(point: EntryPoint) -> Listed:
+def listed(point: EntryPoint) -> Listed:
+    """Whether a registered environment can be played here, without playing it."""
     _, missing = _packages(point)
     if missing is not None:
         return Listed(name=point.name, is_playable=False, missing=missing)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dreamgym.environment import Environment, RealEnvironment
 from dreamgym.episode import play
-from dreamgym.errors import DreamGymError, UnknownName
+from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
 from dreamgym.evaluation import Rate, wilson
 from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
 
@@ -103,11 +103,14 @@ async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *,
     """Play each task once.
 
     Raises:
+        InvalidInput: there is no task.
         UnknownName: it has no such behaviour.
         DreamGymError: the first task cannot be started.
     """
     if behaviour not in real.behaviours:
         raise UnknownName("behaviour", behaviour, real.behaviours)
+    if not tasks:
+        raise InvalidInput(f"environment {real.spec.name!r} has no tasks to take the time of")
     watch = Stopwatch(real.create())
     episodes: list[Trajectory] = []
     failures: list[str] = []
