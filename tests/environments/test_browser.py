@@ -30,6 +30,8 @@ pytestmark = [
     pytest.mark.skipif(not HAS_PACKAGE, reason="no browsergym: pip install 'dreamgym[browser]'"),
     pytest.mark.skipif(not HAS_BROWSER, reason="no chromium: install your system's package chromium"),
 ]
+HARMLESS = {"click-dialog"}
+"""There is nothing on the page that ends it with a failure."""
 QUICK = ("click-option", "enter-text-2", "read-table")
 
 
@@ -64,12 +66,12 @@ async def test_a_page_is_done_right_by_the_expert_and_wrong_on_purpose(browser: 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in QUICK])
 async def test_every_other_page_is_done_right_and_wrong_too(browser: Environment, page: str) -> None:
-    # the second world of a page, where it has one: on its first a wrong answer may not exist, such as another link
-    tasks = [found.task("miniwob") for found in worlds() if found.page == page][:3]
+    # in one of the worlds a wrong answer may not exist, such as another link
+    tasks = [found.task("miniwob") for found in worlds() if found.page == page][:2]
     right = [await played(browser, task, "expert") for task in tasks]
     wrong = [await played(browser, task, "wrong") for task in tasks]
     assert all(trajectory.success for trajectory in right)
-    assert not all(trajectory.success for trajectory in wrong)
+    assert all(trajectory.success for trajectory in wrong) == (page in HARMLESS)
     assert {trajectory.stop_reason for trajectory in (*right, *wrong)} == {StopReason.TERMINATED}
 
 
