@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("alfworld", reason="ALFWorld needs the extra dreamgym[alfworld]")
 pytest.importorskip("fast_downward", reason="ALFWorld needs the extra dreamgym[alfworld]")
 
-from alfworld_room import HOT, START, pack, problem, row
+from alfworld_room import HOT, START, pack, problem, row, unpack
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld
 from dreamgym_integrations.environments.alfworld_data import GOALS
 from dreamgym_integrations.environments.alfworld_engine import PLAYERS
@@ -106,9 +106,12 @@ async def test_more_episodes_than_a_worker_holds_go_on_side_by_side(room: Alfwor
     environments = [room.create() for _ in range(PLAYERS + 4)]
     for environment in environments:
         await environment.reset(room.tasks("train")[0])
-    for command in WAY:
-        results = [(await say(environment, command))[0] for environment in environments]
-    assert all(result.terminated and result.reward == 1 for result in results)
+    seen = [(await say(environment, *WAY[:2]))[-1].observation for environment in environments]
+    assert set(seen) == {"You open the drawer 2. The drawer 2 is open. In it, you see a mug 1."}
+    for environment in (environments[0], environments[-1]):
+        assert (await say(environment, *WAY[2:]))[-1].reward == 1
+    for environment in environments:
+        await environment.close()
 
 
 async def test_an_episode_goes_on_where_its_worker_was_killed_between_two_steps(room: Alfworld) -> None:
@@ -142,6 +145,16 @@ async def test_episodes_of_several_loops_share_the_workers(room: Alfworld) -> No
     first = await asyncio.to_thread(lambda: asyncio.run(played(room, "handcoded")))
     assert first.transitions == (await played(room, "handcoded")).transitions
     assert first.stop_reason is StopReason.TERMINATED
+
+
+async def test_a_game_file_of_the_old_grammar_is_played_by_the_installed_one(tmp_path: Path) -> None:
+    unpack(tmp_path / "data", "train", 1, 1)
+    real = alfworld({"data": str(tmp_path / "data"), "cache": str(tmp_path / "cache"), "workers": 1})
+    environment = real.create()
+    await environment.reset(real.tasks("train")[0])
+    results = await say(environment, *WAY[:3], "go to desk 1", "put mug 1 in/on desk 1", "move mug 1 to desk 1")
+    assert [result.is_error for result in results] == [False] * 4 + [True, False]
+    assert results[-1].reward == 1
 
 
 async def test_answers_and_commands_are_those_of_the_bare_package(

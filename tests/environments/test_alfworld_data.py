@@ -5,9 +5,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from alfworld_room import SIMPLE, START, pack, row, unpack
+from alfworld_room import HOT, SIMPLE, START, pack, problem, row, unpack
 from dreamgym_integrations.environments.alfworld import alfworld
 from dreamgym_integrations.environments.alfworld_data import GOALS, Games
+from dreamgym_integrations.environments.alfworld_planner import narrowed
 from dreamgym_integrations.environments.alfworld_players import Goal, Player
 
 from dreamgym.errors import InvalidInput, MissingPackage, UnknownName
@@ -140,6 +141,19 @@ def test_every_wording_of_a_task_is_understood(task_type: str, number: int) -> N
     assert goal.change == next((change for change in ("heat", "cool", "clean") if f"_{change}_" in task_type), None)
     with pytest.raises(InvalidInput, match="expected a task in ALFWorld's wording"):
         Goal("Win.")
+
+
+def test_the_planner_is_asked_about_what_a_task_needs_alone() -> None:
+    plain, hot = narrowed(problem(SIMPLE)), narrowed(problem(HOT))
+    for needed in ("(inReceptacle Mug_bar_1 Drawer_bar_1)", "(openable Drawer_bar_1)", "(canContain DeskType MugType)"):
+        assert needed in plain
+        assert needed in hot
+    for other in ("Drawer_bar_2 loc_bar_3", "pickupable Book_bar_1", "toggleable DeskLamp_bar_1"):
+        assert other in problem(SIMPLE)
+        assert other not in plain + hot
+    assert "receptacleType Microwave_bar_1" in hot
+    assert "receptacleType Microwave_bar_1" not in plain
+    assert plain.partition("(:goal")[2] == problem(SIMPLE).partition("(:goal")[2]
 
 
 def test_the_searcher_goes_on_from_what_it_reads_alone() -> None:

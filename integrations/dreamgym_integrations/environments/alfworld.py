@@ -75,7 +75,8 @@ class Alfworld:
         """The description, with the training tasks. Raises InvalidInput where the games are not there."""
         return EnvironmentSpec(
             name="alfworld",
-            description="Household tasks in rooms of numbered places and objects (ALFWorld, text games).",
+            description="Household tasks of six types in rooms of numbered places and objects (ALFWorld, text games). "
+            "Splits: the official ones where the data have them, else cut so that none shares a floor plan.",
             rules=RULES,
             tools_list=({"tools": [ACT]},),
             max_steps=self._options.max_steps,

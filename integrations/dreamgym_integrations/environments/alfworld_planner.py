@@ -10,8 +10,6 @@ import re
 from collections import Counter
 from typing import Any
 
-import fast_downward
-
 FEW = 3
 """Things, and places, of each kind that the goal names."""
 _APPLIANCES = {"ishot": "MicrowaveType", "iscool": "FridgeType", "isclean": "SinkBasinType"}
@@ -22,6 +20,8 @@ _THING = re.compile(r"\b(?!loc_bar)\w+_bar_\w+")
 
 def plan(domain: str, problem: str, library: Any) -> list[str]:
     """The planner's operators from the start to the goal; none where the narrowed problem has no solution."""
+    import fast_downward
+
     _, translated = fast_downward.pddl2sas(domain, narrowed(problem), optimize=True)
     if not library.solve_sas(translated.encode(), False):
         return []

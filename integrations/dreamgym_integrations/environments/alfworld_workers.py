@@ -26,6 +26,8 @@ from typing import IO, cast
 
 from pydantic import JsonValue
 
+import dreamgym
+import dreamgym_integrations
 from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 from dreamgym.types import JsonObject
 
@@ -83,8 +85,10 @@ class Worker:
     def _line(self) -> bytes:
         assert self.process is not None
         stdout = cast("IO[bytes]", self.process.stdout).fileno()
+        ready = select.poll()
+        ready.register(stdout, select.POLLIN)
         while b"\n" not in self._rest:
-            if not select.select([stdout], [], [], LIMIT_S)[0]:
+            if not ready.poll(1000 * LIMIT_S):
                 raise OSError(f"no answer within {LIMIT_S:.0f} seconds")
             more = os.read(stdout, 1 << 16)
             if not more:
@@ -105,14 +109,18 @@ class Worker:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         # In a session of its own, or Ctrl-C would end it before a run has saved; it ends when its input does. With a
-        # fixed hash seed the planner finds the same way in every process.
+        # fixed hash seed the planner finds the same way in every process. It searches no script's folder, where
+        # a file called alfworld.py would hide the package.
+        ours = [str(Path(str(package.__file__)).parents[1]) for package in (dreamgym, dreamgym_integrations)]
+        inherited = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join([*ours, inherited] if inherited else ours)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, str(self._folder)],
+            [sys.executable, "-P", "-m", MODULE, str(self._folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path},
         )
 
 
