@@ -41,7 +41,7 @@ from dreamgym_integrations.environments.alfworld_planner import plan
 FORM = 2
 """Goes up when what is kept of a built game changes."""
 PLAYERS = 32
-"""Episodes that one worker holds, 4 MB each; the one that waited longest makes room, and is played again when it goes on."""
+"""Episodes that one worker holds, 4 MB each. The one that waited longest makes room; it is played again to go on."""
 REFUSAL = "Nothing happens."
 
 _LOOKS = (("ishot", "hot"), ("iscool", "cool"), ("isclean", "clean"), ("issliced", "sliced"), ("istoggled", "on"))
