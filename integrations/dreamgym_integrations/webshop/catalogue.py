@@ -27,7 +27,7 @@ SMALL = files("dreamgym_integrations.webshop").joinpath("small")
 """The catalogue of our own: invented products of no real shop."""
 UNPRICED = 100.0
 """What the original charges for a product whose price is known to be unknown."""
-_MISSING = "get WebShop's small data set (items_shuffle_1000.json and items_ins_v2_1000.json) from its authors"
+_MISSING = "`./setup.sh -d small` in a copy of WebShop's repository brings items_shuffle_1000 and items_ins_v2_1000"
 
 
 @dataclass(frozen=True, slots=True)
