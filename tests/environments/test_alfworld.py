@@ -93,7 +93,7 @@ async def test_an_impossible_command_is_refused_in_the_games_words_and_changes_n
 
 
 async def test_the_planner_and_the_searcher_win_and_bad_play_seldom_does(room: Alfworld) -> None:
-    planned, searched = await played(room, "planner"), await played(room, "handcoded")
+    planned, searched = await played(room, "expert"), await played(room, "handcoded")
     assert [step.action.arguments["command"] for step in planned.transitions] == WAY
     assert searched.success
     assert not any(step.result.is_error for step in searched.transitions)

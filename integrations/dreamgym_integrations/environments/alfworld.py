@@ -107,7 +107,7 @@ class Alfworld:
 
     @cached_property
     def behaviours(self) -> Mapping[str, Behaviour]:
-        """Ways to play; `expert` and `planner` know the whole world, the others what an agent reads."""
+        """Ways to play; `expert` is the planner and knows the whole world, the others know what an agent reads."""
         return behaviours(self.plan)
 
     async def plan(self, task: Task) -> list[str]:

@@ -1,6 +1,6 @@
 """Ways to play ALFWorld, good and deliberately bad.
 
-`expert` (also called `planner`) plays the planner's way, found in the whole world. All others read only what an agent
+`expert` plays the planner's way, found in the whole world. All others read only what an agent
 reads, so they go on after a slip, and play in a simulation as well as in the real game. `handcoded` searches the places
 where such a thing is usually found, then the others.
 """
@@ -240,9 +240,9 @@ async def play(start: StepResult, environment: Environment, random: Random, expe
 
 
 def behaviours(plan: Plan) -> Mapping[str, Behaviour]:
-    """The ways to play; `mixed` is what a simulator should be built from."""
+    """The ways to play; `expert` is the planner, and `mixed` is what a simulator should be built from."""
 
-    async def planner(start: StepResult, environment: Environment, seed: int) -> None:
+    async def expert(start: StepResult, environment: Environment, seed: int) -> None:
         result = start
         for command in await plan(task_of(environment)):
             if result.done:
@@ -262,8 +262,7 @@ def behaviours(plan: Plan) -> Mapping[str, Behaviour]:
         await play(start, environment, draw, draw.choice((0.0, 0.5, 0.8, 1.0)), IMPOSSIBLE_SHARE)
 
     return {
-        "expert": planner,
-        "planner": planner,
+        "expert": expert,
         "handcoded": graded(1.0),
         "handcoded_80": graded(0.8),
         "handcoded_50": graded(0.5),
