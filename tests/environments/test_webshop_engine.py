@@ -51,6 +51,7 @@ def product(asin: str, title: str, **changed: object) -> Product:
         ("\u96f6\u98df 6s plus", ["\u96f6", "\u98df", "6s", "plu"]),
         ("assembly technology technological", ["assembl", "technolog", "technolog"]),
         ("the \u2605 \u2013 !", ["\u2605"]),
+        ("_a __b__ ___", ["_a", "__b__"]),
         ("", []),
     ],
 )
@@ -63,6 +64,11 @@ def test_any_text_has_terms_which_do_not_depend_on_its_capitals(text: str) -> No
     terms = ANALYZER.terms(text)
     assert all(term and not term.isspace() for term in terms)
     assert ANALYZER.terms(text.lower()) == terms
+
+
+@pytest.mark.parametrize("text", ["_" * 10**6, "a" * 10**6 + "bly", "a_" * 10**5, "1." * 10**5, "\u2764\u200d" * 10**5])
+def test_a_text_of_any_length_is_read_in_one_go(text: str) -> None:
+    assert all(len(term) <= 255 for term in ANALYZER.terms(text))
 
 
 @given(st.integers(0, 10**6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 
 from dreamgym.errors import MissingPackage
 
@@ -12,6 +12,8 @@ _STOP_WORDS = """\
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
 will with"""
 STOP_WORDS = frozenset(_STOP_WORDS.split())
+LONGEST = 255
+"""Letters of a word; agents send longer ones."""
 _NO_LETTER = "_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u208e\u2460-\u24ff\u2776-\u2793"
 """Fractions and numbers in circles, which \\w has and Unicode's word breaks have not."""
 _IDEOGRAPH = "\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff"
@@ -28,8 +30,8 @@ _PICTOGRAPH = (
     "\u27bf\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
 )
 _EMOJI = rf"{_PICTOGRAPH}\ufe0f?[\U0001f3fb-\U0001f3ff]?(?:\u200d{_PICTOGRAPH}\ufe0f?)*"
-_WORD = re.compile(rf"_*{_ALPHANUMERIC}+(?:{_JOINT}{_ALPHANUMERIC}+)*_*|[{_IDEOGRAPH}]|{_EMOJI}")
-_SYLLABLE = re.compile(r"[aeiouy].*?[^aeiouy]")
+_WORD = re.compile(rf"(?:(?<!_)_+)?{_ALPHANUMERIC}+(?:{_JOINT}{_ALPHANUMERIC}+)*_*|[{_IDEOGRAPH}]|{_EMOJI}")
+_SYLLABLE = re.compile(r"[aeiouy][^aeiouy]")
 """What an ending must leave of a word to be taken off."""
 
 
@@ -42,7 +44,7 @@ class Analyzer:
     def terms(self, text: str) -> list[str]:
         """The terms in their order; an emoji is one too."""
         words = (word.removesuffix("'s").removesuffix("\u2019s") for word in _WORD.findall(text.lower()))
-        return [self._stem(word) for word in words if word not in STOP_WORDS]
+        return [self._stem(word[:LONGEST]) for word in words if word not in STOP_WORDS]
 
 
 def _lucene_stemmer() -> Callable[[str], str]:
@@ -53,7 +55,7 @@ def _lucene_stemmer() -> Callable[[str], str]:
         raise MissingPackage("the search of WebShop", "webshop") from error
     porter: Callable[[str], str] = stemmer("porter").stemWord
 
-    @cache
+    @lru_cache(maxsize=100_000)
     def stem(word: str) -> str:
         if len(word) < 3:
             return word
