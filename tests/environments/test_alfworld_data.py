@@ -43,6 +43,13 @@ def test_official_data_keep_their_own_splits_and_the_wording_of_their_games(tmp_
     assert [task.id for task in games(tmp_path / "data" / "json_2.1.1").tasks("train")] == [read.tasks("train")[0].id]
 
 
+def test_a_game_file_without_a_wording_of_its_own_takes_one_of_its_type(tmp_path: Path) -> None:
+    unpack(tmp_path / "data", "train", 1, 1, grammar='"rhs": "Your task is to: UNKNOWN GOAL."')
+    (task,) = games(tmp_path / "data").tasks("train")
+    wordings = [wording.format(obj="mug", recep="desk") for wording in GOALS[SIMPLE]]
+    assert task.instruction.removeprefix("Your task is to: ").removesuffix(".") in wordings
+
+
 def test_unsolvable_games_and_trials_that_are_no_text_games_are_left_out(tmp_path: Path) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
     unpack(tmp_path / "data", "train", 2, 1, solvable=False)

@@ -52,7 +52,7 @@ Read = TypeVar("Read", bound=BaseModel)
 
 _AT = re.compile(r"\(receptacleAtLocation ([^\s?]\S*) ", re.IGNORECASE)
 _THING = re.compile(r"\b[A-Za-z]+_bar_\w+")
-_GOAL = re.compile(r"Your task is to: (.+?)\.?(?=\\n|\n|\")")
+_GOAL = re.compile(r"Your task is to: (?!UNKNOWN GOAL)(.+?)\.?(?=\\n|\n|\")")
 
 
 class Targets(BaseModel):
