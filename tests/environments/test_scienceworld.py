@@ -1,7 +1,11 @@
 """The real ScienceWorld: what an agent reads, how it ends, who can play it, and that its machines are reused."""
 
 import asyncio
+import json
+import lzma
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,7 @@ from dreamgym.testing import check_environment
 from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
+RECORDED = Path(__file__).parents[3] / "shared/data/scienceworld/gold_trajectories.jsonl.xz"
 QUICK = ("find-living-thing", "find-non-living-thing", "lifespan-longest-lived", "power-component")
 
 
@@ -265,3 +270,25 @@ async def test_the_expert_says_what_it_needs_where_nobody_tells_the_task() -> No
 
     with pytest.raises(InvalidInput, match="that tells its task"):
         await scienceworld({}).behaviours["expert"](StepResult(observation=""), Mute(), 0)  # type: ignore[arg-type]
+
+
+def told(text: str) -> Counter[str]:
+    """The words of an observation: in the recordings equal things are listed in another order every time."""
+    return Counter(text.translate(dict.fromkeys(map(ord, "(),."), " ")).split())
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason=f"no recorded games at {RECORDED}")
+async def test_recorded_games_of_the_package_go_the_same_way_here() -> None:
+    rows = [json.loads(line) for line in lzma.decompress(RECORDED.read_bytes()).decode().splitlines()]
+    chosen = [row for row in rows if row["task"] in QUICK[:3]][::2]
+    environment = ScienceWorldEnvironment()
+    for row in chosen:
+        start = await environment.reset(task(row["task"], row["variation"]))
+        assert told(start.observation.partition("\nIn your inventory")[0]) == told(row["initial_observation"])
+        for recorded in row["steps"]:
+            result = await environment.step(act(recorded["action"]))
+            assert told(result.observation) == told(recorded["observation"])
+            assert result.info["score"] == recorded["score"]
+        assert result.reward == 1
+    await environment.close()
+    assert len(chosen) >= 4
