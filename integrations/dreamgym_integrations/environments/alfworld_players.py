@@ -59,7 +59,8 @@ class Player:
         self._at = ""
         self._held = ""
         self._changed: set[str] = set()
-        self._there: dict[str, str] = {}
+        self._delivered: set[str] = set()
+        self._home = ""  # of two things: where the first is, and the second belongs
         self._refused = False
 
     def see(self, result: StepResult, command: str) -> None:
@@ -78,7 +79,7 @@ class Player:
         elif text.startswith("You pick up "):
             self._held = " ".join(words[1:3])
             self._inside[self._at] = [thing for thing in self._inside.get(self._at) or [] if thing != self._held]
-            self._there.pop(self._held, None)
+            self._delivered.discard(self._held)
         elif text.startswith("You move ") and self._held:
             self._inside[self._at] = [*(self._inside.get(self._at) or []), self._held]
             if self._fits(self._held):
@@ -103,9 +104,9 @@ class Player:
         if goal.change and self._held not in self._changed:
             appliance = APPLIANCES[goal.change]
             return f"{goal.change} {self._held} with {at}" if kind(at) == appliance else self._go_to_a(appliance)
-        if kind(at) == goal.place and self._there.get("", at) == at:
+        if kind(at) == goal.place and at == (self._home or at):
             return f"open {at}" if at in self._closed else f"move {self._held} to {at}"
-        return self._go(self._there[""]) if "" in self._there else self._go_to_a(goal.place)
+        return self._go(self._home) if self._home else self._go_to_a(goal.place)
 
     def possible(self) -> list[str]:
         """Every command that what was seen suggests, the walks left out but for one."""
@@ -145,26 +146,20 @@ class Player:
 
     def _fits(self, thing: str) -> bool:
         """It is where it should be, as it should be."""
-        goal = self._goal
-        is_changed = goal.change is None or thing in self._changed
-        place = self._there.get("", self._at)
-        return (
-            not goal.is_look
-            and kind(thing) == goal.thing
-            and kind(self._at) == goal.place
-            and is_changed
-            and place == self._at
-        )
+        goal, at = self._goal, self._at
+        is_there = kind(at) == goal.place and at == (self._home or at)
+        return kind(thing) == goal.thing and is_there and (goal.change is None or thing in self._changed)
 
     def _deliver(self, thing: str) -> None:
-        self._there[thing] = self._there[""] = self._at
+        self._delivered.add(thing)
+        self._home = self._at
 
     def _fetch(self) -> str:
         """The way to a thing that is wanted, or to where one may be."""
         at = self._at
         for place, inside in sorted(self._inside.items(), key=lambda held: held[0] != at):
             for thing in inside or ():
-                if kind(thing) == self._goal.thing and thing not in self._there:
+                if kind(thing) == self._goal.thing and thing not in self._delivered:
                     if place != at:
                         return self._go(place)
                     return f"open {at}" if at in self._closed else f"take {thing} from {at}"
