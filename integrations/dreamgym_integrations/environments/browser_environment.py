@@ -71,7 +71,8 @@ class BrowserEnvironment:
         played = await self._call(lambda: _open(browser, world, self.manner.settle_s))
         self._task = task if task.instruction else task.model_copy(update={"instruction": str(played.seen["goal"])})
         start = self._result(played)
-        return start.model_copy(update={"info": {**start.info, "goal": self._task.instruction}})
+        # as a dream's first observation, which is the state: whoever plays by what is seen alone finds the goal there
+        return start.model_copy(update={"observation": f"goal: {self._task.instruction!r}\n{start.observation}"})
 
     async def step(self, action: ToolCall) -> StepResult:
         """Act once."""

@@ -23,6 +23,7 @@ from dreamgym.types import Frozen, JsonObject, Task
 from dreamgym_integrations.environments.browser_actions import TOOLS
 from dreamgym_integrations.environments.browser_environment import BrowserEnvironment, Manner, World
 from dreamgym_integrations.environments.browser_state import state_of
+from dreamgym_integrations.environments.browser_tree import page_of
 
 PAGES = (
     *("click-test-2", "click-button", "click-button-sequence", "click-link", "click-option", "click-checkboxes"),
@@ -117,8 +118,8 @@ async def look() -> Iterator[MiniwobWorld]:
                     page=page,
                     seed=seed,
                     split=split,
-                    instruction=str(start.info["goal"]),
-                    observation=start.observation,
+                    instruction=page_of(start.observation).goal,
+                    observation=start.observation.split("\n", 1)[1],
                 )
                 found.setdefault((world.instruction, world.observation), world)
         sys.stderr.write(f"{page}: {sum(world.page == page for world in found.values())} worlds\n")

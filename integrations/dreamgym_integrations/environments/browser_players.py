@@ -1,7 +1,7 @@
 """Ways to play the pages of MiniWoB without a language model: right, deliberately wrong, and anything in between.
 
 They read only what an agent reads, so they play in a simulation as well as in the real browser: the instruction is the
-first line of the state. On the sites of WebArena there is no script; there they act at random.
+first line of what they see at the start. On the sites of WebArena there is no script; there they act at random.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def play(start: StepResult, environment: Environment, random: Random, *, r
         right: the probability that the plan is the right one; else it is a wrong one.
         slips: the probability of each step to be any action instead of the plan's.
     """
-    page = _page(start)
+    page = page_of(start.observation)
     plan = script(page)
     if random.random() >= right:
         plan = spoiled(plan, page) if plan else plan
@@ -110,12 +110,7 @@ async def play(start: StepResult, environment: Environment, random: Random, *, r
     result = start
     while not result.done:
         planned = None if random.random() < slips else next(steps, None)
-        result = await environment.step(planned or drawn(_page(result), random))
-
-
-def _page(result: StepResult) -> Page:
-    """What was seen; the instruction is in the state alone."""
-    return page_of(result.observation)._replace(goal=page_of(result.state).goal)
+        result = await environment.step(planned or drawn(page_of(result.observation)._replace(goal=page.goal), random))
 
 
 async def expert(start: StepResult, environment: Environment, seed: int) -> None:
