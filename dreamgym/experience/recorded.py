@@ -60,4 +60,7 @@ def content_of(result: StepResult) -> tuple[JsonObject, ...] | None:
 
 def _is_invented(history: Sequence[Transition]) -> bool:
     """An answer that was not recorded of its very state and action has changed the state."""
-    return any(not step.provenance.exact and step.next_state != step.state for step in history)
+    return any(
+        step.provenance.tier is not Tier.REAL and not step.provenance.exact and step.next_state != step.state
+        for step in history
+    )

@@ -27,12 +27,13 @@ def test_only_a_deterministic_environment_has_recorded_answers(deterministic: bo
 @pytest.mark.parametrize(
     ("step", "earns"),
     [
+        (_made(transition(KITCHEN, act("move east"), HALL), exact=False, tier=Tier.REAL), True),
         (_made(transition(KITCHEN, act("move east"), HALL), exact=True), True),
         (_made(transition(KITCHEN, act("move east"), HALL), exact=False), False),
         (_made(transition(KITCHEN, act("move east"), HALL), exact=False, tier=Tier.CACHE), False),
         (_made(transition(HALL, act("look"), "a hall.", HALL), exact=False), True),
     ],
-    ids=["repeated", "invented", "invented and remembered", "changed nothing"],
+    ids=["real", "repeated", "invented", "invented and remembered", "changed nothing"],
 )
 def test_a_state_that_was_invented_on_the_way_earns_nothing(step: Transition, earns: bool) -> None:
     asked = query(HOUSE, HALL, act("take coin"), WON, history=(step,))
