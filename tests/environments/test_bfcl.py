@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
+from decimal import localcontext
 from functools import cache
 from typing import Any
 
@@ -89,7 +90,8 @@ async def test_the_reward_is_what_the_benchmarks_own_checker_says(way: str) -> N
             continue  # cut at the step limit
         name = str(task.metadata["conversation"])
         requests = [[[as_python(call)] for call in calls] for calls in by_request(trajectory)]
-        verdict = multi_turn_checker(requests, truths[name], entries[name], "multi_turn_base", f"{way}{number}")
+        with localcontext():  # its calculator sets the precision of whoever calls it
+            verdict = multi_turn_checker(requests, truths[name], entries[name], "multi_turn_base", f"{way}{number}")
         assert verdict["valid"] == trajectory.success, (task.id, verdict)
         won += trajectory.success
     assert (0 < won < len(chosen)) == (way == "mixed")
