@@ -1,6 +1,7 @@
 """An experiment file says which arms with which seeds; what cannot be is said before anything is trained."""
 
 import fcntl
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from dreamgym.cli.experiment import agree
 from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled
-from dreamgym.cli.experiment.running import Result, curve, difference
+from dreamgym.cli.experiment.running import ATTEMPTS, Result, attempts, curve, difference
 from dreamgym.cli.experiment.running import result as kept_result
 from dreamgym.cli.experiment.table import area_under, report
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
@@ -300,3 +301,12 @@ def test_the_curve_of_two_phases_goes_on_where_the_first_ended() -> None:
 def test_the_area_under_a_curve_is_its_mean_height() -> None:
     assert area_under(((0, 0.0), (10, 1.0), (30, 1.0))) == pytest.approx((5 + 20) / 30)
     assert area_under(((0, 0.5),)) is None
+
+
+def test_an_attempt_that_was_killed_counts_until_the_last_line_of_its_record(tmp_path: Path) -> None:
+    (tmp_path / ATTEMPTS).write_text("[[10.0, 14.0], [100.0, null]]")
+    assert attempts(tmp_path)[-1] == (100.0, 100.0), "it wrote nothing"
+    record = tmp_path / "metrics.jsonl"
+    record.write_text("{}\n")
+    os.utime(record, (130.0, 130.0))
+    assert attempts(tmp_path) == [(10.0, 14.0), (100.0, 130.0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from dreamgym.training import read_record
 from dreamgym.types import Frozen, JsonObject, Source
 
 PLAYING_SEED = 7
+ATTEMPTS = "attempts.json"
 
 
 class Result(Frozen):
@@ -43,7 +45,7 @@ class Result(Frozen):
     """Real steps taken while training; probes are not counted, for they teach nothing."""
     dream_steps: int
     seconds: float
-    """Of training."""
+    """Of training, those of attempts that were cut off included."""
     dead_share: float | None
     """Of the groups played, those whose rollouts all had the same reward."""
     curve: tuple[tuple[int, float], ...]
@@ -96,9 +98,8 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         if first is not None:
             seconds = result(prepared, first).seconds
             _adopt(prepared.folder / name_of(first), folder)
-        began = time.monotonic()
         _train(prepared, arm, base, folder)
-        seconds += time.monotonic() - began
+        seconds += sum(ended - began for began, ended in attempts(folder))
     measured = asyncio.run(_measured(prepared, arm, folder))
     if measured.failed:
         raise EnvironmentUnavailable(f"{measured.failed} real episodes of {arm.name!r} failed: start again to go on")
@@ -165,12 +166,24 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
     command += ["--dsn", prepared.database(run, arm.spoiled), *flags(arm.train or {})]
     command += ["--resume"] if going_on else []
+    folder.mkdir(parents=True, exist_ok=True)
+    before, began = attempts(folder), time.time()
+    (folder / ATTEMPTS).write_text(json.dumps([*before, (began, None)]), encoding="utf-8")
     with (folder / "train.log").open("a", encoding="utf-8") as log:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+    (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
     if done.returncode:
         last = (folder / "train.log").read_text(encoding="utf-8").strip().rpartition("\n")[2]
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {last}")
     databases.drop(prepared.dsn, run)
+
+
+def attempts(folder: Path) -> list[tuple[float, float]]:
+    """When each attempt at an arm's training began and ended; one that was killed ended with its record's last line."""
+    file = folder / ATTEMPTS
+    known: list[tuple[float, float | None]] = json.loads(file.read_text()) if file.exists() else []
+    records = [path.stat().st_mtime for path in folder.glob("**/metrics.jsonl")]
+    return [(began, max([began, *records]) if ended is None else ended) for began, ended in known]
 
 
 async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
