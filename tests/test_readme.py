@@ -27,7 +27,7 @@ def test_the_first_commands_are_targets_of_the_makefile() -> None:
 def test_every_verb_of_the_readme_is_one_and_shows_an_example(verb: str) -> None:
     result = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
-    assert "Example: dreamgym" in result.output or verb in {"models", "db"}
+    assert "Example: dreamgym" in result.output or verb in {"models", "db", "env"}
 
 
 def test_every_option_that_the_readme_gives_a_verb_exists() -> None:
