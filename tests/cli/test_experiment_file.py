@@ -9,7 +9,7 @@ import pytest
 
 from dreamgym.cli.experiment import agree
 from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
-from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled
+from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
 from dreamgym.cli.experiment.running import ATTEMPTS, Result, attempts, curve, difference
 from dreamgym.cli.experiment.running import result as kept_result
 from dreamgym.cli.experiment.table import area_under, report
@@ -81,7 +81,7 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ('name = "dream"', 'name = "warm start"', "two arms are called warm start"),
         ('arm = "dream"', 'arm = "drem"', "names no arm: drem"),
         ('name = "dream"', 'name = "dream"\nbehaviour = "random"', "expected behaviour or train, got both"),
-        ('name = "warm start"', 'name = "warm start"\nspoiled = "reward"', "for an arm that trains"),
+        ('name = "warm start"', 'name = "warm start"\nspoiled = "no reward"', "for an arm that trains"),
         ('name = "warm start"', 'name = "warm start"\nafter = "dream"', "after is for an arm that trains"),
         ('name = "dream"', 'name = "dream"\nafter = "warm start"', "comes after 'warm start', which is no arm above"),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
@@ -217,6 +217,11 @@ def test_spoiled_recordings_keep_the_calls_and_lose_what_followed_them() -> None
     assert [step for one in alike for step in one.transitions if step.result.reward != 1.0] == []
     assert [one.transitions[0].action for one in alike] == [step.action for one in given for step in one.transitions]
     assert all(one.success for one in alike)
+    lost = [unrewarded(one) for one in given]
+    assert any(one.success for one in given)
+    assert not any(one.success for one in lost)
+    ends = [step.result.terminated for one in given for step in one.transitions]
+    assert [step.result.terminated for one in lost for step in one.transitions] == ends
 
 
 def result(arm: str, seed: int, outcomes: tuple[float, ...]) -> Result:

@@ -122,8 +122,10 @@ class Prepared:
     def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
         if spoiled == "next states":
             return shuffled(self.recorded, self.seed)
-        if spoiled == "reward":
+        if spoiled == "every reward":
             return [episode for trajectory in self.recorded for episode in rewarded(trajectory)]
+        if spoiled == "no reward":
+            return [unrewarded(trajectory) for trajectory in self.recorded]
         return self.recorded
 
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
@@ -183,6 +185,15 @@ def rewarded(trajectory: Trajectory) -> list[Trajectory]:
         return trajectory.model_copy(update={**update, "transitions": (step.model_copy(update={"result": result}),)})
 
     return [alone(number, step) for number, step in enumerate(trajectory.transitions)]
+
+
+def unrewarded(trajectory: Trajectory) -> Trajectory:
+    """The same episode, ending where it ended, without its success."""
+
+    def without(step: Transition) -> Transition:
+        return step.model_copy(update={"result": step.result.model_copy(update={"reward": 0.0})})
+
+    return trajectory.model_copy(update={"transitions": tuple(map(without, trajectory.transitions))})
 
 
 async def _fill(dsn: str, trajectories: Sequence[Trajectory]) -> None:
