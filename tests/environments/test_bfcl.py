@@ -11,24 +11,17 @@ from functools import cache
 from typing import Any
 
 import pytest
-from dreamgym_client.control import ControlClient
 from dreamgym_integrations.environments.bfcl import Bfcl, bfcl
 from dreamgym_integrations.environments.bfcl_suite import MAIN, Suite, bfcl_suite, parameters_of
 from dreamgym_integrations.environments.bfcl_tools import NEXT
-from dreamgym_integrations.models.chat_server import Reply, chat_server
-from dreamgym_server.build import build
-from dreamgym_server.running import running
-from dreamgym_server.worlds import RealWorlds
 
-from dreamgym.embedding import TrigramEncoder
-from dreamgym.episode import load_agent, play
+from dreamgym.episode import play
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.experience.success import accomplished
-from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
 from dreamgym.tools import Tools, fault_under
-from dreamgym.types import JsonObject, Source, Task, ToolCall, Trajectory
+from dreamgym.types import Source, Task, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
@@ -178,26 +171,6 @@ def test_the_ground_truth_fits_the_tools_schemas() -> None:
             assert isinstance(schema, dict)
             assert fault_under(schema, call.arguments) is None
             assert call.name not in conversation.excluded
-
-
-@needs_bfcl
-@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
-async def test_an_unchanged_agent_with_all_tools_serves_a_conversation(name: str) -> None:
-    real, task = real_one(), real_one().tasks("train")[0]
-    conversation = bfcl_suite().conversations[str(task.metadata["conversation"])]
-    script = [call for calls in conversation.calls for call in (*calls, ToolCall(name=NEXT))]
-
-    def plays(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
-        done = sum(message["role"] == "tool" for message in messages)
-        assert len(tools) == 129
-        return Reply("Done.") if done == len(script) else Reply(tool_calls=(script[done],))
-
-    app = build([RealWorlds(real.spec, real.create)], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
-    async with running(app) as url, ControlClient(url) as control, chat_server(plays) as policy_url:
-        started = await control.create("bfcl", task=task, seed=0)
-        answer = await load_agent(name)(task.instruction, started.mcp_url, policy_url)
-        state = await control.finish("bfcl", started.episode, answer=answer)
-    assert (state.step, state.terminated, state.reward) == (len(script), True, 1.0)
 
 
 @needs_bfcl
