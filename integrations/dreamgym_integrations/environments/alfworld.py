@@ -18,11 +18,12 @@ import platformdirs
 from pydantic import Field, ValidationError
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
-from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.alfworld_data import DOWNLOAD, Games
 from dreamgym_integrations.environments.alfworld_players import behaviours
 from dreamgym_integrations.environments.alfworld_workers import Episode, Workers, workers
+from dreamgym_integrations.environments.commands import command_of
 
 COMMANDS = (
     "go to PLACE, open PLACE, close PLACE, take OBJECT from PLACE, move OBJECT to PLACE, use LAMP, "
@@ -141,13 +142,8 @@ class AlfworldEnvironment:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Say one command to the game."""
-        command = action.arguments.get("command")
-        if action.name != "act":
-            raise UnknownName("tool", action.name, ["act"])
-        if not isinstance(command, str):
-            raise InvalidInput(f"act expects a string 'command', got {command!r}")
-        if self._episode is None:
-            raise EpisodeFinished("the episode is over or was never started: reset starts one")
+        command = command_of(action, is_playing=self._episode is not None)
+        assert self._episode is not None, "an episode is being played"
         result = seen(await self._episode.step(command))
         if result.terminated:
             await self.close()

@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments import java_games
+from dreamgym_integrations.environments.commands import command_of
 from dreamgym_integrations.environments.game import REFUSALS, Game
 from dreamgym_integrations.environments.scenes import plain
 
@@ -52,13 +53,7 @@ class GameEnvironment:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Say one command to the game."""
-        command = action.arguments.get("command")
-        if action.name != "act":
-            raise UnknownName("tool", action.name, ["act"])
-        if not isinstance(command, str):
-            raise InvalidInput(f"act expects a string 'command', got {command!r}")
-        if not self._playing:
-            raise EpisodeFinished("the episode is over or was never started: reset starts one")
+        command = command_of(action, is_playing=self._playing)
         answer = await asyncio.to_thread(self._call, "stepJSON", self._words.get(command, command))
         reply = self._game.shorten(answer["observation"])
         if answer["tasksuccess"] or answer["taskfailure"]:

@@ -6,8 +6,9 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.commands import command_of
 from dreamgym_integrations.environments.scienceworld_java import Answer, Simulator, World, simulators
 
 COMMANDS = (
@@ -75,13 +76,7 @@ class ScienceWorldEnvironment:
 
     async def step(self, action: ToolCall) -> StepResult:
         """Say one command. Success is the end with a score of 100; a wrong focus ends the episode too."""
-        command = action.arguments.get("command")
-        if action.name != "act":
-            raise UnknownName("tool", action.name, ["act"])
-        if not isinstance(command, str):
-            raise InvalidInput(f"act expects a string 'command', got {command!r}")
-        if not self._playing:
-            raise EpisodeFinished("the episode is over or was never started: reset starts one")
+        command = command_of(action, is_playing=self._playing)
         answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.step(command))
         self._playing = not answer.ended
         score = f"\nScore: {answer.score}." if answer.score != self._started else ""
