@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dreamgym.cli.db import app
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
 from dreamgym.replay.embedded import EmbeddedServer, status
+from dreamgym.replay.postgres import open_store
 
 USER = """
 import sys
@@ -101,6 +103,16 @@ def test_every_acknowledged_row_survives_a_killed_server(folder: Path) -> None:
     assert set(range(acknowledged)) <= rows
     server.release()
     again.release()
+
+
+@pytest.mark.anyio
+async def test_waiting_for_a_database_that_does_not_come_back_ends_with_what_mends_it(folder: Path) -> None:
+    server = EmbeddedServer.start(folder)
+    store = await open_store(server.dsn, TrigramEncoder())
+    server.release()
+    with pytest.raises(StoreError, match=r"cannot be reached .*: start it, correct --dsn, or leave out --dsn"):
+        await store.recover(limit_s=0)
+    await store.close()
 
 
 def test_a_pid_file_that_names_a_stranger_does_not_stop_the_start(folder: Path) -> None:

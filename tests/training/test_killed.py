@@ -68,7 +68,8 @@ class Trainer:
     @property
     def server(self) -> int:
         """The process of its server."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        of_threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        children = [pid for of_one in of_threads for pid in of_one.read_text().split()]
         (server,) = [int(pid) for pid in children if b"dreamgym.cli.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         return server
 
@@ -198,6 +199,24 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     code, said = trainer.end()
     assert code == 0, said
     assert "the server ended with exit code -9 in the middle of an update, which is played again" in said
+    check_same(tmp_path / "run", dsn, straight)
+
+
+def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_update(
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
+) -> None:
+    dsn = make_database()
+    options = (*DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *options)
+    trainer.until("update 6 of 7")
+    for _ in range(3):
+        os.kill(trainer.server, signal.SIGKILL)
+        trainer.until("in the middle of an update, which is played again")
+    code, said = trainer.end()
+    assert code == 1
+    assert "went away 3 times in update 6. What was learned until then is saved: go on with --resume" in said
+    code, said = Trainer(home, lamp_policy, *options, "--resume").end()
+    assert code == 0, said
     check_same(tmp_path / "run", dsn, straight)
 
 
