@@ -188,7 +188,7 @@ def trajectory(number: int) -> Trajectory:
     def step(at: int, *, last: bool) -> Transition:
         return Transition(
             state=f"{number}-{at}",
-            action=ToolCall(name="act"),
+            action=ToolCall(name="act", arguments={"n": 4 * number + at}),
             result=StepResult(observation=f"{number}-{at + 1}", reward=float(last and number % 2), terminated=last),
             next_state=f"{number}-{at + 1}",
             provenance=Provenance(tier=Tier.REAL),
@@ -213,6 +213,10 @@ def test_spoiled_recordings_keep_the_calls_and_lose_what_followed_them() -> None
     assert all((a.state, a.action) == (b.state, b.action) for a, b in pairs)
     assert sorted(a.next_state for a, _ in pairs) == sorted(b.next_state for _, b in pairs)
     assert sum(a.next_state == b.next_state for a, b in pairs) < len(pairs) / 4
+    without_calls = [step for one in shuffled(given, seed=0, calls=True) for step in one.transitions]
+    assert [step.state for step in without_calls] == [a.state for a, _ in pairs]
+    assert sorted(step.action.canonical() for step in without_calls) == sorted(a.action.canonical() for a, _ in pairs)
+    assert sum(step.action == a.action for step, (a, _) in zip(without_calls, pairs, strict=True)) < len(pairs) / 2
     alike = [episode for one in given for episode in rewarded(one)]
     assert [step for one in alike for step in one.transitions if step.result.reward != 1.0] == []
     assert [one.transitions[0].action for one in alike] == [step.action for one in given for step in one.transitions]

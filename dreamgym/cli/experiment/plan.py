@@ -20,7 +20,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject
 
-Spoiled = Literal["next states", "every reward", "no reward"]
+Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]
 
 
 class Play(Frozen):
@@ -54,8 +54,8 @@ class Arm(Frozen):
     after: str | None = None
     """Begin with the policy that this arm came to; its steps and seconds are counted here too."""
     spoiled: Spoiled | None = None
-    """A control that must not help: the dream's recordings with their answers shuffled, every recorded answer a
-    success, or none of them."""
+    """A control that must not help: the dream's recordings with their answers shuffled, or their calls and answers;
+    every recorded answer a success, or none of them."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

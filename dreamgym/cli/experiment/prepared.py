@@ -120,8 +120,8 @@ class Prepared:
             return databases.create(self.dsn, run, template=template)
 
     def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
-        if spoiled == "next states":
-            return shuffled(self.recorded, self.seed)
+        if spoiled in ("next states", "calls and next states"):
+            return shuffled(self.recorded, self.seed, calls=spoiled == "calls and next states")
         if spoiled == "every reward":
             return [episode for trajectory in self.recorded for episode in rewarded(trajectory)]
         if spoiled == "no reward":
@@ -152,16 +152,22 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def shuffled(trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:
-    """The same calls from the same states, answered with what followed some other call."""
+def shuffled(trajectories: Sequence[Trajectory], seed: int, *, calls: bool = False) -> list[Trajectory]:
+    """The same calls from the same states, answered with what followed some other call.
+
+    With `calls` those are of some other state, too: which can be made where is no longer told either.
+    """
     steps = [step for trajectory in trajectories for step in trajectory.transitions]
-    drawn = iter(random.Random(seed).sample(steps, len(steps)))
+    lots = random.Random(seed)
+    drawn = iter(lots.sample(steps, len(steps)))
+    called = iter(lots.sample(steps, len(steps)) if calls else steps)
 
     def answered(step: Transition, *, last: bool) -> Transition:
         other = next(drawn)
         ends = {"terminated": other.result.terminated and last, "truncated": last and not other.result.terminated}
         result = other.result.model_copy(update=ends)
-        return step.model_copy(update={"result": result, "next_state": other.next_state})
+        update = {"action": next(called).action, "result": result, "next_state": other.next_state}
+        return step.model_copy(update=update)
 
     return [
         trajectory.model_copy(
