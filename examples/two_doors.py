@@ -1,0 +1,110 @@
+"""One episode of an unchanged LangGraph agent in a real environment and in a dream of it, side by side.
+
+    dreamgym collect webshop --agent mixed --episodes 200 --out runs.jsonl
+    python examples/two_doors.py webshop --recorded runs.jsonl --model local
+
+Between the two episodes only the URL changes. The chat model is a script: it makes the moves by which the environment's
+expert wins the task in reality, so that each answer of the dream stands beside the real answer to the same call. The
+task is the first of the split that the expert wins within `--steps`, and none that was recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import textwrap
+from itertools import zip_longest
+from pathlib import Path
+
+from dreamgym_client.playing import play_agent
+from dreamgym_integrations.models.chat_server import Reply, chat_server
+from dreamgym_server.build import build
+from dreamgym_server.running import running
+from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import RealEnvironment, load_real, read_jsonl
+from dreamgym.episode import load_agent, play
+from dreamgym.experience.select import load_model
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.types import JsonObject, Source, Task, Trajectory
+
+COLUMN = 76
+SHOWN = 12
+"""Lines of an answer; a page of a shop or a browser has hundreds."""
+
+
+async def won(real: RealEnvironment, split: str, recorded: set[str], steps: int) -> Trajectory:
+    """The first short episode of the split that the expert wins, of a task that was not recorded."""
+    for task in real.tasks(split):
+        if task.id in recorded:
+            continue
+        environment = real.create()
+        try:
+            episode = await play(
+                environment, task, real.behaviours["expert"], spec=real.spec, seed=0, source=Source.REAL
+            )
+        finally:
+            await environment.close()
+        if episode.success and len(episode.transitions) <= steps:
+            return episode
+    raise SystemExit(f"the expert of {real.spec.name} wins no task of {split!r} within {steps} steps: raise --steps")
+
+
+async def played(worlds: Worlds, buffer: MemoryBuffer, task: Task, script: Trajectory) -> Trajectory:
+    """The agent's episode at the door of these worlds; its chat model says the moves of the script."""
+
+    def says(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+        done = sum(message["role"] == "tool" for message in messages)
+        moves = script.transitions
+        return Reply(tool_calls=(moves[done].action,)) if done < len(moves) else Reply("Done.")
+
+    async with (
+        running(build([worlds], buffer, MemoryEpisodeStore())) as url,
+        chat_server(says) as policy_url,
+    ):
+        return (await play_agent(url, worlds.spec.name, load_agent("langgraph"), policy_url, task, 0)).trajectory
+
+
+def told(title: str, episode: Trajectory) -> list[str]:
+    """An episode in one column."""
+    lines = [title, *shown(episode.task.initial_state or "")]
+    for step in episode.transitions:
+        arguments = ", ".join(str(value) for value in step.action.arguments.values())
+        lines += ["", *textwrap.wrap(f"> {step.action.name}({arguments})", COLUMN), *shown(step.result.observation)]
+        lines[-1] += f"  [{step.provenance.tier}]"
+    return [*lines, "", f"[{episode.stop_reason}, reward {episode.total_reward:g}]"]
+
+
+def shown(text: str) -> list[str]:
+    """The first lines of a text, in the width of a column."""
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, COLUMN - 12)]
+    return lines if len(lines) <= SHOWN else [*lines[: SHOWN - 1], f"... {len(lines) - SHOWN + 1} lines more"]
+
+
+async def main() -> None:
+    """Play both episodes and print them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env")
+    parser.add_argument("--recorded", type=Path, required=True, help="JSONL, as `dreamgym collect --out` writes it")
+    parser.add_argument("--model", default="nearest", help="as in dreamgym-serve")
+    parser.add_argument("--split", default="dev")
+    parser.add_argument("--steps", type=int, default=12, help="no longer episode is shown")
+    options = parser.parse_args()
+    real = load_real(options.env)
+    recorded = read_jsonl(options.recorded, Trajectory)
+    script = await won(real, options.split, {one.task.id for one in recorded}, options.steps)
+    buffer = MemoryBuffer(load_encoder(None))
+    await buffer.add(recorded)
+    dream = DreamWorlds(real.spec, load_model(options.model, env=real.spec.name), buffer)
+    episodes = [
+        await played(worlds, buffer, script.task, script) for worlds in (RealWorlds(real.spec, real.create), dream)
+    ]
+    print(f"{options.env}: {script.task.instruction}\nthe dream: {options.model}, {len(recorded)} recorded episodes\n")
+    columns = (told("REAL", episodes[0]), told("DREAM", episodes[1]))
+    for left, right in zip_longest(*columns, fillvalue=""):
+        print(f"{left:<{COLUMN}} | {right}".rstrip())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
