@@ -1,16 +1,14 @@
 """Where an agent is trained, it is the agent that is measured in the real environment, and nothing of it is stored."""
 
 import json
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
+from command_line import Command
 from dreamgym_integrations.trainers.tiny import create_tiny_policy
 
-from dreamgym.cli.app import main
 from dreamgym.cli.experiment.plan import Arm, Measured, Plan, Play
 from dreamgym.cli.experiment.prepared import Prepared
 from dreamgym.cli.experiment.running import _measured
@@ -20,7 +18,6 @@ from dreamgym.replay.postgres import open_store
 from dreamgym.training import read_record
 from dreamgym.types import Source, Trajectory
 
-Command = Callable[..., tuple[int, str, str]]
 COIN = Path(__file__).parents[2] / "examples" / "coin"
 AGENT = '''
 from mcp import Client
@@ -34,20 +31,6 @@ async def play(task, mcp_url, policy_url):
         await environment.call_tool("act", {"command": "take coin"})
     return "done"
 '''
-
-
-@pytest.fixture
-def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs one command line; returns exit code, stdout, stderr."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        said = capsys.readouterr()
-        return int(exit_.value.code or 0), said.out, said.err
-
-    return command
 
 
 @pytest.fixture

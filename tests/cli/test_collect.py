@@ -2,19 +2,15 @@
 
 import re
 import signal
-import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from command_line import Command
 
-from dreamgym.cli.app import main
 from dreamgym.cli.collecting import HOPELESS, plan
 from dreamgym.environment import read_jsonl
 from dreamgym.types import StopReason, Task, Trajectory
-
-Command = Callable[..., tuple[int, str, str]]
 
 LAMPS = '''
 import asyncio
@@ -104,18 +100,14 @@ async def agent(task, mcp_url, policy_url):
 
 
 @pytest.fixture
-def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Runs one command line beside a file lamps.py; returns exit code, stdout, stderr."""
+def dreamgym(dreamgym: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """The command line beside a file lamps.py, whose lamps do what `lamps` says."""
     monkeypatch.chdir(tmp_path)
     Path("lamps.py").write_text(LAMPS)
 
     def command(*arguments: str, lamps: str = "") -> tuple[int, str, str]:
         monkeypatch.setenv("LAMPS", lamps)
-        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        said = capsys.readouterr()
-        return int(exit_.value.code or 0), said.out, said.err
+        return dreamgym(*arguments)
 
     return command
 

@@ -2,20 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
+from command_line import Command
 
 from dreamgym.cli import env, packages
-from dreamgym.cli.app import main
 from dreamgym.cli.packages import GROUP, extra_of, installed, packages_of
 from dreamgym.cli.timing import cpu_s, timed
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
 
-Command = Callable[..., tuple[int, str, str]]
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")
 
 BROKEN = '''
@@ -56,20 +54,6 @@ class Adapter:
 def broken(options):
     return Adapter()
 '''
-
-
-@pytest.fixture
-def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs one command line; returns exit code, stdout, stderr."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        said = capsys.readouterr()
-        return int(exit_.value.code or 0), said.out, said.err
-
-    return command
 
 
 def point(name: str) -> EntryPoint:

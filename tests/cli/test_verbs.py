@@ -2,32 +2,15 @@
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Command
 
-from dreamgym.cli.app import main
 from dreamgym.environment import load_real, read_jsonl
 from dreamgym.types import Trajectory
 
-Command = Callable[..., tuple[int, str, str]]
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")
-
-
-@pytest.fixture
-def dreamgym(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs one command line; returns exit code, stdout, stderr."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dreamgym", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        said = capsys.readouterr()
-        return int(exit_.value.code or 0), said.out, said.err
-
-    return command
 
 
 def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:

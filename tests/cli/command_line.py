@@ -1,0 +1,6 @@
+"""How a test runs a command line in its own process."""
+
+from collections.abc import Callable
+
+Command = Callable[..., tuple[int, str, str]]
+"""Takes the arguments; returns exit code, stdout, stderr."""
