@@ -19,6 +19,7 @@ from dreamgym.evaluation import Rate
 from dreamgym.fidelity.comparing import Paired
 from dreamgym.fidelity.report import Measured, Report
 from dreamgym.fidelity.setting import setting
+from dreamgym.fidelity.steps import Detection
 
 DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
 HEAD = (
@@ -31,6 +32,8 @@ HEAD = (
     "played along",
     "false rewards",
     "rewards found",
+    "false ends",
+    "ends found",
     "s per step",
 )
 
@@ -61,10 +64,7 @@ def row(one: Measured, pair: Paired | None) -> str:
     """The step level of one setting in one line."""
     steps = one.steps
     difference = "" if pair is None else points(pair.difference)
-    rewards = (steps.reward.precision, steps.reward.recall)
-    if not rewards[1].n:  # success is no step's here: the task's own check tells it
-        rewards = (steps.accomplished.precision, steps.accomplished.recall)
-    false = Rate(mean=1 - rewards[0].mean, low=1 - rewards[0].high, high=1 - rewards[0].low, n=rewards[0].n)
+    in_steps = steps.reward.recall.n > 0  # where not, the task's own check tells success
     cells = (
         share(steps.answered),
         share(steps.state["all"].exact),
@@ -72,12 +72,18 @@ def row(one: Measured, pair: Paired | None) -> str:
         share(steps.observation),
         share(steps.refusals.refused),
         share(steps.refusals.played_along),
-        share(false),
-        share(rewards[1]),
+        *foreseen(steps.reward if in_steps else steps.accomplished),
+        *foreseen(steps.termination),
         f"{steps.seconds / max(1, steps.steps):.2f}",
     )
     name = str(one.setting).replace(one.setting.model, Path(one.setting.model).name, 1)
     return f"| {name} | {' | '.join(cells)} |"
+
+
+def foreseen(event: Detection) -> tuple[str, str]:
+    """Of what was foreseen, the share that did not come; of what came, the share that was foreseen."""
+    right = event.precision
+    return share(Rate(mean=1 - right.mean, low=1 - right.high, high=1 - right.low, n=right.n)), share(event.recall)
 
 
 def share(rate: Rate) -> str:
