@@ -270,18 +270,24 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
         seeds=(0, 1, 2),
         recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
         test=Measured(episodes=1),
-        arm=(Arm(name="a"), Arm(name="b", train={}), Arm(name="random", behaviour="random")),
-        compare=(Comparison(arm="b", against="a"), Comparison(arm="b", against="random")),
+        arm=(
+            Arm(name="a"),
+            Arm(name="b", train={}),
+            Arm(name="longer", train={}),
+            Arm(name="random", behaviour="random"),
+        ),
+        compare=tuple(Comparison(arm="b", against=other) for other in ("a", "longer", "random")),
     )
 
     def made(name: str, seed: int, height: float, dead: float | None) -> Result:
-        curve = () if dead is None else ((0, height), (10, height))
+        curve = () if dead is None else ((0, height), (20 if name == "longer" else 10, height))
         return result(name, seed, (1.0,)).model_copy(update={"curve": curve, "dead_share": dead})
 
     heights = (0.2, 0.4, 0.3)
     results = {
         "a": [made("a", seed, height, 0.5) for seed, height in enumerate(heights)],
         "b": [made("b", seed, height + 0.1 * (seed + 1), 0.4) for seed, height in enumerate(heights)],
+        "longer": [made("longer", seed, 0.2, 0.4) for seed in range(3)],
         "random": [made("random", seed, 0.0, None) for seed in range(3)],
     }
     text = report(plan, results)
@@ -289,6 +295,8 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
     assert "| +20.0 [-4.8, +44.8] | -10.0 [-10.0, -10.0] |" in text
     assert "| 30.0 % [5.2, 54.8] |" in text
     assert "| b − random | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  |  |  |" in text
+    longer = "| b − longer | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  | +0.0 [+0.0, +0.0] |  |"
+    assert longer in text, "areas over other numbers of updates do not compare"
 
 
 def test_the_curve_of_two_phases_goes_on_where_the_first_ended() -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from dreamgym.cli.experiment.plan import Plan
 from dreamgym.cli.experiment.running import Result
@@ -73,7 +74,7 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
             f"{one.arm} − {one.against}",
             _points(difference(before, after)),
             ", ".join(f"{value:+.1f}" for value in by_seed),
-            _differ([area_under(b.curve) for b in before], [area_under(a.curve) for a in after]),
+            _differ(*_areas(before, after)),
             _differ([b.dead_share for b in before], [a.dead_share for a in after]),
             one.goal,
         )
@@ -89,6 +90,13 @@ def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
     """Paired by seed and task; seeds that only one of them has are left out."""
     pairs = list(zip(before, after, strict=False))
     return paired_difference([b.outcomes for b, _ in pairs], [a.outcomes for _, a in pairs])
+
+
+def _areas(before: Sequence[Result], after: Sequence[Result]) -> tuple[list[float | None], list[float | None]]:
+    """The areas of both by seed; none where they did not train for as many updates."""
+    pairs = [(b.curve, a.curve) for b, a in zip(before, after, strict=False)]
+    alike = [(b, a) if b and a and b[-1][0] == a[-1][0] else ((), ()) for b, a in pairs]
+    return [area_under(b) for b, _ in alike], [area_under(a) for _, a in alike]
 
 
 def _differ(before_S: Sequence[float | None], after_S: Sequence[float | None]) -> str:
@@ -111,28 +119,40 @@ def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
 
 
 def plot(plan: Plan, results: Results, file: Path) -> None:
-    """Real success over updates, the mean of the seeds in front of the single ones; no file without probes."""
-    curves = {name: [one.curve for one in some if one.curve] for name, some in results.items()}
-    if not any(curves.values()):
-        return
+    """Success of every arm, its interval and its seeds; beside it, in the same colours, the curves of real probes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    for colour, (name, some) in enumerate((name, some) for name, some in curves.items() if some):
-        for curve in some:
-            axes.plot(*zip(*curve, strict=True), color=f"C{colour % 10}", lw=0.6, alpha=0.4)
-        shared = sorted(set.intersection(*({x for x, _ in curve} for curve in some)))
-        heights = [mean(dict(curve)[x] for curve in some) for x in shared]
-        axes.plot(shared, heights, color=f"C{colour % 10}", lw=2, marker="o", ms=3, label=name)
-    axes.set(title=plan.title, xlabel="policy updates", ylabel="success in the real environment", ylim=(0, 1))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(file, dpi=150)
+    shown = [arm.name for arm in plan.arm if results.get(arm.name)]
+    colours = {name: mpl.colormaps["tab20"](row % 20) for row, name in enumerate(shown)}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, max(4, 0.34 * len(shown) + 1)), layout="constrained")
+    for row, name in enumerate(shown):
+        rate, colour = success(results[name]), colours[name]
+        left.plot([mean(one.outcomes) for one in results[name]], [row] * len(results[name]), "|", color=colour, ms=9)
+        left.plot([rate.low, rate.high], [row, row], color=colour, lw=2)
+        left.plot([rate.mean], [row], "o", color=colour)
+        _draw([one.curve for one in results[name] if one.curve], right, colour)
+    left.set(title=plan.title, xlabel="success in the real environment, by arm", yticks=range(len(shown)))
+    left.set_yticklabels(shown)
+    left.invert_yaxis()
+    right.set(title="real probes while training", xlabel="policy updates", ylabel="success in the real environment")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=130)
     plt.close(figure)
+
+
+def _draw(curves: Sequence[Sequence[tuple[int, float]]], axes: Any, colour: object) -> None:
+    """The mean of the seeds in front of the single ones."""
+    if not curves:
+        return
+    for curve in curves:
+        axes.plot(*zip(*curve, strict=True), color=colour, lw=0.6, alpha=0.4)
+    shared = sorted(set.intersection(*({x for x, _ in curve} for curve in curves)))
+    axes.plot(shared, [mean(dict(curve)[x] for curve in curves) for x in shared], color=colour, lw=2, marker="o", ms=3)
 
 
 def _percent(rate: Rate) -> str:
