@@ -20,6 +20,8 @@ try:
     from jinja2 import TemplateError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
+
+    from dreamgym_integrations.trainers.prefix_cache import PrefixCache
 except ImportError as error:
     raise MissingPackage("a policy checkpoint", "train") from error
 
@@ -130,33 +132,33 @@ class TransformersPolicy:
         self.tokenizer = tokenizer
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
+        self._known = PrefixCache()
+
+    def forget(self) -> None:
+        """The weights have changed: nothing that was computed with the old ones is used any more."""
+        self._known.clear()
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         """Sample one answer per prompt, each with random numbers of its own; the global random state stays."""
-        eos, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        longest = max(map(len, prompts_B))
-        input_ids = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts_B])
-        attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts_B])
         uniform_BT = torch.stack(
             [torch.rand(self.max_new_tokens, generator=torch.Generator().manual_seed(seed)) for seed in seeds_B]
         )
         was_training = self.model.training
         self.model.eval()
         with torch.inference_mode():
-            sampled_BT, logprobs_BT = self._sampled(input_ids, attention, uniform_BT)
+            sampled_B = self._sampled(prompts_B, uniform_BT)
         self.model.train(was_training)
-        return [
-            _until(eos, ids, logprobs) for ids, logprobs in zip(sampled_BT.tolist(), logprobs_BT.tolist(), strict=True)
-        ]
+        return sampled_B
 
-    def _sampled(
-        self, input_ids: torch.Tensor, attention: torch.Tensor, uniform_BT: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and their log-probabilities, each of shape (B, T), until every row has ended."""
-        device = self.model.device
-        input_ids, attention, uniform_BT = input_ids.to(device), attention.to(device), uniform_BT.to(device)
+    def _sampled(self, prompts_B: Sequence[Sequence[int]], uniform_BT: torch.Tensor) -> list[Generation]:
+        """Until every row has ended. Of a prompt whose beginning is known, only the rest is computed."""
+        eos, device = self.tokenizer.eos_token_id, self.model.device
+        past = self._known.find(prompts_B, device)
+        input_ids, new = self._padded([prompt[n:] for prompt, n in zip(prompts_B, past.lengths_B, strict=True)])
+        attention = torch.cat([past.mask_BP, new], dim=1)
+        uniform_BT = uniform_BT.to(device)
         ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=device)
-        cache, ids, logprobs = None, [], []
+        cache, ids, logprobs = past.cache(), [], []
         for t in range(self.max_new_tokens):
             positions = (attention.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
             output = self.model(
@@ -172,12 +174,39 @@ class TransformersPolicy:
             drawn_B = _drawn(logprobs_BV, uniform_BT[:, t])
             ids.append(drawn_B)
             logprobs.append(logprobs_BV.gather(-1, drawn_B.unsqueeze(-1)).squeeze(-1))
-            ended_B |= drawn_B == self.tokenizer.eos_token_id
-            if bool(ended_B.all()):
+            ended_B |= drawn_B == eos
+            if bool(ended_B.all()) or t + 1 == self.max_new_tokens:
                 break
             input_ids = drawn_B.unsqueeze(-1)
             attention = torch.cat([attention, torch.ones_like(input_ids)], dim=1)
-        return torch.stack(ids, dim=1), torch.stack(logprobs, dim=1)
+        rows = zip(torch.stack(ids, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist(), strict=True)
+        sampled_B = [_until(eos, *row) for row in rows]
+        self._remember(prompts_B, sampled_B, cache, attention, shown=len(ids) - 1)
+        return sampled_B
+
+    def _padded(self, rows_B: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and their mask, padded on the left."""
+        longest, pad = max(map(len, rows_B)), self.tokenizer.pad_token_id
+        ids_BT = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows_B])
+        mask_BT = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows_B])
+        return ids_BT.to(self.model.device), mask_BT.to(self.model.device)
+
+    def _remember(
+        self,
+        prompts_B: Sequence[Sequence[int]],
+        sampled_B: Sequence[Generation],
+        cache: object,
+        mask_BT: torch.Tensor,
+        *,
+        shown: int,
+    ) -> None:
+        """Of the sampled tokens the model was shown the first ones; those after a row's end are not its own."""
+        own_B = [sampled.ids[:shown] for sampled in sampled_B]
+        first = mask_BT.shape[1] - shown
+        for b, own in enumerate(own_B):
+            mask_BT[b, first + len(own) :] = 0
+        conversations_B = [[*prompt, *own] for prompt, own in zip(prompts_B, own_B, strict=True)]
+        self._known.keep(cache, mask_BT, conversations_B)
 
 
 def _drawn(logprobs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:

@@ -156,7 +156,7 @@ def _trainer(
         "args": _config(out, settings, policy, practice.exchange.count),
         "train_dataset": Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
         "processing_class": policy.tokenizer,
-        "callbacks": [bookkeeper],
+        "callbacks": [_Forgetting(policy), bookkeeper],
         "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
     parts = (practice, player(sampler, codec), portal, settings)
@@ -248,6 +248,17 @@ class _Looking:
             return Seen(best=False, stop=False)
         seen: Seen = self.portal.call(self.probe, self.policy, self.codec, update)
         return seen
+
+
+class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Nothing that was computed with weights of before an update is used after it."""
+
+    def __init__(self, policy: TransformersPolicy) -> None:
+        self._policy = policy
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The policy has other weights now."""
+        self._policy.forget()
 
 
 class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed

@@ -1,0 +1,122 @@
+"""Keys and values of conversations that go on: of the next prompt only what is new is computed.
+
+For sampling in this process, what a serving engine's prefix cache is. An episode then costs one pass over its tokens,
+instead of one over all that was said so far with every turn.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+LIMIT = 2**30
+"""Bytes that are held at most."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is known of a batch of prompts, right-aligned. N: layers, B: prompts, H: heads, P: tokens, D: width."""
+
+    lengths_B: list[int]
+    """So many tokens of each prompt are known."""
+    known_N2BHPD: torch.Tensor | None
+    """Keys and values; None where nothing is known of any prompt."""
+    mask_BP: torch.Tensor
+    """1 where a token is."""
+
+    def cache(self) -> DynamicCache | None:
+        """As the model takes it."""
+        if self.known_N2BHPD is None:
+            return None
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(self.known_N2BHPD):
+            cache.update(keys, values, layer)
+        return cache
+
+
+class PrefixCache:
+    """What was computed for the conversations that were sampled last; the oldest go first.
+
+    It holds for one set of weights: whoever changes them clears it.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._held: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self._lengths: Counter[int] = Counter()
+        self._bytes = 0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+        self._lengths.clear()
+        self._bytes = 0
+
+    def find(self, prompts_B: Sequence[Sequence[int]], device: torch.device) -> Past:
+        """The longest known beginning of each prompt, short of its last token. It is taken out: it will be longer."""
+        keys_B = [self._longest(prompt) for prompt in prompts_B]
+        found_B = [None if key is None else self._held[key] for key in keys_B]
+        for key in {key for key in keys_B if key is not None}:
+            self._forget(key)
+        lengths_B = [0 if found is None else found.shape[3] for found in found_B]
+        longest = max(lengths_B)
+        mask_BP = torch.zeros(len(prompts_B), longest, dtype=torch.long, device=device)
+        some = next((found for found in found_B if found is not None), None)
+        if some is None:
+            return Past(lengths_B, None, mask_BP)
+        layers, two, heads, _, width = some.shape
+        known = some.new_zeros(layers, two, len(prompts_B), heads, longest, width)
+        for b, (found, length) in enumerate(zip(found_B, lengths_B, strict=True)):
+            if found is not None:
+                known[:, :, b, :, longest - length :] = found
+                mask_BP[b, longest - length :] = 1
+        return Past(lengths_B, known, mask_BP)
+
+    def keep(self, cache: object, mask_BP: torch.Tensor, conversations_B: Sequence[Sequence[int]]) -> None:
+        """Hold what the model computed.
+
+        Args:
+            cache: what the model returned; one that is no plain list of keys and values is left alone.
+            mask_BP: 1 for the tokens of it that belong to the conversations.
+            conversations_B: these tokens.
+        """
+        if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
+            return
+        computed = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
+        for b, conversation in enumerate(conversations_B):
+            self._hold(_key(conversation), computed[:, :, b, :, mask_BP[b].bool()], len(conversation))
+        while self._bytes > self._limit:
+            self._forget(next(iter(self._held)))
+
+    def _hold(self, key: bytes, known: torch.Tensor, length: int) -> None:
+        if key in self._held:
+            self._forget(key)
+        self._held[key] = known
+        self._lengths[length] += 1
+        self._bytes += known.nbytes
+
+    def _forget(self, key: bytes) -> None:
+        known = self._held.pop(key)
+        self._bytes -= known.nbytes
+        self._lengths[known.shape[3]] -= 1
+        self._lengths += Counter()  # without those that are none
+
+    def _longest(self, prompt: Sequence[int]) -> bytes | None:
+        whole = _key(prompt)
+        for length in sorted(self._lengths, reverse=True):
+            if length < len(prompt) and (key := whole[: length * WIDTH]) in self._held:
+                return key
+        return None
+
+
+WIDTH = array("q").itemsize
+
+
+def _key(ids: Sequence[int]) -> bytes:
+    return array("q", ids).tobytes()

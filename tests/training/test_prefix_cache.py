@@ -1,0 +1,128 @@
+"""What was computed for a conversation is used when it goes on, and changes nothing that is sampled."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from dreamgym_integrations.trainers.policy import TransformersPolicy
+from dreamgym_integrations.trainers.prefix_cache import PrefixCache
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
+
+from dreamgym.rollout import Generation
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+EOS = 1
+
+
+def llama() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SIZES))
+
+
+def policy(model: PreTrainedModel) -> TransformersPolicy:
+    return TransformersPolicy(model, SimpleNamespace(eos_token_id=EOS, pad_token_id=0), max_new_tokens=5)
+
+
+def said(random: Random, longest: int) -> list[int]:
+    return [random.randrange(2, 40) for _ in range(random.randrange(1, longest))]
+
+
+def close(one: list[Generation], other: list[Generation]) -> bool:
+    return [a.ids for a in one] == [b.ids for b in other] and all(
+        a.logprobs == pytest.approx(b.logprobs, abs=1e-5) for a, b in zip(one, other, strict=True)
+    )
+
+
+class Counting:
+    """How many tokens the model is shown."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.tokens = 0
+        model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: PreTrainedModel, args: object, kwargs: dict[str, torch.Tensor]) -> None:
+        self.tokens += kwargs["input_ids"].numel()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), episodes=st.integers(1, 5), turns=st.integers(1, 4))
+def test_conversations_that_go_on_end_or_begin_sample_what_they_would_without_it(
+    seed: int, episodes: int, turns: int
+) -> None:
+    random, model = Random(seed), llama()
+    remembering = policy(model)
+    conversations = [said(random, 12) for _ in range(episodes)]
+    for _ in range(turns):
+        seeds = [random.randrange(2**32) for _ in conversations]
+        sampled = remembering.generate(conversations, seeds_B=seeds)
+        assert close(sampled, policy(model).generate(conversations, seeds_B=seeds))
+        conversations = [
+            [*prompt, *one.ids, *said(random, 6)]
+            for prompt, one in zip(conversations, sampled, strict=True)
+            if random.random() < 0.8
+        ]
+        conversations += [said(random, 12) for _ in range(random.randrange(2))] or [said(random, 4)]
+
+
+def test_only_what_is_new_is_computed() -> None:
+    model = llama()
+    speaker, counting = policy(model), Counting(model)
+    prompt = [2] * 500
+    (first,) = speaker.generate([prompt], seeds_B=[0])
+    before = counting.tokens
+    speaker.generate([[*prompt, *first.ids, 3, 4]], seeds_B=[1])
+    assert before >= 500
+    assert counting.tokens - before <= 10
+
+
+def test_two_conversations_that_begin_alike_both_go_on() -> None:
+    model = llama()
+    speaker = policy(model)
+    (first,) = speaker.generate([[2, 3, 4]], seeds_B=[0])
+    forks = [[2, 3, 4, *first.ids, 5], [2, 3, 4, *first.ids, 6, 7]]
+    assert close(speaker.generate(forks, seeds_B=[1, 2]), policy(model).generate(forks, seeds_B=[1, 2]))
+
+
+def test_new_weights_are_heeded_once_the_old_ones_are_forgotten() -> None:
+    model = llama()
+    speaker = policy(model)
+    (first,) = speaker.generate([[2, 3, 4]], seeds_B=[0])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    speaker.forget()
+    prompts = [[2, 3, 4, *first.ids, 5]]
+    assert close(speaker.generate(prompts, seeds_B=[1]), policy(model).generate(prompts, seeds_B=[1]))
+
+
+def test_a_model_that_keeps_a_window_alone_is_asked_anew() -> None:
+    torch.manual_seed(0)
+    model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
+    speaker = policy(model)
+    (first,) = speaker.generate([[2, 3, 4, 5, 6, 7]], seeds_B=[0])
+    prompts = [[2, 3, 4, 5, 6, 7, *first.ids, 8, 9]]
+    assert close(speaker.generate(prompts, seeds_B=[1]), policy(model).generate(prompts, seeds_B=[1]))
+
+
+def test_no_more_is_held_than_the_limit() -> None:
+    model = llama()
+    speaker = policy(model)
+    held = PrefixCache(limit=30_000)
+    speaker._known = held
+    for start in range(20):
+        speaker.generate([[2 + start] * 30], seeds_B=[start])
+    sizes = [one.nbytes for one in held._held.values()]
+    assert 0 < sum(sizes) <= 30_000
+    assert len(sizes) < 20
