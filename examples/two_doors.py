@@ -27,7 +27,7 @@ from dreamgym.environment import RealEnvironment, load_real, read_jsonl
 from dreamgym.episode import load_agent, play
 from dreamgym.experience.select import load_model
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.types import JsonObject, Source, Task, Trajectory
+from dreamgym.types import JsonObject, Source, Trajectory
 
 COLUMN = 76
 SHOWN = 12
@@ -51,19 +51,21 @@ async def won(real: RealEnvironment, split: str, recorded: set[str], steps: int)
     raise SystemExit(f"the expert of {real.spec.name} wins no task of {split!r} within {steps} steps: raise --steps")
 
 
-async def played(worlds: Worlds, buffer: MemoryBuffer, task: Task, script: Trajectory) -> Trajectory:
-    """The agent's episode at the door of these worlds; its chat model says the moves of the script."""
+async def played(worlds: Worlds, script: Trajectory) -> Trajectory:
+    """The agent's episode at the door of these worlds; its chat model says the moves of the script.
+
+    It is stored apart: a dream that had seen the real one would only repeat it.
+    """
 
     def says(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
         done = sum(message["role"] == "tool" for message in messages)
         moves = script.transitions
         return Reply(tool_calls=(moves[done].action,)) if done < len(moves) else Reply("Done.")
 
-    async with (
-        running(build([worlds], buffer, MemoryEpisodeStore())) as url,
-        chat_server(says) as policy_url,
-    ):
-        return (await play_agent(url, worlds.spec.name, load_agent("langgraph"), policy_url, task, 0)).trajectory
+    door = build([worlds], MemoryBuffer(load_encoder(None)), MemoryEpisodeStore())
+    async with running(door) as url, chat_server(says) as policy_url:
+        agent = load_agent("langgraph")
+        return (await play_agent(url, worlds.spec.name, agent, policy_url, script.task, 0)).trajectory
 
 
 def told(title: str, episode: Trajectory) -> list[str]:
@@ -97,9 +99,7 @@ async def main() -> None:
     buffer = MemoryBuffer(load_encoder(None))
     await buffer.add(recorded)
     dream = DreamWorlds(real.spec, load_model(options.model, env=real.spec.name), buffer)
-    episodes = [
-        await played(worlds, buffer, script.task, script) for worlds in (RealWorlds(real.spec, real.create), dream)
-    ]
+    episodes = [await played(worlds, script) for worlds in (RealWorlds(real.spec, real.create), dream)]
     print(f"{options.env}: {script.task.instruction}\nthe dream: {options.model}, {len(recorded)} recorded episodes\n")
     columns = (told("REAL", episodes[0]), told("DREAM", episodes[1]))
     for left, right in zip_longest(*columns, fillvalue=""):

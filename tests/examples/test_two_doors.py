@@ -29,6 +29,7 @@ def test_an_agents_episode_in_reality_stands_beside_the_one_in_the_dream() -> No
     assert real[-1] == "[terminated, reward 1]"
     assert any(line.endswith("[real]") for line in real)
     assert not any(line.endswith("[real]") for line in dream)
+    assert any(line.endswith("[model]") for line in dream), "nobody recorded this world; the real episode is not shown"
 
 
 def test_a_limit_that_no_expert_keeps_is_named() -> None:
