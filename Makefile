@@ -8,7 +8,8 @@ demo: .venv/installed
 	$(BIN)/dreamgym demo
 
 test: check tests/node/node_modules/installed .venv-mcp1/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -12,6 +13,12 @@ import pytest
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.postgres import Store, open_store
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: a file is one worker's, and the last one lets the others wait."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture
