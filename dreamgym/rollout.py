@@ -180,7 +180,7 @@ class TokenPlayer:
     """Lets the policy act by itself: its words are the action, what the environment answers is its next prompt.
 
     Args:
-        policy: is read at each call, so that its weights may change in between.
+        policy: its weights may change from one `play` to the next.
         codec: how to talk to it.
         spec: gives the step limit and how words become a call.
         make_environment: one environment per episode; called with the policy version and the name of its group.

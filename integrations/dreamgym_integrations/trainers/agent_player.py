@@ -44,7 +44,7 @@ class AgentPlayer:
 
     Args:
         agent: as `load_agent` finds it.
-        policy: read at each call, so that its weights may change in between.
+        policy: its weights may change from one `play` to the next.
         codec: how to talk to it.
         url: of the server that has the environment; one without a token, for agents are told URLs and nothing else.
         env: the environment's name there.

@@ -121,7 +121,7 @@ class TransformersPolicy:
     """Samples from a causal language model, all prompts in one left-padded batch.
 
     Args:
-        model: the model; its weights are read at each call, so that a trainer may change them in between.
+        model: the model; whoever changes its weights calls `forget`.
         tokenizer: gives the padding and end-of-sequence ids.
         max_new_tokens: longest answer in tokens.
         temperature: what the logits are divided by; the trainer must use the same.
