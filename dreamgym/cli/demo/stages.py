@@ -246,5 +246,5 @@ def _show(arm: str, began: float, line: JsonObject) -> None:
     clock = f"[{elapsed // 60:02d}:{elapsed % 60:02d}]     {arm:<10} update {line['step']:>3}"
     if "real_success" in line:
         say(f"{clock}: {float(str(line['real_success'])):.0%} of {line['real_episodes']} REAL test episodes successful")
-    elif int(str(line["step"])) % 5 == 0:
+    elif "inside_success" in line and int(str(line["step"])) % 5 == 0:
         say(f"{clock}: {float(str(line['inside_success'])):.0%} successful in the dream")
