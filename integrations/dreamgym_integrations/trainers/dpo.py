@@ -19,11 +19,10 @@ from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import StopReason, Trajectory
 from dreamgym_integrations.trainers.checkpoints import save_policy
 from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
-from dreamgym_integrations.trainers.sft import Progress, action_text
+from dreamgym_integrations.trainers.sft import Progress, action_text, options
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
-    import torch
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import DPOConfig, DPOTrainer
@@ -59,24 +58,7 @@ def prefer(
     rows = preferences(spec, codec, list(trajectories))
     trainer = _Tokenised(
         model=policy.model,
-        args=DPOConfig(
-            output_dir=str(out / "trainer"),
-            max_steps=steps,
-            per_device_train_batch_size=batch,
-            learning_rate=learning_rate,
-            lr_scheduler_type="cosine",
-            beta=beta,
-            max_length=None,
-            seed=seed,
-            data_seed=seed,
-            use_cpu=not torch.cuda.is_available(),
-            bf16=False,
-            activation_checkpointing=False,
-            save_strategy="no",
-            report_to="none",
-            logging_steps=50,
-            disable_tqdm=True,
-        ),
+        args=DPOConfig(**options(out, steps, batch, learning_rate, seed), beta=beta),
         train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
         callbacks=[Progress(on_progress)],

@@ -22,6 +22,7 @@ from dreamgym_integrations.trainers.policy import ChatCodec, load_codec, load_po
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
+    import torch
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback, set_seed
     from trl import SFTConfig, SFTTrainer
@@ -129,7 +130,9 @@ def imitate(
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
         trainer = SFTTrainer(
             model=policy.model,
-            args=_config(out, steps, batch, accumulate, learning_rate, seed),
+            args=SFTConfig(
+                **options(out, steps, batch // accumulate, learning_rate, seed), gradient_accumulation_steps=accumulate
+            ),
             train_dataset=Dataset.from_list([*rows]),
             processing_class=policy.tokenizer,
             peft_config=adapter(lora) if lora else None,
@@ -140,25 +143,25 @@ def imitate(
     save_policy(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 
 
-def _config(out: Path, steps: int, batch: int, accumulate: int, learning_rate: float, seed: int) -> SFTConfig:
-    return SFTConfig(
-        output_dir=str(out / "trainer"),
-        max_steps=steps,
-        per_device_train_batch_size=batch // accumulate,
-        gradient_accumulation_steps=accumulate,
-        learning_rate=learning_rate,
-        lr_scheduler_type="cosine",
-        max_length=None,
-        seed=seed,
-        data_seed=seed,
-        use_cpu=not _has_gpu(),
-        bf16=False,
-        activation_checkpointing=False,
-        save_strategy="no",
-        report_to="none",
-        logging_steps=50,
-        disable_tqdm=True,
-    )
+def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int) -> dict[str, Any]:
+    """What TRL is told wherever a policy learns from recordings: 32-bit floats, a cosine, nothing reported or kept."""
+    return {
+        "output_dir": str(out / "trainer"),
+        "max_steps": steps,
+        "per_device_train_batch_size": batch,
+        "learning_rate": learning_rate,
+        "lr_scheduler_type": "cosine",
+        "max_length": None,
+        "seed": seed,
+        "data_seed": seed,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": False,
+        "activation_checkpointing": False,
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 50,
+        "disable_tqdm": True,
+    }
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -171,9 +174,3 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         """Tell every 25 steps."""
         if state.global_step % 25 == 0:
             self._tell(state.global_step, state.max_steps)
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_available())
