@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from pgvector.psycopg import register_vector_async
 from psycopg import AsyncConnection, conninfo, errors
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from dreamgym.errors import StoreError
 
@@ -66,6 +66,8 @@ class Database:
         with _translated(self._dsn):
             try:
                 return await self._fetch(query, parameters), False
+            except PoolTimeout:  # it was waited for already
+                raise
             except psycopg.OperationalError:
                 await self._pool.check()
                 return await self._fetch(query, parameters), True
