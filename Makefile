@@ -1,6 +1,8 @@
 # `make demo` and `make test` need Python 3.11 or newer, make, and a Python package index. Nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
+# one more than there are cores, for a third of the time a test waits for a process of its own; four at most
+WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 
 .PHONY: demo test check clean
 
@@ -8,8 +10,7 @@ demo: .venv/installed
 	$(BIN)/dreamgym demo
 
 test: check tests/node/node_modules/installed .venv-mcp1/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
-		--no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

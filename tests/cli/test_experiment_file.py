@@ -77,6 +77,7 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
+        ("train = { steps = 3", 'fit = { steps = 1 }\ntrain = { model = "nearest"', "and names no model"),
         ("warm = true", "", "the warm start has nothing to imitate"),
         ('name = "dream"', 'name = "warm start"', "two arms are called warm start"),
         ('arm = "dream"', 'arm = "drem"', "names no arm: drem"),

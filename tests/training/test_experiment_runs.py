@@ -21,7 +21,7 @@ FILE = """
 title = "lamps"
 env = "{env}"
 seeds = [0]
-recorded = [{{ agent = "guess", tasks = 8, episodes = 8, warm = true }}]
+recorded = [{{ agent = "guess", tasks = 8, episodes = 48, warm = true }}]
 warm = {{ steps = 2, batch = 4 }}
 test = {{ episodes = 8 }}
 [[arm]]
@@ -39,6 +39,10 @@ train = {{ model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4, 
 name = "more of it"
 after = "dream"
 train = {{ against = "real", steps = 1, groups = 2, group_size = 2, probe = 4 }}
+[[arm]]
+name = "fitted dream"
+fit = {{ steps = 30, k = 1 }}
+train = {{ steps = 1, groups = 2, group_size = 2, probe = 4 }}
 [[compare]]
 arm = "dream then real"
 against = "dream"
@@ -68,7 +72,15 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     code, said = experiment("--out", str(tmp_path / "run"))
     assert code == 0, said
     table = (tmp_path / "run" / "lamps.md").read_text()
-    for name in ("guessing", "warm start", "dream", "dream then real", "more of it", "dream then real − dream"):
+    for name in (
+        "guessing",
+        "warm start",
+        "dream",
+        "dream then real",
+        "more of it",
+        "fitted dream",
+        "dream then real − dream",
+    ):
         assert f"| {name} |" in table
     assert (tmp_path / "run" / "lamps.png").stat().st_size
 
@@ -89,6 +101,9 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert more.seconds > one.seconds
     begun_with = json.loads((tmp_path / "run" / "seed-0" / "more_of_it" / "settings.json").read_text())["policy"]
     assert begun_with == str(dream / "policy")
+
+    fitted = json.loads((tmp_path / "run" / "seed-0" / "fitted_dream" / "settings.json").read_text())["model"]
+    assert json.loads((Path(fitted) / "dreamgym.json").read_text())["demonstrations"] == 1
 
     before = (after / "result.json").stat().st_mtime_ns
     assert experiment("--out", str(tmp_path / "run"))[0] == 0

@@ -7,6 +7,7 @@ what is recorded, the warm start and the test may share a run folder: arms of on
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,6 +44,20 @@ class WarmStart(Frozen):
     learning_rate: float = Field(default=3e-3, gt=0)
 
 
+class Fit(Frozen):
+    """How `dreamgym fit` makes an experience model of a seed's own recordings; arms that say the same share it."""
+
+    base: str = "tiny"
+    k: int = Field(default=2, ge=0)
+    """Recorded transitions that it is shown with each step."""
+    steps: int = Field(ge=1)
+
+    @property
+    def name(self) -> str:
+        """A folder's name."""
+        return re.sub(r"\W+", "_", f"model_{self.base}_k{self.k}_steps{self.steps}")
+
+
 class Arm(Frozen):
     """One way to get a policy. With nothing but a name it is the warm start itself."""
 
@@ -51,6 +66,8 @@ class Arm(Frozen):
     """No policy: a behaviour of the environment, such as `random`."""
     train: JsonObject | None = None
     """Settings of `dreamgym train`; it starts from the warm start, or from the arm it comes after."""
+    fit: Fit | None = None
+    """Whose dream it trains in, where `train` names no model."""
     after: str | None = None
     """Begin with the policy that this arm came to; its steps and seconds are counted here too."""
     spoiled: Spoiled | None = None
@@ -63,6 +80,8 @@ class Arm(Frozen):
             raise ValueError(f"arm {self.name!r}: expected behaviour or train, got both")
         if self.spoiled is not None and self.train is None:
             raise ValueError(f"arm {self.name!r}: spoiled recordings are for an arm that trains")
+        if self.fit is not None and (self.train is None or "model" in self.train):
+            raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
         if self.after is not None and self.train is None:
             raise ValueError(f"arm {self.name!r}: after is for an arm that trains")
         return self
@@ -78,6 +97,7 @@ class Arm(Frozen):
             "behaviour": self.behaviour,
             "after": self.after,
             "spoiled": self.spoiled,
+            "fit": None if self.fit is None else self.fit.model_dump(mode="json"),
             "train": None if train is None else train.model_dump(mode="json"),
         }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.experiment.plan import Arm, Plan, flags
+from dreamgym.cli.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.cli.experiment.prepared import Prepared, alone
 from dreamgym.cli.players import player_in
 from dreamgym.cli.wiring import say, tasks_of
@@ -27,6 +27,7 @@ from dreamgym.types import Frozen, JsonObject, Source
 
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
+LOG = "train.log"
 
 
 class Result(Frozen):
@@ -45,7 +46,7 @@ class Result(Frozen):
     """Real steps taken while training; probes are not counted, for they teach nothing."""
     dream_steps: int
     seconds: float
-    """Of training, those of attempts that were cut off included."""
+    """Of training the policy, those of attempts that were cut off included; fitting an experience model is not."""
     dead_share: float | None
     """Of the groups played, those whose rollouts all had the same reward."""
     curve: tuple[tuple[int, float], ...]
@@ -165,17 +166,38 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
     command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
     command += ["--dsn", prepared.database(run, arm.spoiled), *flags(arm.train or {})]
+    command += ["--model", str(_fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, None)]), encoding="utf-8")
-    with (folder / "train.log").open("a", encoding="utf-8") as log:
+    with (folder / LOG).open("a", encoding="utf-8") as log:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
     if done.returncode:
-        last = (folder / "train.log").read_text(encoding="utf-8").strip().rpartition("\n")[2]
-        raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {last}")
+        raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")
     databases.drop(prepared.dsn, run)
+
+
+def _fitted(prepared: Prepared, fit: Fit) -> Path:
+    """An experience model of the seed's recordings; `dreamgym fit` makes it where it is not there yet."""
+    folder = prepared.folder / fit.name
+    model = folder / "model"
+    with alone(folder):
+        if not model.exists():
+            say(f"seed {prepared.seed}: fitting an experience model")
+            command = [sys.executable, "-m", "dreamgym", "fit", prepared.plan.env, "--base", fit.base, "-k", str(fit.k)]
+            command += ["--steps", str(fit.steps), "--seed", str(prepared.seed), "--out", str(model), "--resume"]
+            command += ["--trajectories", str(prepared.folder / "recorded.jsonl"), "--card-steps", "0"]
+            with (folder / LOG).open("a", encoding="utf-8") as log:
+                done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+            if done.returncode:
+                raise EnvironmentUnavailable(f"{fit.name} of seed {prepared.seed} ended early: {_last_line(folder)}")
+    return model
+
+
+def _last_line(folder: Path) -> str:
+    return (folder / LOG).read_text(encoding="utf-8").strip().rpartition("\n")[2]
 
 
 def attempts(folder: Path) -> list[tuple[float, float]]:
