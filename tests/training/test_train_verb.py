@@ -192,6 +192,7 @@ def test_keep_best_leaves_the_policy_of_the_best_probe_of_a_run_that_is_not_stop
         assert code == 0, said
         left[keep] = weights(out / "policy")
         assert same(left[keep], weights(out / "best")) == (keep == "best")
+        assert ("the best of the probes in the real environment" in said) == (keep == "best")
     probes = [line for line in read_record(tmp_path / "best" / "metrics.jsonl") if "real_success" in line]
     assert float(str(probes[0]["real_success"])) > float(str(probes[-1]["real_success"]))
     assert not same(left["last"], left["best"])

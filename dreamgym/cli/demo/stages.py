@@ -222,6 +222,7 @@ def train_arm(folder: Path, arm: Arm, size: Size, dsn: str, began: float) -> Non
         model="nearest",
         without=() if arm.knows_history else (Part.HISTORY,),
         stop=False,
+        keep="last",  # the probes are of test tasks: nothing is chosen by them
     )
     start = time.monotonic()
     run_training(

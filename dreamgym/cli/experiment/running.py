@@ -165,8 +165,9 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
         databases.drop(prepared.dsn, run)
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
     command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
-    # a run that learns nothing any more has come to something too: it is played out and measured
-    command += ["--dsn", prepared.database(run, arm.spoiled), *flags({"dead_updates": 0, **(arm.train or {})})]
+    # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
+    plain: JsonObject = {"dead_updates": 0, "keep": "last"}
+    command += ["--dsn", prepared.database(run, arm.spoiled), *flags(plain | (arm.train or {}))]
     command += ["--model", str(_fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)

@@ -169,7 +169,7 @@ def play_phase(phase: Phase) -> None:
             report(line)
             say_line(progress, line)
 
-        ended = run_training(
+        notice = run_training(
             Run(
                 phase.spec,
                 phase.env,
@@ -184,8 +184,8 @@ def play_phase(phase: Phase) -> None:
                 phase.processes,
             )
         )
-    if ended is not None:
-        _tell(phase, ended)
+    if notice is not None:
+        _tell(phase, notice)
     _tell(phase, f"policy saved to {out / 'policy'}")
 
 

@@ -33,7 +33,7 @@ class TrainConfig(Settings):
     """Real dev episodes per probe; 0 for none."""
     stop: bool = True
     """Stop, and keep the best probe's policy, where success in the real environment has fallen for sure."""
-    keep: Literal["last", "best"] = "last"
+    keep: Literal["last", "best"] = "best"
     """Which policy counts at the end: the last one, or that of the best probe."""
     refresh: int = Field(default=0, ge=0)
     """At each probe so many real episodes of training tasks are stored, for the dream to be grounded in. They count

@@ -99,7 +99,7 @@ class _House:
 
 
 def run_training(run: Run) -> str | None:
-    """Train as the run says, and leave the policy that counts in `out/policy`; why it ended early, if it did.
+    """Train as the run says, and leave the policy that counts in `out/policy`; what is to be said of it, if anything.
 
     Of several processes the first opens the store and the server, probes and writes; the others play and learn.
     """
@@ -129,13 +129,17 @@ def run_training(run: Run) -> str | None:
 
 
 def _settle(run: Run, reason: str | None) -> str | None:
-    """Leave the policy that counts."""
+    """Leave the policy that counts, and say which where it is not the last one."""
     best, policy, partial_copy = (run.out / name for name in ("best", "policy", "policy.partial"))
-    if best.is_dir() and (reason is not None or run.config.keep == "best"):
-        shutil.rmtree(partial_copy, ignore_errors=True)
-        shutil.copytree(best, partial_copy)
-        shutil.rmtree(policy, ignore_errors=True)
-        partial_copy.rename(policy)
+    if not best.is_dir() or (reason is None and run.config.keep == "last"):
+        return reason
+    shutil.rmtree(partial_copy, ignore_errors=True)
+    shutil.copytree(best, partial_copy)
+    shutil.rmtree(policy, ignore_errors=True)
+    partial_copy.rename(policy)
+    update = _probes(run)[0].best
+    if reason is None and update != run.settings.steps:
+        return f"the policy is that of update {update}, the best of the probes in the real environment"
     return reason
 
 
