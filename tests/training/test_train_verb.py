@@ -74,7 +74,8 @@ def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
     train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    code, said = train(*DREAM, "--steps", "2", "--then", "real", "--real-steps", "60", "--out", str(out))
+    last = ("--steps", "2", "--keep", "last")
+    code, said = train(*DREAM, *last, "--then", "real", "--real-steps", "60", "--out", str(out))
     assert code == 0, said
     dream, real = (read_record(folder / "metrics.jsonl") for folder in (out, out / "real"))
     assert set(played(dream)) == {"dream"}
