@@ -264,18 +264,6 @@ class Practice:
         """The real steps that are left do not suffice for another update."""
         return self._affordable() == 0
 
-    def affordable(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """As many of the tasks as there are real steps for, whatever happens in them."""
-        if self._real_steps is None:
-            return tasks
-        return tasks[: (self._real_steps - self._taken) // self._spec.max_steps]
-
-    def note_real(self, iteration: int, steps: int, *, lost: bool = False) -> None:
-        """Append real steps that were taken beside the groups; `lost`: in an update that is played again."""
-        self._taken += steps
-        line: JsonObject = {"step": iteration, "where": "real", "environment_steps": steps}
-        self.note({**line, "lost": True} if lost else line)
-
     def _affordable(self) -> int:
         """So many groups fit into what is left of the real steps, whatever their episodes do."""
         if self._real_steps is None or self._where != "real":
@@ -344,10 +332,8 @@ class Practice:
         """
 
         def led_here(line: JsonObject) -> bool:
-            step, is_update = int(str(line["step"])), "rollout_s" in line
-            if "environment_steps" in line and not is_update:
-                return step <= iteration or "lost" in line
-            return step < iteration or (step == iteration > 0 and not is_update)
+            step = int(str(line["step"]))
+            return "lost" in line or step < iteration or (step == iteration > 0 and "rollout_s" not in line)
 
         kept = [line for line in read_record(self._record) if led_here(line)]
         self._taken = real_steps(kept)
@@ -363,7 +349,8 @@ class Practice:
         steps = await self._backing.take_back(self.run, iteration) if self._backing is not None and is_first else 0
         (lost,) = await asyncio.to_thread(self.exchange.gather, [steps] if is_first else [])
         if lost:
-            self.note_real(iteration, lost, lost=True)
+            self._taken += lost
+            self.note({"step": iteration, "where": "real", "environment_steps": lost, "lost": True})
 
     def note(self, line: JsonObject) -> None:
         """Append one line to the record, of which the first process keeps the only copy."""

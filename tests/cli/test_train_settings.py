@@ -41,7 +41,6 @@ def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
         (["--then", "real"], "needs real_steps"),
         (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
         (["--against", "real", "--without", "history"], "without is for dreams"),
-        (["--refresh", "3"], "refresh takes real steps"),
     ],
 )
 def test_what_cannot_be_set_is_said(options: list[str], words: str) -> None:

@@ -37,7 +37,7 @@ from dreamgym.types import JsonObject
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SETTINGS = ("--steps", "7", "--groups", "2", "--group-size", "4", "--probe", "4", "--probe-every", "3", "--seed", "3")
-DREAM = ("--model", "nearest", "--refresh", "2", "--real-steps", "60")
+DREAM = ("--model", "nearest")
 
 MakeDatabase = Callable[[], str]
 

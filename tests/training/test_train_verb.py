@@ -90,26 +90,6 @@ def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
     assert "now in the real environment" in said
 
 
-def test_what_refreshing_took_in_reality_is_stored_counted_and_paid_from_the_same_budget(
-    train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    budget = ("--refresh", "4", "--then", "real", "--real-steps", "80")
-    code, said = train(*DREAM, "--steps", "2", *budget, "--out", str(out))
-    assert code == 0, said
-    dream, real = (played(read_record(folder / "metrics.jsonl")) for folder in (out, out / "real"))
-    new = stored(dsn, recorded)
-    refreshed = [trajectory for trajectory in new if "refresh" in trajectory.id]
-    assert {trajectory.policy_version for trajectory in refreshed} == {0, 2}
-    assert len(refreshed) == 2 * 4
-    assert dream["real"] == sum(len(trajectory.transitions) for trajectory in refreshed)
-    assert real["real"] == sum(len(one.transitions) for one in new) - dream["real"]
-    assert 0 < dream["real"] + real["real"] <= 80
-    code, said = train(*DREAM, "--steps", "2", *budget, "--out", str(out), "--resume")
-    assert code == 0, said
-    assert stored(dsn, recorded) == new, "a finished run that is resumed plays nothing"
-
-
 def test_a_calibration_makes_the_dream_say_how_sure_it_is_of_what_is_not_recorded(
     train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
 ) -> None:

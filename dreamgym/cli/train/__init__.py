@@ -21,7 +21,7 @@ from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
 from dreamgym.cli.wiring import Against, Dsn, EnvName, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
-from dreamgym.training import Exchange, Settings, read_record, real_steps
+from dreamgym.training import Exchange, Settings, read_record
 from dreamgym.types import JsonObject, Task
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -135,16 +135,12 @@ def practise(phase: Phase) -> None:
     play_phase(phase)
     out, config = phase.out, phase.config
     if config.then is not None:
-        assert config.real_steps is not None, "then has a budget"
-        left = config.real_steps - real_steps(read_record(out / "metrics.jsonl"))  # refreshing took the others
         again = config.model_copy(
             update={
                 "against": config.then,
                 "then": None,
-                "refresh": 0,
                 "without": (),
                 "calibration": None,
-                "real_steps": left,
                 "learning_rate": config.learning_rate * config.then_rate,
             }
         )

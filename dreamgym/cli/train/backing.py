@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dreamgym_server.archive import stored_as
@@ -12,7 +11,6 @@ from dreamgym.cli.wiring import ServerProcess, say
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import StoreError
 from dreamgym.replay.postgres import Store
-from dreamgym.types import Trajectory
 
 
 @dataclass
@@ -53,14 +51,6 @@ class ServerAndStore:
         await self.begin()
         say(f"{' and '.join(gone)} in the middle of an update, which is played again")
         return True
-
-    async def add(self, trajectories: Sequence[Trajectory]) -> None:
-        """Store trajectories, also where the database has to be waited for; those already there are left alone."""
-        try:
-            await self.store.buffer.add(trajectories)
-        except StoreError:
-            await self.store.recover()
-            await self.store.buffer.add(trajectories)
 
     async def take_back(self, run: str, iteration: int) -> int:
         """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them.

@@ -35,9 +35,6 @@ class TrainConfig(Settings):
     """Stop, and keep the best probe's policy, where success in the real environment has fallen for sure."""
     keep: Literal["last", "best"] = "best"
     """Which policy counts at the end: the last one, or that of the best probe."""
-    refresh: int = Field(default=0, ge=0)
-    """At each probe so many real episodes of training tasks are stored, for the dream to be grounded in. They count
-    as real steps."""
     model: str | None = None
     """Experience model."""
     without: tuple[Part, ...] = ()
@@ -70,8 +67,4 @@ class TrainConfig(Settings):
             raise ValueError("without is for dreams: leave it out with against = real")
         if self.calibration is not None and self.against is Against.REAL:
             raise ValueError("calibration is for dreams: leave it out with against = real")
-        if self.refresh and self.against is Against.REAL:
-            raise ValueError("refresh grounds a dream: leave it out with against = real")
-        if self.refresh and self.real_steps is None:
-            raise ValueError("refresh takes real steps: say with real_steps how many there may be")
         return self

@@ -12,16 +12,15 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from dreamgym.cli.players import door, player_at, player_in
+from dreamgym.cli.players import player_at, player_in
 from dreamgym.cli.train.backing import ServerAndStore
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.wiring import Against, opened_store, say, server_process, tasks_of, without_flags
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum, each_alone
-from dreamgym.embedding import TrigramEncoder, load_encoder
+from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, real_of
 from dreamgym.evaluation import evaluate
-from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.rollout import Player, Policy
 from dreamgym.training import Alone, Exchange, Practice, Settings, read_record
 from dreamgym.transfer import Fall, RealProbes, Seen
@@ -87,7 +86,7 @@ class _House:
         portal.call(self.backing.begin)
         if config.against is Against.REAL:
             return _Ground(url, list(tasks_of(run.spec, "train")), (), varies=False)
-        recorded = _of_others(run, portal.call(store.buffer.trajectories, run.spec.name))
+        recorded = portal.call(store.buffer.trajectories, run.spec.name)
         self.generator = _generator(run, recorded)
         generated = portal.call(store.buffer.tasks, run.spec.name) if self.generator is not None else ()
         return _Ground(
@@ -111,7 +110,7 @@ def run_training(run: Run) -> str | None:
         house = _House(run)
         ground = of_first(run.processes, partial(house.open, portal, opened))
         practice = portal.call(_practice, run, house, ground)
-        watch = _Watch(run, practice, house.backing) if house.backing is not None else None
+        watch = _Watch(run, practice) if run.processes.index == 0 else None
         if (stopped := of_first(run.processes, partial(_stopped_before, run))) is not None:
             return of_first(run.processes, partial(_settle, run, stopped))
         train_policy(
@@ -243,7 +242,6 @@ class _Watch:
 
     run: Run
     practice: Practice
-    backing: ServerAndStore
     reason: str | None = None
     """Why training was stopped, where a probe stopped it."""
 
@@ -256,46 +254,13 @@ class _Watch:
             result = await evaluate(player, run.probe_tasks, seed=run.settings.seed)
         self.practice.note_probe(update, "real", result)
         self.reason = _reason(run)
-        if self.reason is None and config.refresh:
-            await self._refresh(policy, codec, update)
         return Seen(best=_probes(run)[0].best == update, stop=self.reason is not None)
-
-    async def _refresh(self, policy: Policy, codec: ChatCodec, update: int) -> None:
-        """Store what is done in some training tasks of reality: the dream is grounded in it from now on."""
-        run, kept = self.run, MemoryBuffer(TrigramEncoder())
-        tasks = self.practice.affordable(self.practice.curriculum.sample(run.config.refresh, -update - 1))
-        if not tasks:
-            return
-        async with door(_reality(run), kept) as url:
-            rollouts = await _player(run, policy, codec, url).play(
-                tasks,
-                groups=[""] * len(tasks),
-                seeds=[run.settings.seed] * len(tasks),
-                version=update,
-                sampling_seed=run.settings.seed + update,
-            )
-        played = await kept.trajectories(run.spec.name)
-        await self.backing.add(
-            [
-                trajectory.model_copy(update={"id": f"{self.practice.run}-{update}-refresh-{i}"})
-                for i, trajectory in enumerate(played)
-            ]
-        )
-        self.practice.note_real(update, sum(len(rollout.actions) for rollout in rollouts))
 
 
 def _reality(run: Run) -> Worlds:
     from dreamgym_server.worlds import RealWorlds
 
     return RealWorlds(run.spec, real_of(run.spec).create)
-
-
-def _of_others(run: Run, recorded: Sequence[Trajectory]) -> Sequence[Trajectory]:
-    """Without what this very run has stored to refresh its dream: resumed, it has the tasks that it had."""
-    from dreamgym_integrations.trainers.checkpoints import name_of
-
-    name = name_of(run.out) if run.resume else ""
-    return [trajectory for trajectory in recorded if not name or not trajectory.id.startswith(f"{name}-")]
 
 
 def _probes(run: Run) -> tuple[RealProbes, Fall | None]:
