@@ -210,14 +210,17 @@ def plot(given: dict[str, list[Course]], speeds: Sequence[float], sessions: int,
 
     figure, panels = plt.subplots(1, len(speeds), figsize=(3.2 * len(speeds), 3.4), sharey=True, layout="constrained")
     for panel, seconds in zip(panels if len(speeds) > 1 else [panels], speeds, strict=True):
+        styles = itertools.cycle(["-", "--", ":", "-."])  # arms share their beginning: both lines must be seen
         for name, some in given.items():
             clocks = [clock(one, seconds, sessions) for one in some]
             moments = sorted({moment for one in clocks for moment, _ in one})
             hours = [moment / 3600 for moment in moments]
-            panel.plot(hours, [success_at(clocks, moment) for moment in moments], label=name)
-        panel.set(title=f"{seconds:g} s a step", xlabel="hours, predicted", ylim=(0, 1))
+            heights = [success_at(clocks, moment) for moment in moments]
+            panel.plot(hours, heights, next(styles), label=name)
+        panel.set(title=f"{seconds:g} s a step", xlabel="hours, predicted")
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylim(bottom=0)
     figure.axes[0].set_ylabel("success in the real environment")
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(file, dpi=150)
