@@ -72,7 +72,7 @@ def test_a_value_belongs_to_the_state_before_its_token(lamp_policy: Path) -> Non
         two_B2 = values.take(2)
         hidden = policy.model.base_model(input_ids=ids[:, :3]).last_hidden_state
     assert two_B2.shape == (1, 2)
-    assert two_B2[0, 0].item() == pytest.approx(head(hidden)[0, -1].item(), abs=1e-5)
+    assert two_B2[0, 0].item() == pytest.approx(head(hidden)[0, -1].item(), rel=1e-5)
     values.remove()
     assert not hasattr(policy.model, "value_head")
 
