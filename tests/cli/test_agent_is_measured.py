@@ -68,7 +68,7 @@ def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, po
     assert len(stored(dsn)) == before
 
 
-def test_an_agent_in_training_is_probed_with_itself_behind_the_policy_and_stores_nothing_real(
+def test_an_agent_in_training_is_probed_and_its_probes_are_not_stored(
     dreamgym: Command, dsn: str, policy: Path, agent: str, tmp_path: Path
 ) -> None:
     assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"), "--dsn", dsn)[0] == 0
