@@ -22,7 +22,7 @@ from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import BAND, Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import Player, Rollout, draw_seed, summary
@@ -214,9 +214,6 @@ class Practice:
         )
         dead = not any(values) and not any(outcome.success for outcome in outcomes)
         self.dead_updates = self.dead_updates + 1 if dead else 0
-        if all(outcome.error is not None for outcome in outcomes):
-            errors = sorted({str(outcome.error) for outcome in outcomes})
-            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
         return episodes
 
     async def _undisturbed(self, player: Player, iteration: int) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
@@ -228,7 +225,7 @@ class Practice:
         for _ in range(ATTEMPTS):
             try:
                 played = await self._played_and_kept(player, iteration)
-            except (EnvironmentUnavailable, StoreError):
+            except DreamGymError:
                 if not await self._was_disturbed():
                     raise
             else:
@@ -255,6 +252,9 @@ class Practice:
         outcomes = await asyncio.to_thread(
             self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
         )
+        if all(outcome.error is not None for outcome in outcomes):
+            errors = sorted({str(outcome.error) for outcome in outcomes})
+            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
         if self._buffer is not None and self.exchange.index == 0:
             await self._keep(self._buffer, tasks_P, outcomes, iteration)
         return tasks_P, episodes, outcomes

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 from mcp.shared.inbound import encode_header_value, mcp_param_headers, x_mcp_header_map
 
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 from dreamgym_client.connection import Connection, connected
 from dreamgym_client.control import ControlClient, EpisodeState, Started
@@ -151,7 +152,8 @@ class RemoteEnvironment:
         if self._started is not None and not self._over:
             self._over = True
             async with ControlClient(self._url, self._token) as control:
-                await control.finish(self._env, self._started.episode)
+                with suppress(UnknownEpisode):  # it expired, was deleted, or was lost with its database
+                    await control.finish(self._env, self._started.episode)
 
     async def _state(self) -> EpisodeState:
         async with ControlClient(self._url, self._token) as control:
@@ -193,7 +195,7 @@ class RemoteEnvironment:
         try:
             answer = json.loads(response.body)
         except ValueError:
-            raise InvalidInput(f"{self._url} answered {response.status}: {response.text[:300]}") from None
+            raise EnvironmentUnavailable(f"{self._url} answered {response.status}: {response.text[:300]}") from None
         if "result" not in answer:
             raise EnvironmentUnavailable(f"{self._url} answered {response.status}: {answer.get('error')}")
         result: JsonObject = answer["result"]

@@ -10,6 +10,7 @@ from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.build import build
 from dreamgym_server.running import running
 from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from dreamgym.environment import Environment
@@ -120,6 +121,38 @@ async def test_closing_finishes_a_running_episode_and_may_be_repeated(stage: Sta
         state = await control.read("counter", remote.episode)
         assert (await remote.trajectory()).stop_reason is StopReason.FINISHED
     assert (state.stop_reason, state.step, state.reward) == (StopReason.FINISHED, 1, 0.0)
+
+
+async def test_an_episode_that_was_lost_is_unavailable_and_may_be_closed(stage: Stage) -> None:
+    async with stage.serve() as (url, _), ControlClient(url) as control:
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        await control.delete("counter", remote.episode)
+        with pytest.raises(EnvironmentUnavailable, match=r"answered 404: .*unknown episode"):
+            await remote.step(add(1))
+        await remote.close()
+        with pytest.raises(UnknownEpisode):
+            await remote.trajectory()
+
+
+async def test_an_answer_that_is_no_json_is_an_unavailable_environment(stage: Stage) -> None:
+    answers = {"broken": False}
+
+    async def sometimes(scope: Scope, receive: Receive, send: Send) -> None:
+        if answers["broken"] and scope["type"] == "http":
+            return await PlainTextResponse("Internal Server Error", 500)(scope, receive, send)
+        return await app(scope, receive, send)
+
+    app = build([stage.dream()], stage.buffer, stage.episodes)
+    async with running(sometimes) as url:
+        remote = RemoteEnvironment(url, "counter")
+        await remote.reset(TASK)
+        answers["broken"] = True
+        with pytest.raises(EnvironmentUnavailable, match="answered 500: Internal Server Error"):
+            await remote.step(add(1))
+        answers["broken"] = False
+        assert (await remote.step(add(1))).observation == "count 7"
+        await remote.close()
 
 
 async def test_a_new_reset_is_a_new_episode(stage: Stage) -> None:

@@ -36,7 +36,7 @@ from dreamgym.types import JsonObject
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SETTINGS = ("--steps", "7", "--groups", "2", "--group-size", "4", "--probe", "4", "--probe-every", "3", "--seed", "3")
+SETTINGS = ("--steps", "4", "--groups", "2", "--group-size", "4", "--probe", "4", "--probe-every", "3", "--seed", "3")
 DREAM = ("--model", "nearest")
 
 MakeDatabase = Callable[[], str]
@@ -178,7 +178,7 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     dsn = make_database()
     options = (*DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
     trainer = Trainer(home, lamp_policy, *options)
-    trainer.until("update 6 of 7")
+    trainer.until("update 3 of 4")
     with watched(trainer.server):
         trainer.process.send_signal(number)
         code, said = trainer.end()
@@ -194,7 +194,7 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
 ) -> None:
     dsn = make_database()
     trainer = Trainer(home, lamp_policy, *DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
-    trainer.until("update 6 of 7")
+    trainer.until("update 3 of 4")
     os.kill(trainer.server, signal.SIGKILL)
     code, said = trainer.end()
     assert code == 0, said
@@ -208,13 +208,13 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_upda
     dsn = make_database()
     options = (*DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
     trainer = Trainer(home, lamp_policy, *options)
-    trainer.until("update 6 of 7")
+    trainer.until("update 3 of 4")
     for _ in range(3):
         os.kill(trainer.server, signal.SIGKILL)
         trainer.until("in the middle of an update, which is played again")
     code, said = trainer.end()
     assert code == 1
-    assert "went away 3 times in update 6. What was learned until then is saved: go on with --resume" in said
+    assert "went away 3 times in update 3. What was learned until then is saved: go on with --resume" in said
     code, said = Trainer(home, lamp_policy, *options, "--resume").end()
     assert code == 0, said
     check_same(tmp_path / "run", dsn, straight)
@@ -225,7 +225,7 @@ def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
 ) -> None:
     folder = str(other_server.folder.parent)
     trainer = Trainer(home, lamp_policy, *DREAM, "--out", str(tmp_path / "run"), DREAMGYM_HOME=folder)
-    trainer.until("update 6 of 7")
+    trainer.until("update 3 of 4")
     postmaster = status(other_server.folder).pid
     assert postmaster is not None
     os.kill(postmaster, signal.SIGKILL)
@@ -240,7 +240,7 @@ def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_upda
 ) -> None:
     options = (*DREAM, "--dsn", other_server.dsn, "--out", str(tmp_path / "run"))
     trainer = Trainer(home, lamp_policy, *options)
-    trainer.until("update 6 of 7")
+    trainer.until("update 3 of 4")
     programs = find_programs(other_server.folder)
     programs.run("pg_ctl", "-D", str(other_server.folder / "data"), "-m", "immediate", "-w", "stop")
     other_server.ensure_running()

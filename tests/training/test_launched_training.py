@@ -38,7 +38,8 @@ def launched(*options: str, **variables: str) -> subprocess.CompletedProcess[str
 
 async def seeded(dsn: str) -> None:
     store = await open_store(dsn, load_encoder(None))
-    await store.buffer.add(read_jsonl(COIN / "trajectories.jsonl", Trajectory))
+    recorded = read_jsonl(COIN / "trajectories.jsonl", Trajectory)
+    await store.buffer.add([trajectory for trajectory in recorded if len(trajectory.transitions) <= 4])
     await store.close()
 
 
