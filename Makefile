@@ -4,6 +4,9 @@ BIN := .venv/bin
 # one more than there are cores, for a third of the time a test waits for a process of its own; four at most
 WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 
+# what installs and what checks do not wait for each other
+MAKEFLAGS += --jobs=2
+
 .PHONY: demo test check clean
 
 demo: .venv/installed
@@ -27,7 +30,7 @@ check: .venv/installed
 	touch $@
 
 # the clients that cannot live beside mcp 2; the tests run them as processes
-.venv-mcp1/installed: constraints-mcp1.txt | .venv/installed
+.venv-mcp1/installed: constraints-mcp1.txt
 	$(PYTHON) -m venv .venv-mcp1
 	.venv-mcp1/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-mcp1.txt
 	touch $@

@@ -58,12 +58,12 @@ class Size:
 QUICK = Size(
     worlds=40,
     warm_episodes=400,
-    warm_steps=60,
+    warm_steps=40,
     seeds=1,
-    steps=6,
-    probe_every=3,
+    steps=4,
+    probe_every=2,
     curve_tasks=40,
-    final_tasks=60,
+    final_tasks=40,
 )
 
 
