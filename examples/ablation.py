@@ -97,7 +97,7 @@ def points(rate: Rate) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("env", help="as `dreamgym fidelity` takes it")
-    parser.add_argument("--setting", action="append", required=True, help='"MODEL" or "MODEL without state,checks"')
+    parser.add_argument("--setting", action="append", required=True, help='as "MODEL without state,checks -k 0"')
     parser.add_argument("--trajectories", help="JSONL of recordings; default: the folder's")
     parser.add_argument("--held-out", default="0.3", help="share of the trajectories; default: 0.3")
     parser.add_argument("--limit", help="held-out steps per setting; default: all")

@@ -26,7 +26,7 @@ from dreamgym.llm import LLM
 
 Compare = Annotated[
     tuple[str, str] | None,
-    typer.Option(metavar="A B", help="Two settings instead of --model: 'MODEL' or 'MODEL without history,state'."),
+    typer.Option(metavar="A B", help="Two settings instead of --model: 'MODEL' or 'MODEL without history,state -k 0'."),
 ]
 Shown = Annotated[int | None, typer.Option("-k", min=0, help="Show the model so many recorded transitions; 0: none.")]
 Recorded = Annotated[

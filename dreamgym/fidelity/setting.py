@@ -1,7 +1,8 @@
-"""One way to predict: a model, and what of the method is left out. As one string: `MODEL without history,state`."""
+"""One way to predict: a model, and what is left out of the method. As a string: `MODEL without history,state -k 0`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from dreamgym.errors import UnknownName
@@ -27,7 +28,12 @@ class Setting(Frozen):
 
 
 def setting(text: str, *, without: Iterable[Part] = (), k: int | None = None) -> Setting:
-    """The setting that a string names, with what else is left out. Raises UnknownName for a part that there is not."""
+    """The setting that a string names, with what else is left out; a k of its own goes over the one given.
+
+    Raises UnknownName for a part that there is not.
+    """
+    if (own := re.search(r" -k (\d+)\s*$", text)) is not None:
+        text, k = text[: own.start()], int(own[1])
     model, _, named = text.partition(WITHOUT)
     left_out = set(without)
     for name in filter(None, (part.strip() for part in named.split(","))):

@@ -55,5 +55,7 @@ def test_a_setting_is_one_string() -> None:
     assert one.without == (Part.HISTORY, Part.STATE, Part.CHECKS)
     assert str(one) == "http://host/v1#a without history,state,checks -k 3"
     assert setting("local without history, state").without == (Part.HISTORY, Part.STATE)
+    assert setting("local -k 0", k=3) == Setting(model="local", k=0)
+    assert setting(str(one)) == one
     with pytest.raises(UnknownName, match="unknown part 'memory': there is cache, checks, effects"):
         setting("local without memory")
