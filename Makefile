@@ -7,13 +7,18 @@ WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 # what installs and what checks do not wait for each other
 MAKEFLAGS += --jobs=2
 
-.PHONY: demo test check clean
+.PHONY: demo test test-all check clean
 
 demo: .venv/installed
 	$(BIN)/dreamgym demo
 
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: check tests/node/node_modules/installed .venv-mcp1/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not long'
+
+test-all: check tests/node/node_modules/installed .venv-mcp1/installed
+	$(PYTEST)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

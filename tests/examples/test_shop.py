@@ -309,6 +309,7 @@ def test_a_folder_with_recordings_is_not_written_over(example: SimpleNamespace, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_the_recorder_writes_is_what_playing_directly_gives_but_for_the_times(tmp_path: Path) -> None:
     for out, options in (("recorded", []), ("direct", ["--direct"])):
         command = [sys.executable, str(EXAMPLE / "record.py"), "--out", str(tmp_path / out), *RUNS, *options]

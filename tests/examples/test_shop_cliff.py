@@ -11,6 +11,7 @@ SMALL = ["--recorded", "6", "--seeds", "0,1", "--limit", "5", "--sessions", "1",
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_tables_have_a_row_for_each_setting_and_a_second_start_measures_nothing_again(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE / "cliff.py"), "--out", str(tmp_path), *SMALL]
     first = subprocess.run(command, capture_output=True, text=True, check=False)

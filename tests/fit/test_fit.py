@@ -85,6 +85,7 @@ def test_a_fitted_model_with_another_tokenizer_is_refused(model: Path, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_an_interrupted_fit_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     straight = fitted(tmp_path / "straight")
@@ -160,6 +161,7 @@ def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_several_processes_make_one_model(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)

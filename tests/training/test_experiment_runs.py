@@ -39,13 +39,16 @@ train = {{ model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4, 
 name = "more of it"
 after = "dream"
 train = {{ against = "real", steps = 1, groups = 2, group_size = 2, probe = 4 }}
-[[arm]]
-name = "fitted dream"
-fit = {{ steps = 30, k = 1 }}
-train = {{ steps = 1, groups = 2, group_size = 2, probe = 4 }}
 [[compare]]
 arm = "dream then real"
 against = "dream"
+"""
+
+FITTED = """
+[[arm]]
+name = "fitted dream"
+fit = { steps = 30, k = 1 }
+train = { steps = 1, groups = 2, group_size = 2, probe = 4 }
 """
 
 
@@ -78,7 +81,6 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
         "dream",
         "dream then real",
         "more of it",
-        "fitted dream",
         "dream then real − dream",
     ):
         assert f"| {name} |" in table
@@ -102,9 +104,19 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     begun_with = json.loads((tmp_path / "run" / "seed-0" / "more_of_it" / "settings.json").read_text())["policy"]
     assert begun_with == str(dream / "policy")
 
-    fitted = json.loads((tmp_path / "run" / "seed-0" / "fitted_dream" / "settings.json").read_text())["model"]
-    assert json.loads((Path(fitted) / "dreamgym.json").read_text())["demonstrations"] == 1
-
     before = (after / "result.json").stat().st_mtime_ns
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert (after / "result.json").stat().st_mtime_ns == before, "what is done is kept"
+
+
+@pytest.mark.long
+def test_an_arm_may_practise_in_the_dream_of_a_model_that_is_fitted_to_its_recordings(
+    experiment: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "lamps.toml"
+    file.write_text(file.read_text().partition("[[arm]]")[0] + FITTED)
+    code, said = experiment("--out", str(tmp_path / "run"))
+    assert code == 0, said
+    assert "| fitted dream |" in (tmp_path / "run" / "lamps.md").read_text()
+    fitted = json.loads((tmp_path / "run" / "seed-0" / "fitted_dream" / "settings.json").read_text())["model"]
+    assert json.loads((Path(fitted) / "dreamgym.json").read_text())["demonstrations"] == 1

@@ -166,7 +166,7 @@ def check_same(out: Path, dsn: str, straight: tuple[Path, str]) -> None:
     assert counts == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     number: signal.Signals,
     home: Path,
@@ -189,6 +189,7 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     check_same(tmp_path / "run", dsn, straight)
 
 
+@pytest.mark.long
 def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     check_same(tmp_path / "run", dsn, straight)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_update(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_upda
     assert [line["step"] for line in kept_of_it if "inside_success" in line] == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
     home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -248,6 +251,7 @@ def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_upda
     check_same(tmp_path / "run", other_server.dsn, straight)
 
 
+@pytest.mark.long
 def test_real_steps_of_an_update_that_was_lost_stay_counted(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def probes(lines: list[JsonObject]) -> list[object]:
     return [line["step"] for line in lines if "real_success" in line]
 
 
+@pytest.mark.long
 async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: str, tmp_path: Path) -> None:
     await seeded(dsn)
     out = tmp_path / "out"
