@@ -162,6 +162,7 @@ def test_a_run_whose_success_in_reality_falls_is_stopped_and_leaves_its_best_pol
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_keep_best_leaves_the_policy_of_the_best_probe_of_a_run_that_is_not_stopped(
     train: Command, misled: None, tmp_path: Path
 ) -> None:
