@@ -241,7 +241,9 @@ class TokenPlayer:
         segment.say(sampled)
         episode.actions.append(text)
         try:
-            result = await self._answered(environment, text)
+            result = await environment.step(parse_action(self._spec, text))
+        except InvalidInput as failure:
+            result = StepResult(observation=str(failure), is_error=True)
         except DreamGymError as failure:
             episode.error = f"{type(failure).__name__}: {failure}"
             return False
@@ -256,11 +258,3 @@ class TokenPlayer:
             return False
         segment.hear(heard)
         return True
-
-    async def _answered(self, environment: Environment, text: str) -> StepResult:
-        """What the environment says to the words; words that mean no call never reach it."""
-        try:
-            action = parse_action(self._spec, text)
-        except InvalidInput as failure:
-            return StepResult(observation=str(failure), is_error=True)
-        return await environment.step(action)

@@ -83,7 +83,7 @@ class Connection:
             response = await self._send(method, path, body, headers)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EnvironmentUnavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from error
-        if response.status in {429, 502, 503, 504}:
+        if response.status == 429 or response.status >= 500:
             raise EnvironmentUnavailable(f"{self.url}{path}: {_reason(response)}")
         return response
 
