@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dreamgym_client.control import ControlClient
+from dreamgym_client.control import ControlClient, EpisodeState
 from dreamgym_integrations.models.chat_server import chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
@@ -70,15 +70,29 @@ async def place(source: Source) -> AsyncIterator[Place]:
         yield Place(url, source, directly)
 
 
-async def check_sixteen_at_once(where: Place, players: Players) -> None:
-    """Let the players play 16 tasks and compare every step with the same script played without them."""
-    async with ControlClient(where.url) as control, chat_server(plays_coin) as policy_url:
-        started = [await control.create("coin", task=task, seed=3) for task in TASKS]
+async def check_sixteen_at_once_in_each(players: Players) -> None:
+    """Let the players play 16 tasks in reality and 16 in the dream, all at the same time, and check every step."""
+    async with (
+        place(Source.REAL) as real,
+        place(Source.SYNTHETIC) as dream,
+        ControlClient(real.url) as at_real,
+        ControlClient(dream.url) as at_dream,
+        chat_server(plays_coin) as policy_url,
+    ):
+        doors = [(real, at_real), (dream, at_dream)]
+        started = [await control.create("coin", task=task, seed=3) for _, control in doors for task in TASKS]
         answers = await players([(asked(one.task, one.observation), one.mcp_url, policy_url) for one in started])
-        states = [
-            await control.finish("coin", one.episode, answer=answer)
-            for one, answer in zip(started, answers, strict=True)
-        ]
+        for number, (where, control) in enumerate(doors):
+            mine = slice(number * len(TASKS), (number + 1) * len(TASKS))
+            states = [
+                await control.finish("coin", one.episode, answer=answer)
+                for one, answer in zip(started[mine], answers[mine], strict=True)
+            ]
+            await check_episodes(where, answers[mine], states)
+
+
+async def check_episodes(where: Place, answers: Sequence[str], states: Sequence[EpisodeState]) -> None:
+    """Compare every step with the same script played without the players."""
     won = 0
     for task, answer, state in zip(TASKS, answers, states, strict=True):
         expected = await played_directly(where.directly(), task, 3, COIN.spec.max_steps)
@@ -130,17 +144,11 @@ def as_a_script(script: Path) -> Players:
     return players
 
 
-@pytest.mark.parametrize("source", [Source.REAL, Source.SYNTHETIC])
 @pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
-async def test_a_built_in_agent_plays_sixteen_episodes_at_once(name: str, source: Source) -> None:
-    async with place(source) as where:
-        await check_sixteen_at_once(where, in_this_process(name))
+async def test_a_built_in_agent_plays_sixteen_episodes_in_the_dream_and_sixteen_in_reality_at_once(name: str) -> None:
+    await check_sixteen_at_once_in_each(in_this_process(name))
 
 
-@pytest.mark.parametrize("source", [Source.REAL, Source.SYNTHETIC])
 @pytest.mark.parametrize("script", ["langgraph_create_agent", "langgraph_prebuilt", "openai_agents_sdk"])
-async def test_an_example_plays_sixteen_episodes_at_once_and_imports_nothing_of_ours(
-    script: str, source: Source
-) -> None:
-    async with place(source) as where:
-        await check_sixteen_at_once(where, as_a_script(EXAMPLES / f"{script}.py"))
+async def test_an_example_plays_sixteen_in_each_at_once_and_imports_nothing_of_ours(script: str) -> None:
+    await check_sixteen_at_once_in_each(as_a_script(EXAMPLES / f"{script}.py"))

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from misuse import refused_start
 from recorder_stage import BIN, ENVIRON, ODD, RawHttp, RawStdio, call, events, node_server, raw_stdio, request
 
+from dreamgym.cli.app import main
 from dreamgym.environment import EnvironmentSpec, read_jsonl
 from dreamgym.recording import Exchange, Note
 from dreamgym.types import Trajectory
@@ -44,12 +46,10 @@ async def recording_over_http(
         yield process, (await process.line()).decode().strip()
 
 
-def misused(*arguments: str) -> tuple[int, str]:
+def misused(*arguments: str) -> tuple[int | str | None, str]:
     """Exit code and last line of a start that is refused."""
-    done = subprocess.run(
-        [DREAMGYM, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stderr.strip().splitlines()[-1]
+    code, said = refused_start(main, *arguments)
+    return code, said.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from misuse import refused_start
 
+from dreamgym.cli.serve import main
 from dreamgym.experience.confidence import FEATURES, calibrate
 
 SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
@@ -49,10 +51,10 @@ def served(*options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[s
         process.communicate(timeout=60)
 
 
-def refused(*options: str) -> tuple[int, str]:
+def refused(*options: str) -> tuple[int | str | None, str]:
     """Exit code and last line of a start that is refused."""
-    done = subprocess.run([*SERVE, *options], capture_output=True, text=True, check=False, timeout=60)
-    return done.returncode, done.stderr.strip().splitlines()[-1]
+    code, said = refused_start(main, *options)
+    return code, said.strip().splitlines()[-1]
 
 
 def test_a_dream_is_served_until_sigterm_and_the_process_exits_normally(folder: Path, dsn: str) -> None:
@@ -112,9 +114,9 @@ def test_parts_and_confidence_make_no_sense_for_the_real_environment(folder: Pat
 
 def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: Path) -> None:
     options = ["--env", str(folder), "--model", "nearest", "--without", "luck"]
-    done = subprocess.run([*SERVE, *options], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    listed = re.sub(r"[^a-z']+", " ", done.stderr)
+    code, said = refused_start(main, *options)
+    assert code == 2
+    listed = re.sub(r"[^a-z']+", " ", said)
     assert "'history' 'retrieval' 'reasoning' 'state' 'checks' 'recorded' 'effects' 'cache'" in listed
 
 

@@ -166,7 +166,8 @@ def check_same(out: Path, dsn: str, straight: tuple[Path, str]) -> None:
     assert counts == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     number: signal.Signals,
     home: Path,
