@@ -71,7 +71,10 @@ async def played(real: WebShop, behaviour: str, tasks: list[Task]) -> list[Traje
 
 
 def wish(words: str) -> Task:
-    return next(task for split in SPLITS for task in webshop({}).tasks(split) if words in task.instruction)
+    """A task of the small catalogue, whatever the machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DREAMGYM_WEBSHOP", raising=False)
+        return next(task for split in SPLITS for task in webshop({}).tasks(split) if words in task.instruction)
 
 
 LAMP = wish("remote control, energy efficient floor lamps with color: white")
