@@ -1,7 +1,8 @@
 """Running episodes in PostgreSQL: a step is one conditional statement in one round trip.
 
-These writes do not wait for the disk (synchronous_commit off, for their transaction only): a crash of PostgreSQL itself
-may lose the last half second of running episodes, a crash of our server loses nothing.
+Steps and ends do not wait for the disk (synchronous_commit off, for their transaction only): a crash of PostgreSQL
+itself may lose the last half second of a running episode, a crash of our server loses nothing. Its beginning does wait:
+the trajectory of an episode that the store no longer knows could never be taken back.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class PostgresEpisodeStore:
     async def _insert(self, episode: Episode, idempotency_key: str | None) -> bool:
         async with self._database.transaction() as connection:
             cursor = await connection.execute(
-                f"""
+                """
                 INSERT INTO episodes (id, body, version, stop_reason, answer, final_reward, error, undelivered,
                                       expires_at, idempotency_key)
-                SELECT %(id)s, %(body)s::json, %(version)s, %(stop_reason)s, %(answer)s, %(final_reward)s::float8,
-                       %(error)s, %(undelivered)s, %(expires_at)s, %(key)s WHERE {NO_WAIT}
+                VALUES (%(id)s, %(body)s::json, %(version)s, %(stop_reason)s, %(answer)s, %(final_reward)s::float8,
+                        %(error)s, %(undelivered)s, %(expires_at)s, %(key)s)
                 ON CONFLICT (idempotency_key) DO NOTHING
                 """,
                 {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -17,8 +18,11 @@ from typer.testing import CliRunner
 from dreamgym.cli.db import app
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
+from dreamgym.replay.binaries import find_programs
 from dreamgym.replay.embedded import EmbeddedServer, status
+from dreamgym.replay.episodes import Episode
 from dreamgym.replay.postgres import open_store
+from dreamgym.types import StepResult, Task
 
 USER = """
 import sys
@@ -103,6 +107,25 @@ def test_every_acknowledged_row_survives_a_killed_server(folder: Path) -> None:
     assert set(range(acknowledged)) <= rows
     server.release()
     again.release()
+
+
+@pytest.mark.anyio
+async def test_an_episode_that_has_begun_survives_a_killed_server(folder: Path) -> None:
+    server = EmbeddedServer.start(folder)
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")  # nothing reaches the disk by itself
+        connection.execute("SELECT pg_reload_conf()")
+    store = await open_store(server.dsn, TrigramEncoder())
+    task = Task(id="go", env="house", instruction="Find the coin.")
+    start, expires_at = StepResult(observation="kitchen"), datetime(2030, 1, 1, tzinfo=UTC)
+    begun = Episode(id="begun", env="house", task=task, seed=7, max_steps=9, initial=start, expires_at=expires_at)
+    await store.episodes.create(begun)
+    find_programs(folder).run("pg_ctl", "-D", str(folder / "data"), "-m", "immediate", "-w", "stop")
+    server.ensure_running()
+    await store.recover()
+    assert await store.episodes.load("begun") == begun
+    await store.close()
+    server.release()
 
 
 @pytest.mark.anyio
