@@ -60,10 +60,10 @@ QUICK = Size(
     warm_episodes=400,
     warm_steps=40,
     seeds=1,
-    steps=4,
+    steps=2,
     probe_every=2,
-    curve_tasks=40,
-    final_tasks=40,
+    curve_tasks=20,
+    final_tasks=20,
 )
 
 
