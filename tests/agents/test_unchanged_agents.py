@@ -149,6 +149,10 @@ async def test_a_built_in_agent_plays_sixteen_episodes_in_the_dream_and_sixteen_
     await check_sixteen_at_once_in_each(in_this_process(name))
 
 
-@pytest.mark.parametrize("script", ["langgraph_create_agent", "langgraph_prebuilt", "openai_agents_sdk"])
+# the built-in `langgraph` above makes its agent as the first of these does
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param("langgraph_create_agent", marks=pytest.mark.long), "langgraph_prebuilt", "openai_agents_sdk"],
+)
 async def test_an_example_plays_sixteen_in_each_at_once_and_imports_nothing_of_ours(script: str) -> None:
     await check_sixteen_at_once_in_each(as_a_script(EXAMPLES / f"{script}.py"))

@@ -87,7 +87,7 @@ async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: 
     ("options", "sentence"),
     [
         (("--algorithm", "sft"), "sft learns from recordings in one process"),
-        (("--dsn", "postgresql://someone@127.0.0.1:9/none"), "127.0.0.1"),
+        pytest.param(("--dsn", "postgresql://someone@127.0.0.1:9/none"), "127.0.0.1", marks=pytest.mark.long),
     ],
 )
 def test_where_the_first_process_fails_both_end_and_it_alone_says_why(
