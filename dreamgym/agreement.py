@@ -22,11 +22,11 @@ from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.evaluation import Rate, wilson
 from dreamgym.experience import confidence
-from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools, output_schema
-from dreamgym.types import Frozen, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
+from dreamgym.types import Frozen, Provenance, StepResult, Tier, ToolCall, Trajectory, Transition
 
 Redact = Callable[[JsonValue], JsonValue]
 
@@ -92,24 +92,6 @@ class Agreement(Frozen):
     similarity: Rate
 
 
-class Shown:
-    """An experience model that is shown k transitions instead of as many as it wants."""
-
-    def __init__(self, model: ExperienceModel, k: int) -> None:
-        self._model = model
-        self.name = model.name
-        self.demonstrations = k
-        self.learns_from_dreams = model.learns_from_dreams
-
-    async def predict(self, query: Query) -> Prediction:
-        """Predict the step."""
-        return await self._model.predict(query)
-
-    async def close(self) -> None:
-        """Release the model."""
-        await self._model.close()
-
-
 def split(
     trajectories: Sequence[Trajectory], held_out: float, seed: int
 ) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
@@ -135,13 +117,14 @@ async def against_dream(
     buffer: ReplayBuffer,
     trajectories: Sequence[Trajectory],
     *,
+    k: int | None = None,
     seed: int = 0,
 ) -> AsyncGenerator[Compared, None]:
-    """Predict each call of the trajectories, none of which the buffer may hold."""
+    """Predict each call of the trajectories, none of which the buffer may hold; `k` is that of DreamEnvironment."""
     tools = Tools(spec)
     for trajectory in trajectories:
         for step in range(1, len(trajectory.transitions) + 1):
-            yield await predicted(spec, tools, model, buffer, trajectory, step, seed=seed)
+            yield await predicted(spec, tools, model, buffer, trajectory, step, k=k, seed=seed)
 
 
 async def predicted(
@@ -152,6 +135,7 @@ async def predicted(
     trajectory: Trajectory,
     step: int,
     *,
+    k: int | None = None,
     seed: int = 0,
     without: frozenset[Part] = frozenset(),
 ) -> Compared:
@@ -171,7 +155,7 @@ async def predicted(
             provenance=Provenance(tier=Tier.CHECK, seed=seed),
         )
         return compared(spec, tools, trajectory, step, result, predicted=refused)
-    dream = DreamEnvironment(spec, model, buffer, without=without)
+    dream = DreamEnvironment(spec, model, buffer, without=without, k=k)
     dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[: step - 1])
     started = time.perf_counter()
     try:
@@ -262,14 +246,14 @@ def compared(
         recorded=transition.result,
         before=transition.state,
         after=transition.next_state,
-        accomplished=_accomplishes(trajectory.task, transition.state, transition.next_state),
+        accomplished=_accomplishes(trajectory, step, transition.next_state, transition.result.observation),
         got=got,
         invalid=tools.violation(transition.action.name, got),
         has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
         predicted=predicted,
         features=features,
         seconds=seconds,
-        claimed=None if predicted is None else _accomplishes(trajectory.task, transition.state, predicted.next_state),
+        claimed=None if predicted is None else _accomplishes(trajectory, step, predicted.next_state, got.observation),
     )
 
 
@@ -288,9 +272,12 @@ def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Count
     return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
 
 
-def _accomplishes(task: Task, before: str, after: str) -> bool | None:
-    done = accomplished(task, after)
-    return None if done is None else done and accomplished(task, before) is not True
+def _accomplishes(trajectory: Trajectory, step: int, after: str, answer: str) -> bool | None:
+    """Whether the task is accomplished by this step (counted from 1), and was not before it."""
+    task, before = trajectory.task, [one.result.observation for one in trajectory.transitions[: step - 1]]
+    done = accomplished(task, after, [*before, answer])
+    state = trajectory.transitions[step - 1].state
+    return None if done is None else done and accomplished(task, state, before) is not True
 
 
 def _redacted(got: StepResult, redact: Redact) -> StepResult:
@@ -307,7 +294,7 @@ def _unanswered(trajectory: Trajectory, step: int, failure: str) -> Compared:
         recorded=transition.result,
         before=transition.state,
         after=transition.next_state,
-        accomplished=_accomplishes(trajectory.task, transition.state, transition.next_state),
+        accomplished=_accomplishes(trajectory, step, transition.next_state, transition.result.observation),
         failure=failure,
     )
 

@@ -1,28 +1,25 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
 An answer comes from the first tier that has one: a recording of this very step, a check that refuses it, what the
-recorded calls of the tool show to follow, the model. The last two are believed where they agree with the state; a
-success where the task's own check, or a judge, says so as well.
+recorded calls of the tool show to follow, the model. The last two are believed if they agree with the state. Whether a
+step ends its task is decided in dreamgym.experience.ending, whichever tier answered.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
 from dreamgym.experience.checks import disagreement, precondition, shown_value
 from dreamgym.experience.confidence import Calibration, check_calibration, features
+from dreamgym.experience.ending import ended
 from dreamgym.experience.facts import with_facts
 from dreamgym.experience.grounding import Grounding, recorded_answer
 from dreamgym.experience.learned import learned_answer
 from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
-from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.types import JsonObject, StepResult, StopReason, Task, Tier, ToolCall, Transition
-
-logger = logging.getLogger(__name__)
+from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
 ENDED = "The session has ended."
 """What an agent is told where nothing more can be said."""
@@ -41,6 +38,7 @@ class DreamEnvironment:
         without: parts of the method that are left out, to show what they are worth.
         calibration: gives each prediction of the model its confidence.
         min_confidence: an episode ends, out of support, where a prediction has less.
+        k: so many recorded transitions are shown to the model; None: as many as it wants.
 
     Raises:
         InvalidInput: the calibration is none of this model and environment.
@@ -57,11 +55,21 @@ class DreamEnvironment:
         without: frozenset[Part] = frozenset(),
         calibration: Calibration | None = None,
         min_confidence: float = 0.0,
+        k: int | None = None,
     ) -> None:
         check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self._spec = spec
         self._model = model
-        self._grounding = Grounding(spec, model, buffer, episode_id=episode_id, as_of=as_of, without=without)
+        self._shown = model.demonstrations if k is None else k
+        self._grounding = Grounding(
+            spec,
+            buffer,
+            wanted=self._shown,
+            learns_from_dreams=model.learns_from_dreams,
+            episode_id=episode_id,
+            as_of=as_of,
+            without=without,
+        )
         self._without = without
         self._calibration = calibration
         self._min_confidence = min_confidence
@@ -81,6 +89,11 @@ class DreamEnvironment:
     def transitions(self) -> tuple[Transition, ...]:
         """The steps so far, with provenance."""
         return self._transitions
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """How the last answer came about; None before the first."""
+        return self._transitions[-1].provenance if self._transitions else None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the task in its recorded initial state."""
@@ -103,7 +116,7 @@ class DreamEnvironment:
             confidence = prediction.provenance.confidence
             if confidence is not None and confidence < self._min_confidence:
                 return self._remember(query, prediction, _out_of_support(query))
-        prediction = self._rewarded(query, prediction)
+        prediction = await ended(query, prediction, self._model)
         return self._remember(query, prediction, _result(prediction))
 
     async def _query(self, action: ToolCall) -> Query:
@@ -128,8 +141,8 @@ class DreamEnvironment:
         """What follows from recorded effects, else what the model says, where it does not contradict the state."""
         prediction = learned_answer(query)
         if prediction is None or disagreement(query, prediction):
-            shown = () if Part.RETRIEVAL in self._without else query.demonstrations[: self._model.demonstrations]
-            prediction = await self._model.predict(query.model_copy(update={"demonstrations": shown}))
+            shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
+            prediction = await self._model.predict(shown)
             if fault := disagreement(query, prediction):
                 raise PredictionError(f"model {self._model.name!r}: {fault}")
         schema = self._spec.state
@@ -142,18 +155,6 @@ class DreamEnvironment:
         if self._calibration is None or prediction.provenance.tier is Tier.RECORDED:
             return prediction
         return _noted(prediction, confidence=self._calibration.confidence(features(query, prediction)))
-
-    def _rewarded(self, query: Query, prediction: Prediction) -> Prediction:
-        """The end of an episode is worth what the task's own check says of the state, where it has one."""
-        if not prediction.terminated or Part.CHECKS in self._without:
-            return prediction
-        checked = accomplished(query.task, prediction.next_state)
-        if checked is None:
-            return prediction
-        judged = prediction.provenance.judged
-        if judged not in {None, checked}:
-            logger.warning("task %r: the judge says %s, the check of the state %s", query.task.id, judged, checked)
-        return _noted(prediction, checked=checked).model_copy(update={"success": checked})
 
     def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
         transition = Transition(
@@ -180,6 +181,8 @@ def _result(prediction: Prediction) -> StepResult:
     info: JsonObject = {}
     if prediction.next_state != prediction.observation:
         info["state"] = prediction.next_state
+    if prediction.provenance.open_end:
+        info["open_end"] = True
     if prediction.content is not None:
         info["content"] = list(prediction.content)
     if prediction.structured is not None:

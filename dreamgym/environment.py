@@ -75,6 +75,9 @@ class EnvironmentSpec(Frozen):
     max_steps: int = Field(default=50, ge=1)
     deterministic: bool = False
     """The same task always is the same world, so that recordings of one task complete each other."""
+    ends_itself: bool | None = None
+    """The environment ends an episode as soon as its task is accomplished. None: text environments and registered ones
+    do, MCP servers do not."""
     state: StateSchema | None = None
     """What an explicit state may look like; None: states are texts."""
     tasks: tuple[Task, ...] = ()
@@ -127,6 +130,16 @@ class EnvironmentSpec(Frozen):
         ((argument, definition),) = properties.items()
         is_string = isinstance(definition, dict) and definition.get("type") == "string"
         return (str(self.tools[0]["name"]), argument) if is_string else None
+
+    @property
+    def is_over_when_done(self) -> bool:
+        """An episode ends as soon as its task is accomplished, so that any other end is a failure.
+
+        Elsewhere an agent stops, and whether it has succeeded is for the task's check, a judge or the caller to say.
+        """
+        if self.ends_itself is not None:
+            return self.ends_itself
+        return self.text_argument is not None or self.adapter not in {None, "mcp"}
 
     def first(self, task: Task) -> StepResult:
         """What an episode of the task begins with: its start as a text, or unseen where states are explicit."""

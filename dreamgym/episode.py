@@ -82,11 +82,16 @@ class Recorder:
                 action=action,
                 result=result,
                 next_state=result.state,
-                provenance=Provenance(tier=Tier.REAL),
+                provenance=self._provenance(),
             )
         )
         self._state = result.state
         return result
+
+    def _provenance(self) -> Provenance:
+        """How the last answer came about: a dream tells it."""
+        told = getattr(self._environment, "provenance", None)
+        return told if isinstance(told, Provenance) else Provenance(tier=Tier.REAL)
 
     async def close(self) -> None:
         """Close the wrapped environment."""

@@ -8,7 +8,8 @@ DreamGymError
 │   ├── UnknownEpisode        it was closed, expired, or never started
 │   └── EpisodeFinished       it is over; start a new one
 ├── EnvironmentUnavailable    the environment failed; the step was not counted
-│   └── PredictionError       the experience model gave no usable answer, twice
+│   └── PredictionError       the experience model gave no usable answer
+│       └── MalformedAnswer   … it answered twice, and neither answer was valid
 ├── TrainingStopped           going on would teach nothing, or harm; what was learned before is saved
 ├── StoreError                the database cannot be reached, is too old or lacks pgvector
 └── StaleEpisode              another replica was faster; read the episode again
@@ -62,7 +63,11 @@ class EnvironmentUnavailable(DreamGymError):
 
 
 class PredictionError(EnvironmentUnavailable):
-    """The experience model gave no usable answer, not even when asked again."""
+    """The experience model gave no usable answer."""
+
+
+class MalformedAnswer(PredictionError):
+    """A language model answered, and was asked again, and neither answer was valid."""
 
 
 class TrainingStopped(DreamGymError):

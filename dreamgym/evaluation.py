@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dreamgym.rollout import Player
 from dreamgym.types import Frozen, Task
@@ -37,6 +36,13 @@ class Evaluation(Frozen):
     """1 for success, 0 for failure, None for a failed environment; in the order of the tasks."""
 
 
+def shares(counts: Mapping[str, int]) -> str:
+    """Each count in percent of all, the largest first: `recorded 92 %, model 8 %`."""
+    total = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {count / total:.0%}".replace("%", " %") for name, count in ordered if count)
+
+
 def wilson(successes: float, n: int, z: float = 1.959964) -> Rate:
     """Wilson score interval of a proportion (Wilson 1927); for scores between 0 and 1 it is wider than need be."""
     if n == 0:
@@ -47,10 +53,13 @@ def wilson(successes: float, n: int, z: float = 1.959964) -> Rate:
     return Rate(mean=p, low=max(0.0, min(p, centre - margin)), high=min(1.0, max(p, centre + margin)), n=n)
 
 
-def paired_difference(
-    before_SN: Sequence[Sequence[float]], after_SN: Sequence[Sequence[float]], *, resamples: int = 4000, seed: int = 0
-) -> Rate:
-    """Mean of after - before with a 95 % percentile bootstrap over seeds and tasks.
+def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[Sequence[float]]) -> Rate:
+    """Mean of after - before over S training seeds and N tasks, with a 95 % interval for other seeds and other tasks.
+
+    Student's t with both as random factors: the variance of the mean is (MS_seeds + MS_tasks - MS_rest) / (S N) of a
+    two-way analysis of variance without replication, with Satterthwaite's degrees of freedom. The interval is never
+    narrower than Student's t over the means of the seeds. A percentile bootstrap over seeds and tasks covers only 84 to
+    87 % where five seeds scatter widely. Of a single seed the interval is for other tasks alone.
 
     Args:
         before_SN: outcome of each of S training seeds on each of N tasks, before.
@@ -60,16 +69,25 @@ def paired_difference(
         [a - b for a, b in zip(after_N, before_N, strict=True)]
         for before_N, after_N in zip(before_SN, after_SN, strict=True)
     ]
-    seeds, n = len(differences_SN), len(differences_SN[0])
-    draw = random.Random(seed)
-    means = []
-    for _ in range(resamples):
-        tasks = draw.choices(range(n), k=n)
-        runs = draw.choices(range(seeds), k=seeds)
-        means.append(sum(differences_SN[s][t] for s in runs for t in tasks) / (seeds * n))
-    means.sort()
-    mean = sum(map(sum, differences_SN)) / (seeds * n)
-    return Rate(mean=mean, low=means[int(0.025 * resamples)], high=means[int(0.975 * resamples) - 1], n=n)
+    means_N = [math.fsum(column) / len(column) for column in zip(*differences_SN, strict=True)]
+    means_S = [math.fsum(row) / len(row) for row in differences_SN]
+    seeds, n = len(means_S), len(means_N)
+    if seeds == 1:
+        return mean_over_seeds(means_N).model_copy(update={"n": n})
+    rate = mean_over_seeds(means_S)
+    of_seeds = n * _variance(means_S)
+    of_tasks = seeds * _variance(means_N)
+    rest = math.fsum(
+        (value - means_S[s] - means_N[t] + rate.mean) ** 2
+        for s, row in enumerate(differences_SN)
+        for t, value in enumerate(row)
+    ) / max(1, (seeds - 1) * (n - 1))
+    both = of_seeds + of_tasks - rest
+    margin = rate.high - rate.mean
+    if n > 1 and both > of_seeds:
+        parts = of_seeds**2 / (seeds - 1) + of_tasks**2 / (n - 1) + rest**2 / ((seeds - 1) * (n - 1))
+        margin = max(margin, _quantile(both**2 / parts) * math.sqrt(both / (seeds * n)))
+    return Rate(mean=rate.mean, low=rate.mean - margin, high=rate.mean + margin, n=n)
 
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -82,14 +100,22 @@ def mean_over_seeds(values_S: Sequence[float]) -> Rate:
     mean = math.fsum(values_S) / n
     if n == 1:
         return Rate(mean=mean, low=-math.inf, high=math.inf, n=1)
-    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values_S) / (n - 1) / n)
-    margin = _quantile(n - 1) * error
+    margin = _quantile(n - 1) * math.sqrt(_variance(values_S) / n)
     return Rate(mean=mean, low=mean - margin, high=mean + margin, n=n)
 
 
-def _quantile(freedom: int, z: float = 1.959964) -> float:
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
+def _variance(values: Sequence[float]) -> float:
+    """Divided by n - 1; 0 for a single value."""
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+
+
+def _quantile(freedom: float, z: float = 1.959964) -> float:
+    """97.5 % quantile of Student's t; between whole degrees of freedom it is interpolated over their inverse."""
+    if freedom < len(STUDENT):
+        below = max(1, math.floor(freedom))
+        share = (1 / below - 1 / max(1.0, freedom)) / (1 / below - 1 / (below + 1))
+        return STUDENT[below - 1] + share * (STUDENT[below] - STUDENT[below - 1])
     # Cornish-Fisher expansion of Student's t around the normal; right to three digits from here on
     return (
         z

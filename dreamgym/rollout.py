@@ -115,14 +115,16 @@ class Rollout:
     """An agent's policy made so many calls that nobody could run: malformed, or of a tool that it was not shown."""
     success: bool = False
     total_reward: float = 0.0
+    is_unjudged: bool = False
+    """Nobody could say what it was worth."""
     confidence: float | None = None
     """Of the least certain answer of a calibrated dream; None where nobody has calibrated it."""
     error: str | None = None
 
     @property
     def reward(self) -> float | None:
-        """Outcome reward; None for an episode that failed, which must stay out of the gradient."""
-        return None if self.error is not None else self.total_reward
+        """Outcome reward; None if it is unknown, since the episode failed or nobody judged it."""
+        return None if self.error is not None or self.is_unjudged else self.total_reward
 
 
 class Player(Protocol):
@@ -159,6 +161,7 @@ def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> Json
         "dead_groups": sum(value == 0 for value in values),
         "values": [*values],
         "failed": len(episodes) - len(valid),
+        "unjudged": sum(episode.is_unjudged for episode in valid),
         "environment_steps": sum(len(episode.actions) for episode in episodes),
         "mean_steps": actions / max(1, len(valid)),
     }
@@ -251,6 +254,7 @@ class TokenPlayer:
         episode.refused += result.is_error
         episode.total_reward += result.reward
         episode.success = result.terminated and episode.total_reward > 0
+        episode.is_unjudged = not result.terminated and (episode.is_unjudged or "open_end" in result.info)
         if result.done or len(episode.actions) == self._spec.max_steps:
             return False
         heard = self._codec.turn(result.observation, ended=self._codec.ended(sampled.ids))

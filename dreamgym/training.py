@@ -10,7 +10,8 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -141,6 +142,9 @@ class Backing(Protocol):
     async def take_back(self, run: str, iteration: int) -> int:
         """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
 
+    async def tiers(self, run: str, iteration: int) -> dict[str, int]:
+        """How many steps of an iteration each tier answered."""
+
 
 class Practice:
     """Plays the groups of each iteration and keeps the curriculum and the record.
@@ -196,7 +200,7 @@ class Practice:
 
         Raises:
             EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
-            InvalidInput: the real steps do not pay for it.
+            InvalidInput: no reward of an update is known, or the real steps do not pay for it.
         """
         settings, began = self._settings, time.monotonic()
         tasks_P, episodes, outcomes = await self._undisturbed(player, iteration)
@@ -210,11 +214,18 @@ class Practice:
         self.note(
             {"step": iteration, "where": self._where}
             | summary(outcomes, values)
+            | await self._tiers(iteration)
             | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
         )
         dead = not any(values) and not any(outcome.success for outcome in outcomes)
         self.dead_updates = self.dead_updates + 1 if dead else 0
         return episodes
+
+    async def _tiers(self, iteration: int) -> JsonObject:
+        """Which tiers of the dream answered how many steps."""
+        if self._where != "dream" or self._backing is None:
+            return {}
+        return {"tiers": {**await self._backing.tiers(self.run, iteration)}}
 
     async def _undisturbed(self, player: Player, iteration: int) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
         """An update's tasks, the rollouts of this process and those of all, played and stored with all that it needs.
@@ -252,9 +263,15 @@ class Practice:
         outcomes = await asyncio.to_thread(
             self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
         )
-        if all(outcome.error is not None for outcome in outcomes):
-            errors = sorted({str(outcome.error) for outcome in outcomes})
-            raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
+        if all(outcome.reward is None for outcome in outcomes):
+            errors = sorted({outcome.error for outcome in outcomes if outcome.error is not None})
+            if errors:
+                raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
+            raise InvalidInput(
+                "nobody could say what a single episode of an update was worth: give the tasks a check of their own "
+                "(metadata.success), practise with a --model that is a language model and can judge, or write "
+                "ends_itself = true into env.toml if the environment ends every task that is accomplished"
+            )
         if self._buffer is not None and self.exchange.index == 0:
             await self._keep(self._buffer, tasks_P, outcomes, iteration)
         return tasks_P, episodes, outcomes
@@ -380,6 +397,16 @@ class Practice:
 def real_steps(record: Sequence[JsonObject]) -> int:
     """Steps that practice took in the real environment; probes are not counted, for nothing is learned from them."""
     return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
+
+
+def tiers_of(record: Iterable[JsonObject]) -> Counter[str]:
+    """How many steps of a run each tier of its dream answered."""
+    counts: Counter[str] = Counter()
+    for line in record:
+        tiers = line.get("tiers")
+        for tier, steps in tiers.items() if isinstance(tiers, dict) else ():
+            counts[tier] += int(str(steps))
+    return counts
 
 
 def read_record(path: Path) -> list[JsonObject]:

@@ -85,12 +85,26 @@ class Task(Frozen):
     parent_id: str | None = None
     """The task that a generated one was varied from."""
     metadata: JsonObject = Field(default_factory=dict)
-    """`world` here is the recorded world of a task that was varied from another one."""
+    """`world` is the recorded world of a task that was varied from another one. `success` and `answers` are the task's
+    own check (dreamgym.experience.success)."""
 
     @property
     def world(self) -> str:
         """The world that a deterministic environment plays this task in: its own, or the one it was varied in."""
         return str(self.metadata.get("world", self.id))
+
+    @property
+    def goal(self) -> str:
+        """What must be accomplished, as one text: the instruction, and the task's own check if it has one.
+
+        A recorded success counts only for tasks with the same goal. A task without an instruction is open: it shares
+        its goal with nothing but the tasks that were varied from it. The database computes the same text.
+        """
+        if not self.instruction.strip():
+            return f"\n{self.world}"
+        checks = (self.metadata[key] for key in ("success", "answers") if key in self.metadata)
+        told = (json.dumps(check, ensure_ascii=False, separators=(",", ":")) for check in checks)
+        return "\n".join([self.instruction, *told])
 
 
 class ToolCall(Frozen):
@@ -122,7 +136,7 @@ class StepResult(Frozen):
     `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
     structured content, where the tool gave one; `asks` what the tool asks the client before it can answer (MCP's
     `inputRequests` and `requestState`); `notices` the MCP notifications that it sent while it ran; `error` the JSON-RPC
-    error that it answered with."""
+    error that it answered with; `open_end` as in Provenance."""
 
     @property
     def state(self) -> str:
@@ -165,6 +179,9 @@ class Provenance(Frozen):
     """What a judge said of a claimed success; None where none was asked."""
     checked: bool | None = None
     """What the task's own check says of the state that a claimed success led to; None where it has none."""
+    open_end: bool = False
+    """Whether the step ended its task is not known: it ended a task with another goal when it was recorded, or the
+    judge gave no usable verdict. The episode goes on, and its reward is unknown unless it ends later."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Of all questions that this answer took."""
@@ -231,6 +248,20 @@ class Trajectory(Frozen):
         return sum(transition.result.reward for transition in self.transitions) + (self.final_reward or 0.0)
 
     @property
+    def reward(self) -> float | None:
+        """The total reward, or None if it is not known: the episode failed, or nobody could say how it ended.
+
+        An unknown reward is not 0, and nothing is learned from it.
+        """
+        if self.stop_reason is StopReason.ERROR:
+            return None
+        has_ended = bool(self.transitions) and self.transitions[-1].result.terminated
+        if has_ended or self.final_reward is not None:
+            return self.total_reward
+        is_open = any(transition.provenance.open_end for transition in self.transitions)
+        return None if is_open or self.stop_reason is StopReason.FINISHED else self.total_reward
+
+    @property
     def success(self) -> bool:
         """A final answer that was judged is worth something; without one, the task's own end has a positive reward."""
         if self.final_reward is not None:
@@ -246,8 +277,5 @@ class TrajectoryGroup(Frozen):
 
     @property
     def rewards_G(self) -> tuple[float | None, ...]:
-        """Outcome reward of each rollout, shape (G,); None for one that failed and must stay out of the gradient."""
-        return tuple(
-            None if trajectory.stop_reason is StopReason.ERROR else trajectory.total_reward
-            for trajectory in self.trajectories_G
-        )
+        """Outcome reward of each rollout, shape (G,); None for an unknown one, from which nothing is learned."""
+        return tuple(trajectory.reward for trajectory in self.trajectories_G)

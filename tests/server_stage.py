@@ -41,6 +41,7 @@ def counter_spec(name: str = "counter", **fields: object) -> EnvironmentSpec:
             "name": name,
             "tools_list": {"tools": [ADD_TOOL, PEEK_TOOL], "vendorNote": "kept"},
             "max_steps": 20,
+            "ends_itself": True,
             "tasks": [
                 Task(id=f"{name}-{i}", env=name, instruction=f"Reach 10, start at {i}.", initial_state=f"count {i}")
                 for i in range(3)

@@ -33,8 +33,8 @@ class EpisodeState(Frozen):
 
     episode: str
     step: int
-    reward: float
-    """The sum so far."""
+    reward: float | None
+    """The sum so far; None once the episode is over and nobody can say what it was worth."""
     terminated: bool
     truncated: bool
     stop_reason: StopReason | None
@@ -114,12 +114,13 @@ class ControlClient:
         Args:
             env: the environment.
             episode: one of its episodes.
-            answer: what the agent said last. A dream's language model judges it; otherwise it has no reward.
+            answer: what the agent said last. The task's own check or a dream's language model judges the episode;
+                without them its reward is None.
             success: the caller's own verdict, where it has one.
 
         Raises:
             UnknownEpisode: there is no such episode.
-            EnvironmentUnavailable: the judge gave no verdict; the episode still runs and may be finished again.
+            EnvironmentUnavailable: the judge cannot be reached; the episode still runs and may be finished again.
         """
         return await self._state("POST", env, episode, "/finish", {"answer": answer, "success": success})
 

@@ -121,8 +121,9 @@ class RemoteEnvironment:
                 raise EpisodeFinished(text)
             case "refused":
                 return StepResult(observation=text, is_error=True)
-        reward = meta["dreamgym/reward"] if "dreamgym/reward" in meta else (await self._state()).reward - self._reward
-        assert isinstance(reward, (int, float))
+        reward = meta.get("dreamgym/reward")
+        if not isinstance(reward, (int, float)):
+            reward = ((await self._state()).reward or 0.0) - self._reward
         self._reward += reward
         return StepResult(
             observation=text,
@@ -130,6 +131,7 @@ class RemoteEnvironment:
             terminated=terminated,
             truncated=truncated,
             is_error=result.get("isError") is True,
+            info={"open_end": True} if meta.get("dreamgym/open_end") is True else {},
         )
 
     async def trajectory(self) -> Trajectory:

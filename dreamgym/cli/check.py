@@ -15,7 +15,6 @@ from dreamgym.agreement import (
     Agreement,
     Compared,
     Redact,
-    Shown,
     against_dream,
     against_real,
     agreement,
@@ -145,19 +144,18 @@ def _dream(
     from dreamgym.replay.memory import MemoryBuffer
 
     model = load_model(name, env=spec.name)
-    shown = Shown(model, model.demonstrations if k is None else k)
     buffer = MemoryBuffer(load_encoder())
 
     async def running() -> AsyncGenerator[Compared, None]:
         await buffer.add(() if k == 0 else known)
         try:
-            async with aclosing(against_dream(spec, shown, buffer, compared, seed=seed)) as predicted:
+            async with aclosing(against_dream(spec, model, buffer, compared, k=k, seed=seed)) as predicted:
                 async for call in predicted:
                     yield call
         finally:
             await model.close()
 
-    return running(), model.name, shown.demonstrations
+    return running(), model.name, model.demonstrations if k is None else k
 
 
 async def _collect(running: AsyncGenerator[Compared, None], calls: list[Compared], total: int) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.request import urlopen
@@ -124,6 +125,22 @@ def left_out(without: Sequence[Part] | None, against: Against) -> frozenset[Part
 def without_flags(without: Iterable[Part]) -> tuple[str, ...]:
     """The same for another process."""
     return tuple(flag for part in sorted(without) for flag in ("--without", part.value))
+
+
+@cache
+def commit() -> str:
+    """The commit of the code that runs, with a + if code was changed since; the version if there is no checkout."""
+    import dreamgym
+
+    def git(*words: str) -> str:
+        folder = str(Path(dreamgym.__file__).parents[1])
+        return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+        return git("rev-parse", "--short=7", "HEAD") + ("+" if changed else "")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return f"v{dreamgym.__version__}"
 
 
 def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:

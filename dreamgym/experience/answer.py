@@ -19,8 +19,10 @@ from dreamgym.experience.checks import shown_value
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.structured import Wording, completed, wording_of
 from dreamgym.experience.views import only_reads, put_right, shown_otherwise
+from dreamgym.replay.buffer import Demonstration
+from dreamgym.schema import fault_under
 from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed
-from dreamgym.tools import fault_under, output_schema
+from dreamgym.tools import output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 PLAIN = ("reasoning", "observation", "state", "error", "terminated", "success")
@@ -213,15 +215,23 @@ def keys_of(query: Query, tool: str) -> tuple[str, ...]:
     return tuple(name for name in names if name != "reasoning" or Part.REASONING not in query.without)
 
 
-def recorded(query: Query) -> tuple[Transition, ...]:
-    """The recorded transitions that a model is shown, in an order that does not depend on their rank.
+def recordings(query: Query) -> tuple[Demonstration, ...]:
+    """What was recorded and is shown to a model, in an order that does not depend on the rank.
 
-    One whose state is words does not say what changed, so it is none for a query with an explicit state.
+    A transition whose state is words does not say what changed, so it is none for a query with an explicit state.
     """
     if Part.RETRIEVAL in query.without:
         return ()
-    steps = [completed(one.transition, query.spec) for one in sorted(query.demonstrations, key=lambda one: one.id)]
-    return tuple(step for step in steps if not is_explicit(query) or _is_known(step))
+    shown = (
+        one.model_copy(update={"transition": completed(one.transition, query.spec)})
+        for one in sorted(query.demonstrations, key=lambda one: one.id)
+    )
+    return tuple(one for one in shown if not is_explicit(query) or _is_known(one.transition))
+
+
+def recorded(query: Query) -> tuple[Transition, ...]:
+    """The transitions of `recordings`."""
+    return tuple(one.transition for one in recordings(query))
 
 
 def history(query: Query) -> tuple[Transition, ...]:
@@ -236,8 +246,12 @@ def wording(query: Query) -> Wording | None:
 
 
 def answer_of(query: Query, step: Transition) -> JsonObject:
-    """A step that was recorded or played, in the form in which a model answers this query."""
-    return _answer(query, step, is_text_derived=wording_of([step.result]) is not None)
+    """A step that was recorded or played, as a model answers this query; without a reasoning that it has not.
+
+    An empty reasoning would be copied.
+    """
+    answer = _answer(query, step, is_text_derived=wording_of([step.result]) is not None)
+    return {key: value for key, value in answer.items() if key != "reasoning" or value}
 
 
 def answer_text(query: Query, transition: Transition) -> str:

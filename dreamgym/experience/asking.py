@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from dreamgym.environment import first_reason
-from dreamgym.errors import EnvironmentUnavailable, PredictionError
+from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer, PredictionError
 from dreamgym.llm import LLM, Completion, Message
 from dreamgym.types import JsonObject
 
@@ -72,7 +72,8 @@ async def ask_counted(
     """The model's answer under `form`, in which `fault_of` finds nothing wrong either.
 
     Raises:
-        PredictionError: malformed twice, or the model cannot be reached, refused or took too long.
+        MalformedAnswer: malformed twice.
+        PredictionError: the model cannot be reached, refused or took too long.
     """
     asked, prompt_tokens, completion_tokens = list(messages), 0, 0
     for _ in range(2):
@@ -95,7 +96,7 @@ async def ask_counted(
             Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS]),
             Message(role="user", content=f"That is no valid answer: {fault}. Answer again with the JSON object alone."),
         ]
-    raise PredictionError(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
+    raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
 
 
 def _parsed(completion: Completion, form: type[Form]) -> Form:

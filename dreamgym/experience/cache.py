@@ -12,25 +12,31 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.model import ExperienceModel, Judge, Part, Prediction, Query
+from dreamgym.experience.model import ExperienceModel, Judge, Part, Prediction, Query, Verdict
 from dreamgym.replay.keys import check_storable
 from dreamgym.replay.predictions import Predictions
 from dreamgym.types import JsonObject, Task, Tier, Transition
 
+READ = {".py", ".txt", ".sql"}
+"""Kinds of files that are code."""
 SPEC = {"name", "description", "rules", "tools_list", "state"}
 """Of a spec, what a prediction may depend on."""
 
 
-def remembering(model: ExperienceModel, predictions: Predictions, fingerprint: str = "") -> Remembering:
+def remembering(model: ExperienceModel, predictions: Predictions, weights: str = "") -> Remembering:
     """The model with a memory; a judge remains one."""
     kind = RememberingJudge if isinstance(model, Judge) else Remembering
-    return kind(model, predictions, fingerprint)
+    return kind(model, predictions, weights)
+
+
+def fingerprint(model: ExperienceModel) -> str:
+    """What a model itself says to be told apart from others of its name."""
+    return str(getattr(model, "fingerprint", ""))
 
 
 def weights_fingerprint(model: str | None) -> str:
@@ -55,14 +61,14 @@ class Remembering:
     Args:
         model: is asked what is not known; closed together with this one.
         predictions: where answers are remembered.
-        fingerprint: tells apart models of the same name, as the model's own attribute `fingerprint` does.
+        weights: tells apart models of the same name, as the model's own attribute `fingerprint` does.
     """
 
-    def __init__(self, model: ExperienceModel, predictions: Predictions, fingerprint: str = "") -> None:
+    def __init__(self, model: ExperienceModel, predictions: Predictions, weights: str = "") -> None:
         self._model = model
         self._predictions = predictions
         self._asking: dict[bytes, asyncio.Task[str]] = {}
-        self._identity = f"{model.name}\n{fingerprint}\n{getattr(model, 'fingerprint', '')}"
+        self._identity = f"{model.name}\n{weights}\n{fingerprint(model)}"
 
     @property
     def name(self) -> str:
@@ -123,10 +129,29 @@ class Remembering:
 
 
 class RememberingJudge(Remembering):
-    """The same of a model that judges final answers: the verdict is remembered as well."""
+    """The same of a model that is a judge: its verdicts are remembered as well."""
+
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        """The remembered verdict, which costs no tokens, or the model's. Raises PredictionError."""
+        model = self._model
+        assert isinstance(model, Judge)
+        if Part.CACHE in query.without:
+            return await model.judge_step(query, prediction)
+        own: list[Verdict] = []
+
+        async def ask() -> str:
+            own.append(await model.judge_step(query, prediction))
+            return own[0].model_dump_json()
+
+        predicted = prediction.model_dump(mode="json", exclude={"provenance", "probabilities"})
+        question: JsonValue = [_question(query), predicted]
+        verdict = Verdict.model_validate_json(
+            await self._remembered(_address("judge step", self._identity, question), ask)
+        )
+        return own[0] if own else Verdict(accomplished=verdict.accomplished)
 
     async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
         """The remembered verdict, or the model's. Raises PredictionError."""
         model = self._model
@@ -140,15 +165,16 @@ class RememberingJudge(Remembering):
 
 
 def _address(kind: str, model: str, question: JsonValue) -> bytes:
-    said = [kind, _edition(), model, question]
+    said = [kind, edition(), model, question]
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).digest()
 
 
 @cache
-def _edition() -> str:
-    """Of this package, whose files make a prompt of a question and a prediction of what is said to it."""
-    files = sorted(resources.files("dreamgym.experience").iterdir(), key=lambda file: file.name)
-    read = b"\x00".join(file.read_bytes() for file in files if file.name.endswith((".py", ".txt")))
+def edition(package: Path = Path(__file__).parents[1]) -> str:
+    """Digest of the code that finds recordings, writes prompts and makes predictions of what is answered."""
+    parts = (package / name for name in ("experience", "replay"))
+    files = [*package.glob("*.py"), *(file for part in parts for file in part.rglob("*") if file.suffix in READ)]
+    read = b"\x00".join(file.read_bytes() for file in sorted(files))
     return hashlib.sha256(read).hexdigest()
 
 

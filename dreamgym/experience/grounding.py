@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.learned import RECORDINGS
-from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
-from dreamgym.experience.recorded import is_valid, repeat
+from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.experience.recorded import is_contradicted, is_invented, is_valid, repeat
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.tools import is_forbidden, output_schema
 from dreamgym.types import Source, Task, ToolCall, Transition
@@ -23,31 +23,34 @@ class Grounding:
 
     Args:
         spec: what is simulated.
-        model: who is shown the first of what is found. One that wants nothing is still searched for: what was recorded
-            of this very call answers before any model.
+        wanted: how many transitions the model is shown of what is found. For one that wants none there is still a
+            search: what was recorded of this very call answers before any model.
+        learns_from_dreams: synthetic transitions are found too.
         buffer: where it is found.
         episode_id: the running episode, of which nothing is returned.
         as_of: a watermark of the buffer; nothing that was stored after it is returned. None: everything is there.
-        without: HISTORY is withheld where it is in here.
+        without: without HISTORY the search does not know it; without RETRIEVAL nothing is found.
     """
 
     def __init__(
         self,
         spec: EnvironmentSpec,
-        model: ExperienceModel,
         buffer: ReplayBuffer,
         *,
+        wanted: int,
+        learns_from_dreams: bool,
         episode_id: str,
         as_of: int | None,
         without: frozenset[Part],
     ) -> None:
         self._spec = spec
-        self._wanted = max(1, model.demonstrations)
-        self._sources = GROUNDED | {Source.SYNTHETIC} if model.learns_from_dreams else GROUNDED
+        self._wanted = max(1, wanted)
+        self._sources = GROUNDED | {Source.SYNTHETIC} if learns_from_dreams else GROUNDED
         self._buffer = buffer
         self._episode_id = episode_id
         self._as_of = as_of
         self._knows_history = Part.HISTORY not in without
+        self._searches = Part.RETRIEVAL not in without
 
     async def find(
         self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, *, seed: int
@@ -59,6 +62,8 @@ class Grounding:
         A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
         form.
         """
+        if not self._searches:
+            return ()
         retrieval = self._retrieval(task, history, state, action, seed)
         if self._spec.text_argument is not None:
             return await self._buffer.nearest(retrieval)
@@ -86,6 +91,7 @@ class Grounding:
             history=history if self._knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if self._knows_history and self._spec.deterministic else "",
+            goal=task.goal,
             exclude=self._episode_id,
             sources=self._sources,
             seed=seed if self._knows_history else _step_seed(seed, len(history)),
@@ -94,16 +100,19 @@ class Grounding:
 
 
 def recorded_answer(query: Query) -> Prediction | None:
-    """The answer that reality gave to this very state and action, where the environment is declared deterministic.
+    """The answer that reality gave to this very state and action, if the environment is declared deterministic.
 
-    Where recordings of one world contradict each other there is none: something that no state shows decides there.
+    There is none where recordings of one world contradict each other: something that no state shows decides there. Nor
+    is there one where an invented answer led to a recorded end: whether it is this task's end is the model's to say.
     """
     if not query.spec.deterministic or Part.RECORDED in query.without:
         return None
     exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
-    if not exact or any(other.world == exact[0].world for other in exact[1:]):
+    if not exact or is_contradicted(query, exact[0]):
         return None
     copy = repeat(query, exact[0])
+    if copy.provenance.open_end and is_invented(query.history):
+        return None
     return copy if is_valid(copy, output_schema(query.spec, query.action.name)) else None
 
 

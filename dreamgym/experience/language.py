@@ -1,7 +1,7 @@
 """The experience model that asks a language model: render, complete, parse.
 
-What it decides is what happens. Whether that is worth a reward is asked again in a separate call (`reward.judge`),
-because this one reads what the agent wrote.
+What it decides is what happens. Whether that is worth a reward is asked in a separate call (`judge_step`), because this
+one reads what the agent wrote.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.answer import AnswerForm, StepAnswer, is_explicit
-from dreamgym.experience.asking import Answered, ask_counted
+from dreamgym.experience.answer import AnswerForm, StepAnswer, answer_text, is_explicit
+from dreamgym.experience.asking import ask_counted
 from dreamgym.experience.checks import disagreement
-from dreamgym.experience.model import Part, Prediction, Query
-from dreamgym.experience.prompt import PromptForm, step_messages
-from dreamgym.experience.reward import Verdict, judge
+from dreamgym.experience.model import Part, Prediction, Query, Verdict
+from dreamgym.experience.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
+from dreamgym.experience.reward import judge
 from dreamgym.llm import LLM
-from dreamgym.types import StepResult, Task, Transition
+from dreamgym.types import StepResult, Task, ToolCall, Transition
 
-MAX_TOKENS = 1024
+LEAST_TOKENS = 1_024
+"""Of room for an answer."""
+REASONING_TOKENS = 512
+"""Of room beside what the environment answers."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +51,7 @@ class LanguageModel:
         return self._llm.name
 
     async def predict(self, query: Query) -> Prediction:
-        """Ask for the step, and where it claims success, ask again whether that is so. Raises PredictionError.
-
-        `success` is what was claimed and confirmed; `provenance.judged` is the verdict, None where none was asked for.
-        """
+        """Ask for the step. `success` is what the model claims, which nobody has confirmed. Raises PredictionError."""
         form = AnswerForm(query)
 
         def fault_of(answer: StepAnswer) -> str | None:
@@ -70,49 +70,53 @@ class LanguageModel:
             fault_of=fault_of,
         )
         prediction = form.prediction(asked.answer, self.name)
-        verdict = await self._verdict(query, prediction)
-        judged = None if verdict is None else verdict.answer.accomplished
-        counted = {
-            "judged": judged,
-            "prompt_tokens": asked.prompt_tokens + (verdict.prompt_tokens if verdict else 0),
-            "completion_tokens": asked.completion_tokens + (verdict.completion_tokens if verdict else 0),
-        }
+        counted = {"prompt_tokens": asked.prompt_tokens, "completion_tokens": asked.completion_tokens}
         return prediction.model_copy(
             update={
-                "success": prediction.success and judged is not False,
                 "probabilities": asked.probabilities,
                 "provenance": prediction.provenance.model_copy(update=counted),
             }
         )
 
-    async def _verdict(self, query: Query, prediction: Prediction) -> Answered[Verdict] | None:
-        """What a separate call says of a claimed success; None where nothing is claimed or nobody is to be asked."""
-        if not prediction.success or Part.CHECKS in query.without or self._form == "fitted":
-            return None
-        claimed = StepResult(
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        """Whether the predicted step accomplishes the task, asked in a call of its own.
+
+        A success that the prediction does not claim must convince a second time, without the arguments of the agent's
+        calls: the agent's words alone accomplish nothing. Raises MalformedAnswer, PredictionError.
+        """
+        predicted = StepResult(
             observation=prediction.observation,
-            terminated=True,
+            is_error=prediction.is_error,
+            terminated=prediction.success,
             info={"structured": prediction.structured} if prediction.structured is not None else {},
         )
-        steps = [*((step.action, step.result) for step in query.history), (query.action, claimed)]
+        steps = [*((step.action, step.result) for step in query.history), (query.action, predicted)]
         state = prediction.next_state if Part.STATE not in query.without else ""
-        return await judge(self._llm, query.spec, query.task, steps, seed=query.seed, state=state)
+        asking = partial(judge, self._llm, query.spec, query.task, seed=query.seed, state=state)
+        first = await asking(steps)
+        if prediction.success or not first.accomplished:
+            return first
+        return _both(first, await asking(_wordless(steps)))
 
     async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
-        """Whether the steps and the final answer accomplish the task. Raises PredictionError.
+        """Whether the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
 
-        Nothing done accomplishes nothing. A success is confirmed by a second question, about the same answer after no
-        step at all: whom it convinces there too, it convinces by its words, and the success is not given.
+        Nothing done accomplishes nothing. A success is confirmed by a second question: about the same answer after no
+        step at all, or, if the agent stopped without an answer, about the same steps without the arguments of its
+        calls. If the agent's words alone convince, the success is not given.
         """
         if not history:
             return False
         steps = [(step.action, step.result) for step in history]
         asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
-        if not (await asking(steps, state=history[-1].next_state)).answer.accomplished:
+        state = history[-1].next_state
+        if not (await asking(steps, state=state)).accomplished:
             return False
-        unproved = (await asking((), state=task.initial_state or "")).answer.accomplished
+        if answer is None:
+            return (await asking(_wordless(steps), state=state)).accomplished
+        unproved = (await asking((), state=task.initial_state or "")).accomplished
         if unproved:
             logger.warning("task %r: the judge believes the final answer whatever was done: no success", task.id)
         return not unproved
@@ -122,7 +126,23 @@ class LanguageModel:
         await self._llm.close()
 
 
+def _wordless(steps: Sequence[tuple[ToolCall, StepResult]]) -> list[tuple[ToolCall, StepResult]]:
+    """The steps without what the agent wrote."""
+    return [(ToolCall(name=action.name), result) for action, result in steps]
+
+
+def _both(first: Verdict, second: Verdict) -> Verdict:
+    return Verdict(
+        accomplished=first.accomplished and second.accomplished,
+        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
+        completion_tokens=first.completion_tokens + second.completion_tokens,
+    )
+
+
 def _max_tokens(query: Query) -> int:
-    """An explicit state that must be written whole, for want of changes, needs room."""
+    """Room for one and a half times the tool's longest known answer, and for a state that must be written whole."""
+    steps = (*(one.transition for one in query.demonstrations), *query.history)
+    answers = (len(answer_text(query, step)) for step in steps if step.action.name == query.action.name)
+    longest = max(answers, default=0) * 3 // (2 * CHARACTERS_PER_TOKEN)
     is_whole = query.spec.state is not None and not is_explicit(query)
-    return MAX_TOKENS + (len(query.state) // 2 if is_whole else 0)
+    return max(LEAST_TOKENS, REASONING_TOKENS + longest) + (len(query.state) // 2 if is_whole else 0)

@@ -19,13 +19,14 @@ class Part(StrEnum):
     HISTORY = "history"
     """The episode's steps so far, for the model and for retrieval."""
     RETRIEVAL = "retrieval"
-    """Recorded transitions in the model's view."""
+    """Everything that reads recordings while playing: what the model is shown, and the tiers `recorded`, `check` and
+    `effects`."""
     REASONING = "reasoning"
     """Thinking before the answer."""
     STATE = "state"
     """Typed changes of an explicit state; without it the model writes the next state as a text."""
     CHECKS = "checks"
-    """Checks before and after the model, and the judge of a claimed success."""
+    """Checks before and after the model, the task's own check, and the judge of an end."""
     RECORDED = "recorded"
     """The tier of the same name."""
     EFFECTS = "effects"
@@ -46,7 +47,8 @@ class Prediction(Frozen):
     next_state: str
     """After the step; where the environment has an explicit state, the text of that."""
     success: bool = False
-    """The task is accomplished by this very action; only together with `terminated`."""
+    """The task is accomplished by this very action; only together with `terminated`. Of a language model it is a claim,
+    which is decided in dreamgym.experience.ending."""
     terminated: bool = False
     is_error: bool = False
     """The environment refused the action."""
@@ -96,15 +98,32 @@ class ExperienceModel(Protocol):
         """Release the model."""
 
 
+class Verdict(Frozen):
+    """What a judge says."""
+
+    accomplished: bool
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
 @runtime_checkable
 class Judge(Protocol):
-    """An experience model may be one too: it says whether an episode that ended in words accomplished its task."""
+    """An experience model may be one too: it says whether what happened accomplished the task."""
 
-    async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
-    ) -> bool:
-        """Whether the steps and the agent's final answer accomplish the task.
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        """Whether the task is accomplished by the steps so far and the predicted one.
 
         Raises:
-            PredictionError: no usable verdict could be had; nothing is guessed.
+            MalformedAnswer: no usable verdict was given; nothing is guessed.
+            PredictionError: nobody could be asked.
+        """
+
+    async def judge(
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
+    ) -> bool:
+        """Whether the steps accomplish the task, with the agent's final answer if it gave one.
+
+        Raises:
+            MalformedAnswer: no usable verdict was given; nothing is guessed.
+            PredictionError: nobody could be asked.
         """

@@ -3,9 +3,10 @@
 Where the state is explicit it copies no words: what recordings show to follow from state and call is a tier of the
 dream (dreamgym.experience.learned), and what no recording explains is not answered.
 
-It never invents a reward. A success or an end is copied only where this very action was recorded in this very state,
-and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, or in a
-state that an agent wrote, would reward whatever looks like a solution, and a policy finds that at once.
+A success or an end is copied only if this very action was recorded in this very state, for a task with the same goal,
+and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, for
+another task, or in a state that an agent wrote, would reward whatever looks like a solution, and a policy finds that at
+once. A reward that depends on something that neither state nor goal shows can still be wrong.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Order decides the speed: what stays the same for all episodes comes first, then 
 grows, and what changes with every step comes last. So each step's prompt begins with most of the one before, and a
 server that caches prefixes reads it once. Nothing that varies (times, scores, ids) may stand further up.
 Everything that the agent or the recordings wrote is JSON on one line between tags, and cannot close its tag.
+What is too long is cut in the middle, and the prompt says so: texts of the history and of recordings, and the history.
 
 In the texts, `{part?…?}` stays only where the part is there, `{!part?…?}` only where it is not.
 """
@@ -21,10 +22,11 @@ from typing import Literal
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.answer import answer_of, history, is_explicit, recorded
+from dreamgym.experience.answer import answer_of, history, is_explicit, recordings
 from dreamgym.experience.model import Part, Query
 from dreamgym.experience.structured import wording_of
 from dreamgym.llm import Message
+from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import StateSchema, parsed, relevant
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
@@ -35,6 +37,14 @@ better. `fitted`: for a model that was fine-tuned on this environment and needs 
 left out is an empty list to it, as where there is nothing, since other tags than it has learned confuse it."""
 TURNS_CHARACTERS = 20_000
 """Of a prompt in turns: 7,000 tokens of JSON, which two cores read in a minute and a half."""
+CHARACTERS_PER_TOKEN = 3
+"""Of JSON in English, cautiously."""
+TEXT_TOKENS = 1_000
+"""Of one text in the history or in a recorded transition."""
+HISTORY_TOKENS = 12_000
+"""Of all steps so far."""
+LEFT_OUT_AT_ONCE = 8
+"""So many more steps are left out each time, so that the prompt changes in the middle once in so many steps."""
 FITTED_STEPS = 12
 """Of the history, the last ones, for a fitted model is small and reads little; where the state is explicit, a third of
 them, for it holds what they did."""
@@ -53,7 +63,7 @@ def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
         history=_earlier(query),
         state=as_data(_shown(query, query.state, query.action)),
         newest=as_data(_newest(query, query.state)),
-        recorded=_lines(_example(query, step) for step in recorded(query)),
+        recorded=_lines(_example(query, one) for one in recordings(query)),
         action=as_data(_call(query.action)),
     )
     return [rules, Message(role="user", content=step)]
@@ -95,10 +105,10 @@ def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str
 def _conversation(query: Query) -> list[Message]:
     """Of what a small model cannot read as a whole, the oldest steps and the worst recordings are left out."""
     while True:
-        steps = (*recorded(query), *(() if is_explicit(query) else history(query)))
         messages = [
             Message(role="system", content=_rules(query, "turns")),
-            *(turn for step in steps for turn in _turns(query, step)),
+            *(turn for one in recordings(query) for turn in _turns(query, one.transition, one)),
+            *(turn for step in (() if is_explicit(query) else history(query)) for turn in _turns(query, step)),
             _asked(query, query.state, query.action),
         ]
         shorter = _shorter(query)
@@ -137,7 +147,39 @@ def _rules(query: Query, form: PromptForm) -> str:
 
 
 def _earlier(query: Query) -> str:
-    return _lines(_seen(query.spec, step.action, step.result) for step in history(query))
+    lines = [as_data(_cut(_seen(query.spec, step.action, step.result))) for step in history(query)]
+    return "\n".join(_shortened(lines)) or "(none)"
+
+
+def _shortened(lines: Sequence[str]) -> Sequence[str]:
+    """The first and the last lines, within the tokens of a history; between them stands how many are left out."""
+    room = HISTORY_TOKENS * CHARACTERS_PER_TOKEN
+    if sum(map(len, lines)) <= room:
+        return lines
+    first, used = 0, 0
+    while used + len(lines[first]) <= room // 4:
+        used += len(lines[first])
+        first += 1
+    last, used = len(lines), 0
+    while last > first and used + len(lines[last - 1]) <= room * 3 // 4:
+        last -= 1
+        used += len(lines[last])
+    gone = -(-(last - first) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+    gone = min(gone, len(lines) - first)
+    return [*lines[:first], as_data({"left out": f"{gone} steps"}), *lines[first + gone :]]
+
+
+def _cut(value: JsonValue) -> JsonValue:
+    """The value with the middle of each long text left out, and told."""
+    if isinstance(value, dict):
+        return {name: _cut(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_cut(part) for part in value]
+    room = TEXT_TOKENS * CHARACTERS_PER_TOKEN
+    if not isinstance(value, str) or len(value) <= room:
+        return value
+    gone = len(value) - room
+    return f"{value[: room // 2]} [… {gone:,} characters left out …] {value[len(value) - room // 2 :]}"
 
 
 def _fitted(query: Query) -> str:
@@ -150,7 +192,7 @@ def _fitted(query: Query) -> str:
         "history": [*seen],
         "state": _shown(query, query.state, query.action),
         "newest": _newest(query, query.state),
-        "recorded": [_example(silent, step) for step in recorded(query)],
+        "recorded": [_example(silent, one) for one in recordings(query)],
         "action": _call(query.action),
     }
     return filled("fitted", _parts(query), **{name: as_data(value, (",", ":")) for name, value in values.items()})
@@ -166,24 +208,42 @@ def _parts(query: Query) -> set[str]:
     return parts
 
 
-def _example(query: Query, step: Transition) -> JsonObject:
+def _example(query: Query, one: Demonstration) -> JsonObject:
+    step = one.transition
     newest: JsonObject = {"newest": _newest(query, step.state)} if is_explicit(query) else {}
     return {
-        "state": _shown(query, step.state, step.action),
+        **_origin(query, one),
+        "state": _cut(_shown(query, step.state, step.action)),
         **newest,
         "action": _call(step.action),
-        "answer": answer_of(query, step),
+        "answer": _cut(answer_of(query, step)),
     }
 
 
-def _turns(query: Query, step: Transition) -> tuple[Message, Message]:
-    answer = Message(role="assistant", content=as_data(answer_of(query, step)))
-    return _asked(query, step.state, step.action), answer
+def _origin(query: Query, one: Demonstration) -> JsonObject:
+    """In which world a transition was recorded, and for which task."""
+    is_this = query.spec.deterministic and one.world == query.task.world
+    return {
+        "world": "this" if is_this else "another",
+        "task": "this" if one.same_goal else one.instruction or "unknown",
+    }
 
 
-def _asked(query: Query, state: str, action: ToolCall) -> Message:
-    values = {"state": _shown(query, state, action), "newest": _newest(query, state), "action": _call(action)}
-    parts = {"explicit"} if is_explicit(query) else set()
+def _turns(query: Query, step: Transition, one: Demonstration | None = None) -> tuple[Message, Message]:
+    """A step of the history, or what was recorded."""
+    answer = Message(role="assistant", content=as_data(_cut(answer_of(query, step))))
+    return _asked(query, step.state, step.action, one), answer
+
+
+def _asked(query: Query, state: str, action: ToolCall, one: Demonstration | None = None) -> Message:
+    shown = _shown(query, state, action)
+    values: dict[str, JsonValue] = {
+        "origin": {} if one is None else _origin(query, one),
+        "state": shown if one is None else _cut(shown),
+        "newest": _newest(query, state),
+        "action": _call(action),
+    }
+    parts = {*(["explicit"] if is_explicit(query) else []), *(["recorded"] if one is not None else [])}
     return Message(role="user", content=filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
 
 

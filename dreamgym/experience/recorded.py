@@ -8,33 +8,37 @@ from dreamgym.experience.model import Prediction, Query
 from dreamgym.experience.structured import completed
 from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.tools import fault_under
+from dreamgym.schema import fault_under
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 
 def repeat(query: Query, demonstration: Demonstration, *, model: str | None = None) -> Prediction:
-    """The recorded answer to the letter, with its end and its success where the way to this state can be trusted.
+    """The recorded answer to the letter, with its end and its success if they say anything of the running task.
 
-    A state that an invented answer led to may be made of the agent's own words to look like a recorded one: it earns
-    and ends nothing, unless the task has a check of its own on an explicit state, which decides in the dream.
-    It is of the tier `recorded` only where the environment is declared deterministic: elsewhere the real system may
+    They do if the step was recorded for a task with the same goal, nothing else was recorded of it in the same world
+    (else something decides that the state does not show), and the way to this state can be trusted: a state that an
+    invented answer led to may be made of the agent's own words to look like a recorded one. A check of the task's own
+    decides in the last two cases too. Otherwise the end is open (`Provenance.open_end`).
+    It is of the tier `recorded` only if the environment is declared deterministic: elsewhere the real system may
     answer otherwise the next time.
 
     Args:
         query: what is asked.
         demonstration: the same action recorded in the same state.
-        model: the name of the model that repeats; None where none was asked.
+        model: the name of the model that repeats; None if none was asked.
     """
     recorded = demonstration.transition
     result = completed(recorded, query.spec).result
-    is_trusted = not _is_invented(query.history) or accomplished(query.task, recorded.next_state) is not None
+    is_checked = accomplished(query.task, recorded.next_state) is not None
+    is_told = is_checked or not (is_invented(query.history) or is_contradicted(query, demonstration))
+    is_own = demonstration.same_goal and is_told
     return Prediction(
         observation=result.observation,
         structured=result.structured,
         content=content_of(result),
         next_state=recorded.next_state,
-        success=result.terminated and result.reward > 0 and is_trusted,
-        terminated=result.terminated and is_trusted,
+        success=is_own and result.terminated and result.reward > 0,
+        terminated=is_own and result.terminated,
         is_error=result.is_error,
         provenance=Provenance(
             tier=Tier.RECORDED if query.spec.deterministic else Tier.MODEL,
@@ -42,6 +46,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
             retrieved=(demonstration.id,),
             seed=query.seed,
             exact=True,
+            open_end=not is_own and (result.terminated or result.reward > 0),
         ),
     )
 
@@ -58,8 +63,16 @@ def content_of(result: StepResult) -> tuple[JsonObject, ...] | None:
     return tuple(result.content) if "content" in result.info else None
 
 
-def _is_invented(history: Sequence[Transition]) -> bool:
-    """An answer that was not recorded of its very state and action has changed the state."""
+def is_contradicted(query: Query, demonstration: Demonstration) -> bool:
+    """Whether the same action in the same state was recorded with another outcome in the same world."""
+    return any(
+        other.exact and other.world == demonstration.world and other.id != demonstration.id
+        for other in query.demonstrations
+    )
+
+
+def is_invented(history: Sequence[Transition]) -> bool:
+    """Whether an answer that was not recorded of its very state and action has changed the state."""
     return any(
         step.provenance.tier is not Tier.REAL and not step.provenance.exact and step.next_state != step.state
         for step in history

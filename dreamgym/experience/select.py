@@ -69,7 +69,7 @@ def load_model(model: str | None, *, env: str | None = None) -> ExperienceModel:
         llm = _load("local")
     except InvalidInput as error:
         print(
-            "model: nearest, which repeats recorded transitions and never invents a reward; "
+            "model: nearest, which repeats recorded transitions, and a success for a task with its goal alone; "
             f"--model http://HOST:PORT/v1 is for one that can say something new ({error})",
             file=sys.stderr,
         )

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.tools import fault_under, output_schema
+from dreamgym.schema import fault_under
+from dreamgym.tools import output_schema
 from dreamgym.types import JsonObject, StepResult, Transition
 
 JSON_STYLES: tuple[tuple[int | str | None, tuple[str, str]], ...] = (

@@ -35,6 +35,8 @@ class Attack(StrEnum):
     """They are changes of the state, those that the task asks for where it says so."""
     FINAL_ANSWER = "final answer"
     """The words that end the episode make the claim; only where a judge decides on them."""
+    ANOTHER_TASK = "another task's win"
+    """No texts: all calls of a recorded success, in the view that it began with, for a task with another goal."""
 
 
 CLAIMS = (
@@ -75,6 +77,8 @@ LOOKALIKES = (
 
 def texts_of(kind: Attack, task: Task) -> tuple[str, ...]:
     """All texts of a kind, for one task."""
+    if kind is Attack.ANOTHER_TASK:
+        return ()
     if kind is Attack.FLOOD:
         order = f"{INSTRUCTIONS[0]}. "
         return tuple((order * (length // len(order) + 1))[:length] for length in FLOOD_CHARACTERS)

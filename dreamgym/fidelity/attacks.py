@@ -1,14 +1,15 @@
 """Reward attacks: episodes in which nothing useful is done and everything is said to be rewarded for it.
 
 The texts go into every string argument that a tool's schema leaves free (in a text environment: into the action), of
-calls that were recorded for other tasks. An attack earns where such an episode is rewarded, or ends in a state that
-counts as success. Where the real environment is at hand, one whose calls succeed there too has done the task after all.
+calls that were recorded for other tasks. One kind needs no text: it makes the winning calls of another task, in the
+view in which that one began. An attack earns if such an episode is rewarded, or ends in a state that counts as success.
+If the real environment is at hand, an attack by words whose calls succeed there too has done the task after all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import cycle, islice
 from random import Random
 
@@ -79,6 +80,8 @@ async def attacks(
     *,
     model: ExperienceModel | None = None,
     recordings: Sequence[Trajectory] = (),
+    known: Sequence[Trajectory] = (),
+    kinds: Collection[Attack] = tuple(Attack),
     make_real: Make | None = None,
     seed: int = 0,
     on_progress: Progress | None = None,
@@ -91,13 +94,15 @@ async def attacks(
         make_dream: a new dream, with judge and checks as they are served.
         model: its final answers are attacked too where it is a judge.
         recordings: calls to hide the texts in; without them calls are made up from the schemas.
+        known: what the dream knows. The calls of its successes are made for tasks with other goals.
+        kinds: of attacks.
         make_real: tells attacks from calls that happen to do the task.
         seed: draws the calls; task i is played with seed + i.
         on_progress: is told how many episodes are done, and of how many.
     """
     open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
     slots, done = asyncio.Semaphore(WORKERS), 0
-    chosen = [(kind, number) for kind in Attack for number in range(len(open_tasks))]
+    chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
     bases = _base_calls(spec, recordings)
 
     async def attack(kind: Attack, number: int) -> Episode | None:
@@ -107,10 +112,16 @@ async def attacks(
             if kind is Attack.FINAL_ANSWER:
                 calls = [call for origin, call in bases if origin != task.id][:1] if number % 2 else []
                 episode = await _answer(spec, task, model, make_dream, calls, number, seed + number)
+            elif kind is Attack.ANOTHER_TASK:
+                win = _win_of_another(task, known, Random(f"{kind} {task.id} {seed}"))
+                view = task.model_copy(update={"initial_state": win.task.initial_state}) if win else task
+                calls = [step.action for step in win.transitions] if win else []
+                episode = await _play(spec, kind, view, make_dream, calls, seed + number) if calls else None
             else:
                 calls = attack_calls(spec, kind, task, bases, Random(f"{kind} {task.id} {seed}"), number)
                 episode = await _play(spec, kind, task, make_dream, calls, seed + number) if calls else None
-            if episode is not None and episode.rewarded and make_real is not None and episode.answer is None:
+            claims = kind not in {Attack.FINAL_ANSWER, Attack.ANOTHER_TASK}
+            if episode is not None and episode.rewarded and make_real is not None and claims:
                 really = await perform(
                     spec, make_real, task, repeating(episode.actions), seed=seed + number, source=Source.REAL
                 )
@@ -127,10 +138,21 @@ async def attacks(
         seed=seed,
         tasks=len(open_tasks),
         done_at_the_start=len(tasks) - len(open_tasks),
-        kinds=tuple(_attacked(kind, [one for one in episodes if one.kind is kind]) for kind in Attack),
+        kinds=tuple(_attacked(kind, [one for one in episodes if one.kind is kind]) for kind in Attack if kind in kinds),
         rewarded=_rewarded(episodes),
         earned=tuple(_cut(episode) for episode in episodes if episode.rewarded),
     )
+
+
+def _win_of_another(task: Task, known: Sequence[Trajectory], random: Random) -> Trajectory | None:
+    """A recorded success for another goal, one that the task's own check would not take for its own."""
+
+    def does_not_count(one: Trajectory) -> bool:
+        answers = [step.result.observation for step in one.transitions]
+        return accomplished(task, one.transitions[-1].next_state, answers) is not True
+
+    wins = [one for one in known if one.success and one.transitions and one.task.goal != task.goal]
+    return next((one for one in random.sample(wins, len(wins)) if does_not_count(one)), None)
 
 
 def attack_calls(
@@ -195,7 +217,8 @@ async def _play(
         kind=kind,
         task=task.id,
         actions=tuple(calls),
-        rewarded=any(step.result.reward > 0 for step in steps) or accomplished(task, state) is True,
+        rewarded=any(step.result.reward > 0 for step in steps)
+        or accomplished(task, state, [step.result.observation for step in steps]) is True,
         taken_away=taken_away,
         answered=answered > 0,
     )

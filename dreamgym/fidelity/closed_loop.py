@@ -12,6 +12,7 @@ not tell its state, is left out and counted.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -72,6 +73,8 @@ class PlayerResult(Frozen):
     """Dream minus reality over the tasks that have both outcomes; bootstrap over tasks."""
     dream_unanswered: int
     real_unanswered: int
+    tiers: dict[str, int]
+    """How many dreamed steps each tier answered."""
     replay: Replay
     outcomes: tuple[Outcome, ...]
     """In the order of the tasks; the same for every player, and for another model with the same seed."""
@@ -229,6 +232,7 @@ def _result(player: Player, bouts: Sequence[Bout], outcomes: dict[int, Outcome])
         else None,
         dream_unanswered=sum(not is_answered(bout.dream) for bout in bouts),
         real_unanswered=sum(not is_answered(bout.real) for bout in bouts),
+        tiers=dict(Counter(step.provenance.tier.value for bout in bouts for step in answered_steps(bout.dream))),
         replay=replay_of(bouts, mine),
         outcomes=tuple(mine),
     )

@@ -78,7 +78,7 @@ async def verdicts_on(
 ) -> AsyncGenerator[Verdict, None]:
     """What the dream would say of each recorded episode, one after another."""
     for one in trajectories:
-        checked = None if Part.CHECKS in without else accomplished(one.task, one.transitions[-1].next_state)
+        checked = None if Part.CHECKS in without else _checked(one)
         judged = None
         if one.answer is not None and isinstance(model, Judge):
             try:
@@ -86,3 +86,7 @@ async def verdicts_on(
             except PredictionError:
                 judged = None
         yield Verdict(trajectory=one.id, recorded=(one.final_reward or 0) > 0, judged=judged, checked=checked)
+
+
+def _checked(one: Trajectory) -> bool | None:
+    return accomplished(one.task, one.transitions[-1].next_state, [step.result.observation for step in one.transitions])

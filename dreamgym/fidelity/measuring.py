@@ -7,12 +7,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
-import dreamgym
-from dreamgym.agreement import Compared, Shown, split
+from dreamgym.agreement import Compared, split
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import Encoder
 from dreamgym.environment import Environment, EnvironmentSpec, Row
 from dreamgym.errors import InvalidInput
+from dreamgym.experience.cache import edition, fingerprint, weights_fingerprint
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.fidelity.attacks import Attacks, attacks
 from dreamgym.fidelity.bound import bound
@@ -271,10 +271,10 @@ class Measuring:
         given, real = self._given, self._wanted.make_real
         buffer, k = MemoryBuffer(self._encoder), self._setting.k
         await buffer.add(() if k == 0 else given.known)
-        shown = Shown(self._model, self._model.demonstrations if k is None else k)
+        without = frozenset(self._setting.without)
 
         def make_dream() -> DreamEnvironment:
-            return DreamEnvironment(given.spec, shown, buffer, without=frozenset(self._setting.without))
+            return DreamEnvironment(given.spec, self._model, buffer, without=without, k=k)
 
         def told(what: str) -> Callable[[int, int], None]:
             return lambda done, total: self._progress(f"{self._setting}: {done} of {total} {what}")
@@ -307,6 +307,7 @@ class Measuring:
             make_dream,
             model=self._model,
             recordings=given.held_out,
+            known=given.known,
             make_real=real,
             seed=given.seed,
             on_progress=told("attacks"),
@@ -317,8 +318,8 @@ class Measuring:
         given = self._given
         known = [f"{one.id} {step.digest().hex()}" for one in given.known for step in one.transitions]
         spec = given.spec.model_dump_json(exclude={"tasks"})
-        fixed = [dreamgym.__version__, spec, self._model.name, self._encoder.fingerprint]
-        return [*fixed, str(self._setting), str(given.seed), *known]
+        model = [self._model.name, weights_fingerprint(self._setting.model), fingerprint(self._model)]
+        return [edition(), spec, *model, self._encoder.fingerprint, str(self._setting), str(given.seed), *known]
 
     def _kept(self, row: type[Row], kind: str, *basis: str) -> Kept[Row] | None:
         return None if self._out is None else Kept(row, self._out, f"{kind}-{self._setting}", basis)

@@ -143,7 +143,8 @@ def _competent(recordings: Sequence[Trajectory]) -> dict[str, Script]:
 
 
 def _succeeded(recording: Trajectory) -> bool:
-    return recording.success or bool(accomplished(recording.task, recording.transitions[-1].next_state))
+    answers = [step.result.observation for step in recording.transitions]
+    return recording.success or bool(accomplished(recording.task, recording.transitions[-1].next_state, answers))
 
 
 def _scripted(

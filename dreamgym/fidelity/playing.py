@@ -11,7 +11,18 @@ from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.experience.success import accomplished
 from dreamgym.tools import Tools
-from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
 
 UNANSWERED = StopReason.ERROR.value
 _NO_CALL = ToolCall(name="none")
@@ -36,11 +47,18 @@ class Door:
         self._patient = patient
         self._told: JsonObject = {}
         """The state as the environment told it last, if it does."""
+        self._is_refused = False
+        """The last call was, at this door."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
         """The environment's tools."""
         return self._environment.tools
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """How the last answer came about, if the environment tells it."""
+        return Provenance(tier=Tier.CHECK) if self._is_refused else getattr(self._environment, "provenance", None)
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the task."""
@@ -49,6 +67,7 @@ class Door:
     async def step(self, action: ToolCall) -> StepResult:
         """Act once; a refusal at the door changes nothing."""
         refusal = self._tools.refusal(action, action.canonical())
+        self._is_refused = refusal is not None
         if refusal is not None:
             return StepResult(observation=refusal, is_error=True, info=self._told)
         try:
@@ -56,6 +75,7 @@ class Door:
         except EnvironmentUnavailable as error:
             if not self._patient:
                 raise
+            self._is_refused = True
             return StepResult(observation=str(error), is_error=True, info={**self._told, "stop": UNANSWERED})
 
     async def close(self) -> None:
@@ -126,7 +146,7 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     steps = trajectory.transitions
     if steps and steps[-1].result.terminated and steps[-1].result.reward > 0:
         return True
-    verdict = accomplished(trajectory.task, last_state(trajectory))
+    verdict = accomplished(trajectory.task, last_state(trajectory), [step.result.observation for step in steps])
     return False if verdict is None and ends_itself else verdict
 
 

@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple
 
 from pydantic import ValidationError
 
-from dreamgym.agreement import Compared, Shown, compared, predicted
+from dreamgym.agreement import Compared, compared, predicted
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec, Row, first_reason
 from dreamgym.errors import InvalidInput
@@ -92,9 +92,8 @@ async def compare(
     """Predict the steps from the known trajectories alone, in the order of the steps; with k = 0 from none of them."""
     buffer = MemoryBuffer(encoder)
     await buffer.add(() if k == 0 else known)
-    shown = Shown(model, model.demonstrations if k is None else k)
     calls = []
-    running = predictions(spec, shown, buffer, steps, without=without, seed=seed, parallel=parallel)
+    running = predictions(spec, model, buffer, steps, k=k, without=without, seed=seed, parallel=parallel)
     async with aclosing(running) as answers:
         async for call in answers:
             on_step(call)
@@ -109,6 +108,7 @@ async def predictions(
     buffer: ReplayBuffer,
     steps: Iterable[Step],
     *,
+    k: int | None = None,
     without: Collection[Part] = (),
     seed: int = 0,
     parallel: int = 1,
@@ -119,7 +119,7 @@ async def predictions(
     left_out = frozenset(without)
 
     def start(step: Step) -> asyncio.Task[Compared]:
-        one = predicted(spec, tools, model, buffer, step.trajectory, step.number, seed=seed, without=left_out)
+        one = predicted(spec, tools, model, buffer, step.trajectory, step.number, k=k, seed=seed, without=left_out)
         return asyncio.create_task(one)
 
     try:

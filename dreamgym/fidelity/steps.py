@@ -90,6 +90,8 @@ class StepFidelity(Frozen):
     """Refused as recorded, or accepted as recorded."""
     reward: Detection
     termination: Detection
+    open_ends: Rate
+    """Of the answers: nobody could say whether the step ended its task, so that it did not."""
     refusals: Refusals
     tiers: dict[str, Rate]
     """Share of the steps that each tier answered."""
@@ -124,6 +126,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         errors=share(calls, lambda call: call.errors_agree),
         reward=_detection(calls, lambda result: result.reward > 0),
         termination=_detection(calls, lambda result: result.terminated),
+        open_ends=wilson(sum(one.open_end for one in told), len(told)),
         refusals=_refusals(calls),
         tiers={tier: wilson(n, len(calls)) for tier, n in sorted(tiers.items())},
         accomplished=detected([(call.accomplished is True, call.claimed is True) for call in calls]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dreamgym.evaluation import Rate
+from dreamgym.evaluation import Rate, shares
 from dreamgym.fidelity.attacks import Attacks
 from dreamgym.fidelity.bound import said
 from dreamgym.fidelity.calibrating import Calibrated
@@ -133,6 +133,7 @@ def measure_rows(steps: StepFidelity) -> list[Row]:
         ("reward: recall", steps.reward.recall),
         ("end: precision", steps.termination.precision),
         ("end: recall", steps.termination.recall),
+        ("end left open", steps.open_ends),
         ("task accomplished: precision", steps.accomplished.precision),
         ("task accomplished: recall", steps.accomplished.recall),
         ("judge and check disagree", steps.claims.disagreed),
@@ -209,7 +210,16 @@ def cost_rows(one: Cost) -> list[Row]:
 
 def player_rows(one: ClosedLoop) -> list[Row]:
     """One row per player."""
-    head = ("player", "tasks", "success in the dream", "in reality", "difference", "dreamed calls valid", "same answer")
+    head = (
+        "player",
+        "tasks",
+        "success in the dream",
+        "in reality",
+        "difference",
+        "dreamed calls valid",
+        "same answer",
+        "answered by",
+    )
     return [
         head,
         *(
@@ -221,6 +231,7 @@ def player_rows(one: ClosedLoop) -> list[Row]:
                 "-" if each.difference is None else signed(each.difference),
                 rate(each.replay.valid),
                 rate(each.replay.same),
+                shares(each.tiers),
             )
             for each in one.players
         ),

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-import jsonschema
-import referencing.exceptions
-
 from dreamgym.errors import InvalidInput
 from dreamgym.folder.episodes import refused
-from dreamgym.tools import fault_under
+from dreamgym.schema import fault_under
 from dreamgym.types import JsonObject, StepResult, ToolCall
 
 _REFUSES = re.compile(r"invalid|validation|required|expected", re.IGNORECASE)
@@ -53,5 +50,5 @@ def _fault(tool: JsonObject | None, action: ToolCall) -> str | None:
         return None
     try:
         return fault_under(schema, action.arguments)
-    except (jsonschema.SchemaError, referencing.exceptions.Unresolvable, InvalidInput):
+    except InvalidInput:
         return None

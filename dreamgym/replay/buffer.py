@@ -26,6 +26,11 @@ class Demonstration(Frozen):
     """Cosine of the (state, action) keys plus half the trigram cosine, in [-1, 1.5]; 1.5 for an identical key."""
     exact: bool
     """Same state and same action, to the letter."""
+    instruction: str = ""
+    """Of the task that it was recorded for."""
+    same_goal: bool = False
+    """It was recorded for a task with the goal of the running one: only then do its reward and its end say anything of
+    the running task."""
 
 
 class Retrieval(Frozen):
@@ -41,6 +46,8 @@ class Retrieval(Frozen):
     """Where the running episode started."""
     world: str = ""
     """The world of the running episode's task, preferred while it agrees; empty where none was recorded."""
+    goal: str = ""
+    """`Task.goal` of the running episode's task; empty: nothing was recorded for it."""
     exclude: str = ""
     """Id of the running episode, which is never returned."""
     sources: frozenset[Source] = GROUNDED
@@ -96,11 +103,12 @@ class ReplayBuffer(Protocol):
 
         Where there are identical ones, only those are returned, even if fewer than k: identical evidence is better
         than similar, and no text is embedded. Nothing that only the excluded episode has seen is returned. A
-        transition seen in several worlds is represented by the one that agrees best.
+        transition seen in several worlds is represented by the one that agrees best. Of transitions that differ only
+        in reward or end, one that was recorded for the asked goal is returned if there is one.
 
         Order: identical (state, action) before similar ones; among identical ones, worlds that contain more of the
-        states this episode has seen, then the episode's own task's world, then a draw that `seed` fixes per world
-        (per transition where the history is withheld; agreement then counts nothing).
+        states this episode has seen, then the episode's own task's world, then the asked goal, then a draw that `seed`
+        fixes per world (per transition where the history is withheld; agreement then counts nothing).
         """
 
     async def watermark(self, env: str, group: str = "") -> int:

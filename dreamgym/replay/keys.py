@@ -54,6 +54,11 @@ def outcome_id(transition: Transition) -> UUID:
     return digest_id(transition.action.canonical(), transition.next_state, transition.result.observation)
 
 
+def goal_id(goal: str) -> UUID:
+    """What a goal (Task.goal) is stored under."""
+    return digest_id(goal)
+
+
 def source_mask(sources: Iterable[Source]) -> int:
     """A set of sources as bits."""
     return sum(1 << SOURCE_CODES[source] for source in set(sources))

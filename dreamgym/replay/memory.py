@@ -69,6 +69,8 @@ class MemoryBuffer:
                 world=candidate.world,
                 score=candidate.score,
                 exact=candidate.exact,
+                instruction=environment.instructions[candidate.goal],
+                same_goal=candidate.same_goal,
             )
             for candidate in rank(candidates, retrieval)
         )

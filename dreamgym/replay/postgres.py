@@ -22,7 +22,16 @@ from dreamgym.errors import StoreError, UnknownName
 from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
 from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
 from dreamgym.replay.embedded import EmbeddedServer
-from dreamgym.replay.keys import SOURCE_CODES, Key, KeyEncoder, check_kept, check_storable, digest_id, source_mask
+from dreamgym.replay.keys import (
+    SOURCE_CODES,
+    Key,
+    KeyEncoder,
+    check_kept,
+    check_storable,
+    digest_id,
+    goal_id,
+    source_mask,
+)
 from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
 from dreamgym.replay.postgres_predictions import PostgresPredictions
@@ -166,11 +175,11 @@ class PostgresBuffer:
             rows = _nearest_keys(await self._database.fetch(statement, {**parameters, **similar}))
         scores = {row[0]: EXACT_SCORE if exact else similarity(asked, (row[1], row[2]), row[3]) for row in rows}
         candidates = [
-            Candidate(identity, outcome, world, SOURCES[source], agreement, scores[key], exact)
-            for key, _, _, _, identity, outcome, _, world, source, agreement in rows
+            Candidate(identity, outcome, world, SOURCES[source], agreement, scores[key], exact, goal, same_goal)
+            for key, _, _, _, identity, outcome, _, world, source, agreement, goal, same_goal, _ in rows
         ]
-        bodies = {row[4]: row[6] for row in rows}
-        return tuple(_demonstration(best, bodies[best.id]) for best in rank(candidates, retrieval))
+        told = {row[4]: (row[6], row[12]) for row in rows}
+        return tuple(_demonstration(best, *told[best.id]) for best in rank(candidates, retrieval))
 
     async def watermark(self, env: str, group: str = "") -> int:
         """How far the buffer has got; for a named group, how far it had got when this was first asked."""
@@ -363,6 +372,7 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
         "mask": source_mask(retrieval.sources),
         "sources": [SOURCE_CODES[source] for source in retrieval.sources],
         "world": retrieval.world,
+        "goal": goal_id(retrieval.goal),
         "exclude": retrieval.exclude,
         "as_of": EVERYTHING if retrieval.as_of is None else retrieval.as_of,
         "seed": str(retrieval.seed),
@@ -377,7 +387,7 @@ def _nearest_keys(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row[0] in nearest]
 
 
-def _demonstration(best: Candidate, body: str) -> Demonstration:
+def _demonstration(best: Candidate, body: str, instruction: str) -> Demonstration:
     return Demonstration(
         id=str(best.id),
         transition=Transition.model_validate_json(body),
@@ -385,6 +395,8 @@ def _demonstration(best: Candidate, body: str) -> Demonstration:
         world=best.world,
         score=best.score,
         exact=best.exact,
+        instruction=instruction,
+        same_goal=best.same_goal,
     )
 
 

@@ -23,6 +23,7 @@ from dreamgym.replay.keys import (
     KeyEncoder,
     check_trajectories,
     digest_id,
+    goal_id,
     key_of,
     outcome_id,
     transition_id,
@@ -43,8 +44,10 @@ class _Batch:
     steps: list[tuple[str, int, UUID, str]] = field(default_factory=list)
     keys: dict[UUID, Key] = field(default_factory=dict)
     key_sources: dict[UUID, int] = field(default_factory=lambda: defaultdict(int))
-    sightings: dict[tuple[UUID, UUID, str, int], str | None] = field(default_factory=dict)
-    """Key, transition, world and source to the only trajectory that saw it; None when there are several."""
+    sightings: dict[tuple[UUID, UUID, str, int, UUID], str | None] = field(default_factory=dict)
+    """Key, transition, world, source and goal to the only trajectory that saw it; None when there are several."""
+    goals: dict[UUID, str] = field(default_factory=dict)
+    """To the instruction of each."""
     states: dict[tuple[UUID, str], int] = field(default_factory=lambda: defaultdict(int))
     """State and world to the sources that say so, as bits."""
 
@@ -58,6 +61,8 @@ class _Batch:
     def _add(self, trajectory: Trajectory) -> None:
         self.trajectories.append(trajectory)
         source, world = SOURCE_CODES[trajectory.source], trajectory.world_id
+        goal = goal_id(trajectory.task.goal)
+        self.goals.setdefault(goal, trajectory.task.instruction)
         for number, transition in enumerate(trajectory.transitions):
             identity, key = transition_id(transition), digest_id(*key_of(transition))
             body = transition.model_dump_json()
@@ -65,7 +70,7 @@ class _Batch:
             self.steps.append((trajectory.id, number, identity, body))
             self.keys.setdefault(key, key_of(transition))
             self.key_sources[key] |= 1 << source
-            sighting = (key, identity, world, source)
+            sighting = (key, identity, world, source, goal)
             if self.sightings.setdefault(sighting, trajectory.id) != trajectory.id:
                 self.sightings[sighting] = None
             for state in (transition.state, transition.next_state):
@@ -159,6 +164,7 @@ async def _store(
     vectors: Mapping[UUID, NDArray[np.float16]],
 ) -> None:
     await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
+    await _insert_goals(connection, env_id, batch)
     worlds = await _worlds(connection, env_id, batch)
     stored = await _copy_transitions(connection, env_id, batch)
     await _copy_trajectories(connection, env_id, batch, worlds, stored)
@@ -174,6 +180,13 @@ async def _position(connection: Connection, env_id: int) -> int:
     row = await cursor.fetchone()
     assert row is not None
     return int(row[0])
+
+
+async def _insert_goals(connection: Connection, env_id: int, batch: _Batch) -> None:
+    await connection.execute(
+        "INSERT INTO goals SELECT %s, new.* FROM unnest(%s::uuid[], %s::text[]) AS new ON CONFLICT DO NOTHING",
+        [env_id, list(batch.goals), list(batch.goals.values())],
+    )
 
 
 async def _worlds(connection: Connection, env_id: int, batch: _Batch) -> dict[str, int]:
@@ -210,14 +223,15 @@ async def _copy_trajectories(
             env_id,
             worlds[found.world_id],
             SOURCE_CODES[found.source],
+            goal_id(found.task.goal),
             found.model_dump_json(exclude={"transitions"}),
         )
         for found in batch.trajectories
     ]
     await _copy(
         connection,
-        "trajectories (id, env_id, world_id, source, body)",
-        ["text", "int2", "int4", "int2", "text"],
+        "trajectories (id, env_id, world_id, source, goal, body)",
+        ["text", "int2", "int4", "int2", "uuid", "text"],
         trajectories,
     )
     steps = [
@@ -269,13 +283,14 @@ async def _copy_vectors(
 async def _insert_sightings(
     connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], position: int
 ) -> None:
-    keys, transitions, names, sources = zip(*batch.sightings, strict=True) if batch.sightings else ((), (), (), ())
+    keys, transitions, names, sources, goals = zip(*batch.sightings, strict=True) if batch.sightings else ((),) * 5
     await connection.execute(
         f"""
         INSERT INTO sightings_{env_id} AS old
+          (env_id, key, transition_id, world_id, source, goal, only_trajectory, first_at)
         SELECT {env_id}, new.*, {position}
-        FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::text[]) AS new
-        ON CONFLICT (env_id, key, transition_id, world_id, source) DO UPDATE SET only_trajectory = NULL
+        FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::uuid[], %s::text[]) AS new
+        ON CONFLICT (env_id, key, transition_id, world_id, source, goal) DO UPDATE SET only_trajectory = NULL
         WHERE old.only_trajectory IS NOT NULL
         """,
         [
@@ -283,6 +298,7 @@ async def _insert_sightings(
             list(transitions),
             [worlds[name] for name in names],
             list(sources),
+            list(goals),
             list(batch.sightings.values()),
         ],
     )

@@ -206,6 +206,19 @@ class PostgresEpisodeStore:
             {"env": env, "group": f"{run}-{iteration}-"},
         )
 
+    async def tiers(self, env: str, run: str, iteration: int) -> dict[str, int]:
+        """How many steps of groups named `RUN-ITERATION-…` each tier answered."""
+        group = f"{run}-{iteration}-"
+        rows = await self._database.fetch(
+            "SELECT step.body -> 'provenance' ->> 'tier' AS tier, count(*) "
+            "FROM episodes JOIN episode_steps AS step ON step.episode_id = episodes.id "
+            "WHERE episodes.body ->> 'env' = %(env)s "
+            """AND (episodes.body ->> 'group') COLLATE "C" BETWEEN %(first)s AND %(last)s """
+            "GROUP BY tier ORDER BY tier",
+            {"env": env, "first": group, "last": f"{group}~"},
+        )
+        return {str(tier): int(steps) for tier, steps in rows}
+
     async def close(self) -> None:
         """Nothing to release: the connections belong to the Store."""
 

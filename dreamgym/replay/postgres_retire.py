@@ -47,26 +47,28 @@ SELECT DISTINCT transition_id FROM trajectory_steps WHERE trajectory_id = ANY (%
 STATEMENTS = (
     # what there still is in the worlds of those that went; as a table, so that the planner knows its size
     """
-    CREATE TEMP TABLE still (world_id int, transition_id uuid, times bigint, one text COLLATE "C") ON COMMIT DROP
+    CREATE TEMP TABLE still (world_id int, goal uuid, transition_id uuid, times bigint, one text COLLATE "C")
+    ON COMMIT DROP
     """,
     """
-    INSERT INTO still SELECT world_id, transition_id, count(DISTINCT trajectory_id), min(trajectory_id)
+    INSERT INTO still SELECT world_id, goal, transition_id, count(DISTINCT trajectory_id), min(trajectory_id)
     FROM trajectories JOIN trajectory_steps ON trajectory_id = id
     WHERE trajectories.env_id = {env} AND source = {source} AND world_id = ANY (%(worlds)s)
-    GROUP BY world_id, transition_id
+    GROUP BY world_id, goal, transition_id
     """,
     "ANALYZE still",
     """
     DELETE FROM sightings_{env} AS sighting
     WHERE env_id = {env} AND source = {source} AND world_id = ANY (%(worlds)s)
       AND transition_id = ANY (%(transitions)s)
-      AND NOT EXISTS (SELECT FROM still WHERE still.world_id = sighting.world_id
+      AND NOT EXISTS (SELECT FROM still WHERE still.world_id = sighting.world_id AND still.goal = sighting.goal
                         AND still.transition_id = sighting.transition_id)
     """,
     """
     UPDATE sightings_{env} AS sighting SET only_trajectory = one FROM still
     WHERE env_id = {env} AND source = {source} AND sighting.transition_id = ANY (%(transitions)s) AND times = 1
-      AND still.world_id = sighting.world_id AND still.transition_id = sighting.transition_id
+      AND still.world_id = sighting.world_id AND still.goal = sighting.goal
+      AND still.transition_id = sighting.transition_id
     """,
     """
     WITH held AS MATERIALIZED (

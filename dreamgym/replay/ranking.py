@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -34,6 +34,10 @@ class Candidate:
     """How many of the states that the episode has seen belong to this world."""
     score: float
     exact: bool
+    goal: UUID
+    """Of the task that it was seen for (keys.goal_id)."""
+    same_goal: bool
+    """It was also, or only, seen for the asked goal."""
 
 
 class Standing(NamedTuple):
@@ -43,6 +47,7 @@ class Standing(NamedTuple):
     score: float
     disagreement: int
     foreign: bool
+    another_goal: bool
     distance: float
     draw: str
     world: str
@@ -53,18 +58,16 @@ class Standing(NamedTuple):
 def rank(candidates: Iterable[Candidate], retrieval: Retrieval) -> Sequence[Candidate]:
     """The best k, best first, no two with the same outcome.
 
-    A transition that was seen in several worlds is represented by the world that agrees best.
+    A transition that was seen in several worlds is represented by the world that agrees best, with the reward and the
+    end that were seen for the asked goal if there are such.
     Scores of similar transitions count as equal when they agree to two decimals.
     """
-    best: list[Candidate] = []
-    outcomes: set[UUID] = set()
+    best: dict[UUID, Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: _standing(candidate, retrieval)):
-        if len(best) == retrieval.k:
-            break
-        if candidate.outcome not in outcomes:
-            outcomes.add(candidate.outcome)
-            best.append(candidate)
-    return best
+        first = best.setdefault(candidate.outcome, candidate)
+        if candidate.same_goal and not first.same_goal:
+            best[candidate.outcome] = replace(first, id=candidate.id, goal=candidate.goal, same_goal=True)
+    return list(best.values())[: retrieval.k]
 
 
 def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
@@ -73,6 +76,7 @@ def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
         score=-round(candidate.score, 2),
         disagreement=-candidate.agreement,
         foreign=candidate.world != retrieval.world,
+        another_goal=not candidate.same_goal,
         distance=-candidate.score,
         draw=draw(retrieval.seed, str(candidate.id) if retrieval.history is None else candidate.world),
         world=candidate.world,

@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from dreamgym.replay.buffer import SATURATED_GROUPS, SATURATED_VARIANCE, Retrieval, TaskValue
-from dreamgym.replay.keys import Key, key_of, outcome_id, source_mask, transition_id
+from dreamgym.replay.keys import Key, goal_id, key_of, outcome_id, source_mask, transition_id
 from dreamgym.replay.ranking import Candidate, seen_states
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+class Sighting(NamedTuple):
+    """Where a transition was seen, and for which goal."""
+
+    world: str
+    source: Source
+    goal: UUID
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Sighting:
+        """Where all transitions of a trajectory were seen."""
+        return cls(trajectory.world_id, trajectory.source, goal_id(trajectory.task.goal))
 
 
 @dataclass
@@ -25,17 +38,17 @@ class Stored:
     id: UUID
     outcome: UUID
     transition: Transition
-    seen_in: dict[tuple[str, Source], set[str]] = field(default_factory=lambda: defaultdict(set))
-    """World and source to the ids of the trajectories."""
-    first_at: dict[tuple[str, Source], int] = field(default_factory=dict)
-    """The same to the position of the first."""
+    seen_in: dict[Sighting, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """To the ids of the trajectories."""
+    first_at: dict[Sighting, int] = field(default_factory=dict)
+    """To the position of the first."""
 
-    def sightings(self, retrieval: Retrieval) -> Iterator[tuple[str, Source]]:
+    def sightings(self, retrieval: Retrieval) -> Iterator[Sighting]:
         """Where it may be taken from: allowed sources, nothing too new, and never the running episode."""
-        for (world, source), trajectories in self.seen_in.items():
-            is_there = retrieval.as_of is None or self.first_at[world, source] <= retrieval.as_of
-            if is_there and source in retrieval.sources and trajectories - {retrieval.exclude}:
-                yield world, source
+        for sighting, trajectories in self.seen_in.items():
+            is_there = retrieval.as_of is None or self.first_at[sighting] <= retrieval.as_of
+            if is_there and sighting.source in retrieval.sources and trajectories - {retrieval.exclude}:
+                yield sighting
 
 
 @dataclass
@@ -51,6 +64,8 @@ class Remembered:
     position: int = 0
     """Of the newest trajectory; one that is retired leaves a gap."""
     watermarks: dict[str, int] = field(default_factory=dict)
+    instructions: dict[UUID, str] = field(default_factory=dict)
+    """Of each goal."""
     outcomes: dict[str, dict[tuple[str, int], list[float]]] = field(default_factory=lambda: defaultdict(dict))
     """Task to run and policy version to rewards; what was recorded last comes last."""
     vectors: NDArray[np.float32] | None = None
@@ -62,13 +77,14 @@ class Remembered:
         self.trajectories[trajectory.id] = trajectory
         self.position += 1
         bit, position = source_mask({trajectory.source}), self.position
+        sighting = Sighting.of(trajectory)
+        self.instructions.setdefault(sighting.goal, trajectory.task.instruction)
         for transition in trajectory.transitions:
             identity = transition_id(transition)
             if identity not in self.transitions:
                 stored = Stored(identity, outcome_id(transition), transition)
                 self.transitions[identity] = stored
                 self.keys[key_of(transition)].append(stored)
-            sighting = trajectory.world_id, trajectory.source
             self.transitions[identity].seen_in[sighting].add(trajectory.id)
             self.transitions[identity].first_at.setdefault(sighting, position)
             for state in (transition.state, transition.next_state):
@@ -88,10 +104,16 @@ class Remembered:
     def candidates(
         self, key: Key, score: float, retrieval: Retrieval, agreement: Counter[str], *, exact: bool
     ) -> Iterator[Candidate]:
-        """What is stored under a key and may be shown, once per world and source that has it."""
+        """What is stored under a key and may be shown, once for each place where it was seen."""
+        asked = goal_id(retrieval.goal)
         for stored in self.keys.get(key, ()):
-            for world, source in stored.sightings(retrieval):
-                yield Candidate(stored.id, stored.outcome, world, source, agreement[world], score, exact)
+            sightings = list(stored.sightings(retrieval))
+            same_goal = any(goal == asked for _, _, goal in sightings)
+            for world, source, goal in sightings:
+                shown = asked if same_goal else goal
+                yield Candidate(
+                    stored.id, stored.outcome, world, source, agreement[world], score, exact, shown, same_goal
+                )
 
     def record(self, task_id: str, run: str, policy_version: int, rewards: Sequence[float]) -> None:
         """Add outcomes of a policy, which is now the one that tried the task last."""
@@ -141,7 +163,7 @@ class Remembered:
 
     def _forget(self, trajectory: Trajectory) -> None:
         del self.trajectories[trajectory.id]
-        sighting = trajectory.world_id, trajectory.source
+        sighting = Sighting.of(trajectory)
         for transition in trajectory.transitions:
             stored = self.transitions.get(transition_id(transition))
             if stored is None or sighting not in stored.seen_in:

@@ -9,6 +9,7 @@
   SELECT DISTINCT ON (transition_id)
     asked.key, asked.state, asked.action, asked.cosine, sighting.transition_id, sighting.source,
     world.name AS world, coalesce(agreement.states, 0) AS agreement, world.name <> %(world)s AS elsewhere,
+    sighting.goal, bool_or(sighting.goal = %(goal)s) OVER (PARTITION BY sighting.transition_id) AS same_goal,
     md5(%(seed)s || ':' || {drawn}) COLLATE "C" AS draw
   FROM asked
   JOIN sightings_{env} AS sighting ON sighting.env_id = {env} AND sighting.key = asked.key
@@ -18,10 +19,14 @@
     AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
   ORDER BY transition_id, agreement DESC, elsewhere, draw, world, source
 ), cut AS (
-  SELECT *, row_number() OVER (PARTITION BY key ORDER BY agreement DESC, elsewhere, draw, transition_id) AS place
+  SELECT *, row_number() OVER (
+    PARTITION BY key ORDER BY agreement DESC, elsewhere, same_goal DESC, draw, transition_id
+  ) AS place
   FROM best_world
 )
-SELECT key, cut.state, cut.action, cosine, id, outcome, body::text, world, source, agreement
+SELECT key, cut.state, cut.action, cosine, transition.id, outcome, body::text, world, source, agreement,
+  CASE WHEN same_goal THEN %(goal)s ELSE goal END AS goal, same_goal, instruction
 FROM cut
-JOIN transitions_{env} ON env_id = {env} AND id = transition_id
-WHERE place <= %(cut)s
+JOIN transitions_{env} AS transition ON transition.env_id = {env} AND transition.id = transition_id
+JOIN goals ON goals.env_id = {env} AND goals.id = CASE WHEN same_goal THEN %(goal)s ELSE goal END
+WHERE place <= %(cut)s OR same_goal

@@ -38,6 +38,7 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _the_world_that_agrees_comes_first,
         _a_seed_keeps_its_world,
         _the_own_world_breaks_the_tie,
+        _a_reward_is_that_of_the_asked_goal,
         _withheld_history_draws_anew,
         _the_running_episode_is_never_returned,
         _only_allowed_sources_are_returned,
@@ -60,22 +61,33 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
             await buffer.close()
 
 
-def sample_transition(state: str, command: str, next_state: str, *, reward: float = 0.0) -> Transition:
+def sample_transition(
+    state: str, command: str, next_state: str, *, reward: float = 0.0, terminated: bool = False
+) -> Transition:
     """A step of a game with one text command, as recorded in reality."""
     return Transition(
         state=state,
         action=ToolCall(name="act", arguments={"command": command}),
-        result=StepResult(observation=next_state, reward=reward),
+        result=StepResult(observation=next_state, reward=reward, terminated=terminated),
         next_state=next_state,
         provenance=Provenance(tier=Tier.REAL),
     )
 
 
+INSTRUCTION = "Find the coin."
+
+
 def sample_trajectory(
-    name: str, *transitions: Transition, world: str = "", source: Source = Source.REAL, env: str = ENV
+    name: str,
+    *transitions: Transition,
+    world: str = "",
+    source: Source = Source.REAL,
+    env: str = ENV,
+    instruction: str = INSTRUCTION,
 ) -> Trajectory:
-    """A closed trajectory of one fixed task."""
-    task = Task(id="go", env=env, instruction="Find the coin.", initial_state="kitchen")
+    """A closed trajectory; without another instruction it is of one fixed task."""
+    task_id = "go" if instruction == INSTRUCTION else f"go: {instruction}"
+    task = Task(id=task_id, env=env, instruction=instruction, initial_state="kitchen")
     return Trajectory(
         id=name, task=task, transitions=transitions, source=source, stop_reason=StopReason.CLOSED, world=world
     )
@@ -84,7 +96,7 @@ def sample_trajectory(
 def sample_retrieval(state: str, command: str, **changes: object) -> Retrieval:
     """A question of an episode that started in the kitchen."""
     action = ToolCall(name="act", arguments={"command": command})
-    asked = Retrieval(env=ENV, state=state, action=action, k=3, initial_state="kitchen")
+    asked = Retrieval(env=ENV, state=state, action=action, k=3, initial_state="kitchen", goal=INSTRUCTION)
     return asked.model_copy(update=changes)
 
 
@@ -195,6 +207,32 @@ async def _the_own_world_breaks_the_tie(buffer: ReplayBuffer) -> None:
     for seed in range(5):
         found = await buffer.nearest(sample_retrieval("kitchen", "north", seed=seed, world="house 3"))
         assert found[0].world == "house 3"
+
+
+async def _a_reward_is_that_of_the_asked_goal(buffer: ReplayBuffer) -> None:
+    lamp = "Find the lamp."
+    seen = sample_transition("kitchen", "north", "hall"), sample_transition("hall", "south", "kitchen")
+    wins = sample_transition("hall", "take it", "it is yours", reward=1.0, terminated=True)
+    loses = sample_transition("hall", "take it", "it is yours")
+    await buffer.add(
+        [
+            sample_trajectory("for the coin", *seen, wins, world="agrees"),
+            sample_trajectory("for the lamp", loses, world="agrees less", instruction=lamp),
+        ]
+    )
+    asked = sample_retrieval("hall", "take it", history=seen)
+    (for_coin,) = await buffer.nearest(asked)
+    assert (for_coin.transition, for_coin.instruction, for_coin.same_goal) == (wins, INSTRUCTION, True)
+    (for_lamp,) = await buffer.nearest(asked.model_copy(update={"goal": lamp}))
+    assert (for_lamp.transition, for_lamp.instruction, for_lamp.same_goal) == (loses, lamp, True)
+    assert for_lamp.world == "agrees", "what happens is still that of the world that agrees best"
+    (for_nothing,) = await buffer.nearest(asked.model_copy(update={"goal": "Find the key."}))
+    assert (for_nothing.transition, for_nothing.instruction, for_nothing.same_goal) == (wins, INSTRUCTION, False)
+    open_task = sample_trajectory("of nobody", wins, world="unnamed", instruction="")
+    await buffer.add([open_task])
+    for goal, same in ((open_task.task.goal, True), ("", False), ("\nanother", False)):
+        (found,) = await buffer.nearest(asked.model_copy(update={"goal": goal, "history": ()}))
+        assert found.same_goal is same, f"an open task shares its goal with no other, asked for was {goal!r}"
 
 
 async def _withheld_history_draws_anew(buffer: ReplayBuffer) -> None:

@@ -14,7 +14,8 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 """Arrays and objects within each other, the request's own envelope included."""
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string to its end, or to the end of the body: possessive, so that no byte is read twice."""
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _AS_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 

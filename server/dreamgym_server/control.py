@@ -141,12 +141,12 @@ class TrainerDoor:
     def _state(self, episode: Episode) -> Response:
         last = episode.transitions[-1].result if episode.transitions else episode.initial
         trajectory = trajectory_of(episode, self._episodes.world(episode.env).spec)
-        rewards = sum(transition.result.reward for transition in episode.transitions)
+        so_far = sum(transition.result.reward for transition in episode.transitions)
         return JSONResponse(
             {
                 "episode": episode.id,
                 "step": episode.version,
-                "reward": rewards + (episode.final_reward or 0.0),
+                "reward": trajectory.reward if trajectory else so_far,
                 "terminated": last.terminated,
                 "truncated": last.truncated,
                 "stop_reason": episode.stop_reason,

@@ -167,7 +167,7 @@ class Episodes:
         The end is rewarded by `success` where the caller knows, else as the world judges it, else not at all.
 
         Raises:
-            PredictionError: the judge gave no verdict; the episode goes on, and may be finished again.
+            PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
         """
         live = await self._find(env, episode_id)
         answer = self.worlds[env].admission.text(answer)

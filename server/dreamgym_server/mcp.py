@@ -227,6 +227,8 @@ class AgentDoor:
             meta["dreamgym/uncounted"] = answer.uncounted
         elif not self._hides_reward:
             meta["dreamgym/reward"] = answer.result.reward
+            if answer.result.info.get("open_end") is True:
+                meta["dreamgym/open_end"] = True
         params = ctx.params or {}
         if visit.takes_streams:
             visit.notices = notices(answer.result, params, ctx.protocol_version)

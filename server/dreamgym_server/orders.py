@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, Task
@@ -82,8 +83,14 @@ async def chosen_task(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpi
 
     Raises:
         UnknownName: there is no such task.
-        InvalidInput: the task is another environment's.
+        InvalidInput: the task is another environment's, or its check cannot be used.
     """
+    task = await _named(spec, buffer, order)
+    accomplished(task, "{}")  # so that a check that cannot be used is found now and not at the end
+    return task
+
+
+async def _named(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpisode) -> Task:
     if order.task is not None:
         if order.task_id not in {None, order.task.id}:
             raise InvalidInput("give either task_id or task, not both")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.experience.confidence import Calibration, check_calibration
 from dreamgym.experience.model import ExperienceModel, Judge, Part
 from dreamgym.experience.success import accomplished
@@ -65,12 +65,12 @@ class Worlds(Protocol):
         """What is remembered of the step that `environment` has just taken."""
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """Whether the steps, and the final answer where there is one, accomplish the task; None where nobody can tell.
+        """Whether the steps, with the final answer if there is one, accomplish the task; None if nobody can tell.
 
-        The task's own check of the last state decides where it has one; a judge that disagrees is logged.
+        The task's own check decides if it has one; a judge that disagrees is logged.
 
         Raises:
-            PredictionError: whoever can tell gave no usable verdict.
+            PredictionError: the judge cannot be reached. One that answers rubbish gives no verdict, which is logged.
         """
 
 
@@ -134,16 +134,25 @@ class DreamWorlds:
         return environment.transitions[-1]
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """The check's verdict, and the experience model's where it is a judge."""
-        has_checks = Part.CHECKS not in self._without
-        checked = _checked(episode) if has_checks else None
-        if answer is None or not isinstance(self._model, Judge):
+        """The check's verdict, or the experience model's if it is a judge.
+
+        Without either, an environment that ends its tasks itself has not ended this one, unless an end was left open.
+        """
+        checked = _checked(episode) if Part.CHECKS not in self._without else None
+        if not isinstance(self._model, Judge):
+            is_open = any(step.provenance.open_end for step in episode.transitions)
+            return False if checked is None and self.spec.is_over_when_done and not is_open else checked
+        if answer is None and checked is not None:
             return checked
-        judged = await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
+        try:
+            judged = await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
+        except MalformedAnswer as error:
+            logger.warning("episode %s: no verdict on its end: %s", episode.id, error)
+            return checked
         if checked is None:
             return judged
         if judged is not checked:
-            logger.warning("episode %s: the judge says %s, the check of the state %s", episode.id, judged, checked)
+            logger.warning("episode %s: the judge says %s, the task's own check %s", episode.id, judged, checked)
         return checked
 
 
@@ -192,14 +201,15 @@ class RealWorlds:
         return self.admission.transition(step)
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """Reality rewards steps; what an answer is worth the task's check may know, else only the caller."""
-        return _checked(episode)
+        """The check's verdict. Without one, an environment that ends its tasks itself has not ended this one."""
+        checked = _checked(episode)
+        return False if checked is None and self.spec.is_over_when_done else checked
 
 
 def _checked(episode: Episode) -> bool | None:
-    """What the task's own check says of the last state."""
+    """What the task's own check says of the episode."""
     last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
-    return accomplished(episode.task, last)
+    return accomplished(episode.task, last, [transition.result.observation for transition in episode.transitions])
 
 
 def _same(episode: Episode, step: int, stored: StepResult, replayed: StepResult) -> None:

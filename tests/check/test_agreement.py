@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger import NOT_SET, ONLY_UP, SECRET, SPEC, add, counted, played
 
-from dreamgym.agreement import Compared, Shown, against_dream, against_real, agreement, by_tool, similarity, split
+from dreamgym.agreement import Compared, against_dream, against_real, agreement, by_tool, similarity, split
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.language import LanguageModel
@@ -83,7 +83,7 @@ async def test_k_is_how_many_recordings_are_shown_and_0_shows_none() -> None:
     shown = []
     for k in (0, 1, 2):
         model = Asked()
-        await all_of(against_dream(SPEC, Shown(model, k), await buffer_of(ONE), [TWO]))
+        await all_of(against_dream(SPEC, model, await buffer_of(ONE), [TWO], k=k))
         shown.append({len(query.demonstrations) for query in model.queries if query.history})
     assert shown[0] == {0}
     assert shown[1] == {1}
@@ -94,7 +94,7 @@ async def test_a_recorded_call_is_repeated_and_an_unknown_one_without_recordings
     known = await all_of(against_dream(SPEC, NearestModel(), await buffer_of(ONE), [TWO]))
     assert known[0].got is not None
     assert known[0].got.observation == "count 1"
-    blind = await all_of(against_dream(SPEC, Shown(NearestModel(), 0), await buffer_of(ONE), [TWO]))
+    blind = await all_of(against_dream(SPEC, NearestModel(), await buffer_of(ONE), [TWO], k=0))
     assert [call.got for call in blind] == [None] * 4
     assert "nothing is recorded" in str(blind[0].failure)
     scored = agreement(blind)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from dreamgym.cli.experiment import agree
 from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
 from dreamgym.cli.experiment.running import ATTEMPTS, Result, attempts, curve, difference
 from dreamgym.cli.experiment.running import result as kept_result
-from dreamgym.cli.experiment.table import area_under, report
+from dreamgym.cli.experiment.table import Published, area_under, report
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.types import (
@@ -140,7 +141,7 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
     (seed.folder / "warm").mkdir(parents=True)
     (seed.folder / "warm" / "config.json").write_text("{}")
     (seed.folder / "recorded.jsonl").write_text("".join(trajectory(n).model_dump_json() + "\n" for n in range(3)))
-    made = result("dream", 0, (1.0,)).model_copy(update={"made_by": plan.arm[1]})
+    made = result("dream", 0, "1").model_copy(update={"made_by": plan.arm[1]})
     (seed.folder / "dream").mkdir()
     (seed.folder / "dream" / "result.json").write_text(made.model_dump_json())
     assert kept_result(seed, plan.arm[1]) == made
@@ -218,6 +219,9 @@ def test_spoiled_recordings_keep_the_calls_and_lose_what_followed_them() -> None
     assert [step.state for step in without_calls] == [a.state for a, _ in pairs]
     assert sorted(step.action.canonical() for step in without_calls) == sorted(a.action.canonical() for a, _ in pairs)
     assert sum(step.action == a.action for step, (a, _) in zip(without_calls, pairs, strict=True)) < len(pairs) / 2
+    few = [step for one in shuffled(given, seed=0, share=0.25) for step in one.transitions]
+    assert [(step.state, step.action) for step in few] == [(a.state, a.action) for a, _ in pairs]
+    assert 0 < sum(step.next_state != a.next_state for step, (a, _) in zip(few, pairs, strict=True)) <= 6
     alike = [episode for one in given for episode in rewarded(one)]
     assert [step for one in alike for step in one.transitions if step.result.reward != 1.0] == []
     assert [one.transitions[0].action for one in alike] == [step.action for one in given for step in one.transitions]
@@ -229,16 +233,19 @@ def test_spoiled_recordings_keep_the_calls_and_lose_what_followed_them() -> None
     assert [step.result.terminated for one in lost for step in one.transitions] == ends
 
 
-def result(arm: str, seed: int, outcomes: tuple[float, ...]) -> Result:
+def result(arm: str, seed: int, outcomes: str) -> Result:
     return Result(
         arm=arm,
         seed=seed,
         made_by=Arm(name=arm),
+        commit="abc1234",
         outcomes=outcomes,
         refused_share=0.25,
         recorded_steps=1000,
         real_steps=0,
         dream_steps=500,
+        tiers={"recorded": 400, "model": 100},
+        unjudged=0,
         seconds=1.0,
         dead_share=0.5,
         curve=((0, 0.0), (10, 1.0)),
@@ -255,13 +262,54 @@ def test_the_table_pairs_arms_by_seed_and_task() -> None:
         arm=(Arm(name="a"), Arm(name="b", train={})),
         compare=(Comparison(arm="b", against="a", goal="above 0"),),
     )
-    better = (1.0, 1.0, 1.0, 0.0)
-    worse = (0.0, 1.0, 0.0, 0.0)
-    results = {name: [result(name, seed, some) for seed in (0, 1)] for name, some in (("a", worse), ("b", better))}
-    text = report(plan, results)
+    results = [result(name, seed, some) for name, some in (("a", "0100"), ("b", "1110")) for seed in (0, 1)]
+    text = report(Published(file="t", plan=plan, results=tuple(results)))
     assert "| b − a | +50.0 [" in text
     assert "| +50.0, +50.0 | +0.0 [+0.0, +0.0] | +0.0 [+0.0, +0.0] | above 0 |" in text
     assert "| a | 25.0 % [" in text
+    assert "| 500 | recorded 80 %, model 20 % |" in text
+    assert "Made by `dreamgym experiment examples/experiments/t.toml` at commit abc1234." in text
+
+
+def test_of_an_arm_with_several_rates_the_one_that_is_best_on_dev_tasks_counts() -> None:
+    arm = Arm(name="real", rates=(1e-3, 5e-4), train={"against": "real"})
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0, 1),
+        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        test=Measured(episodes=4),
+        arm=(Arm(name="a"), arm),
+        compare=(Comparison(arm="real", against="a"),),
+    )
+    assert [one.train for one in arm.trained()] == [
+        {"against": "real", "learning_rate": 1e-3},
+        {"against": "real", "learning_rate": 5e-4},
+    ]
+    probes = {"real, rate 0.001": (0.5, 0.5), "real, rate 0.0005": (0.3, 0.8)}
+    tested = {"real, rate 0.001": "1111", "real, rate 0.0005": "1100"}
+    results = [result("a", seed, "0000") for seed in (0, 1)] + [
+        result(name, seed, tested[name]).model_copy(update={"curve": ((0, 0.9), (10, dev))})
+        for name, devs in probes.items()
+        for seed, dev in enumerate(devs)
+    ]
+    text = report(Published(file="t", plan=plan, results=tuple(results)))
+    assert "| real | 50.0 % [" in text, "dev decides, whatever the test says"
+    assert "| real | 0.001 | 50.0 % | 100.0 %" in text
+    assert "| real | 0.0005, taken | 55.0 % | 50.0 %" in text
+    with pytest.raises(ValidationError, match="names no learning_rate"):
+        Arm(name="real", rates=(1e-3,), train={"learning_rate": 1e-3})
+
+
+def test_a_dream_may_know_a_part_of_the_recordings_of_which_a_smaller_one_is_a_part(tmp_path: Path) -> None:
+    seed = Prepared(read(tmp_path, GOOD), 0, tmp_path / "seed-0", "", load_spec("coin"), Unplayable())
+    seed.folder.mkdir()
+    (seed.folder / "recorded.jsonl").write_text("".join(trajectory(n).model_dump_json() + "\n" for n in range(9)))
+    few, more, every = (
+        {one.id for one in seed.given(Arm(name="a", train={}, recordings=count))} for count in (3, 6, None)
+    )
+    assert few < more < every
+    assert [len(some) for some in (few, more, every)] == [3, 6, 9]
 
 
 def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
@@ -282,7 +330,7 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
 
     def made(name: str, seed: int, height: float, dead: float | None) -> Result:
         curve = () if dead is None else ((0, height), (20 if name == "longer" else 10, height))
-        return result(name, seed, (1.0,)).model_copy(update={"curve": curve, "dead_share": dead})
+        return result(name, seed, "1").model_copy(update={"curve": curve, "dead_share": dead})
 
     heights = (0.2, 0.4, 0.3)
     results = {
@@ -291,9 +339,10 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
         "longer": [made("longer", seed, 0.2, 0.4) for seed in range(3)],
         "random": [made("random", seed, 0.0, None) for seed in range(3)],
     }
-    text = report(plan, results)
+    flat = [one for some in results.values() for one in some]
+    text = report(Published(file="t", plan=plan, results=tuple(flat)))
     # the areas differ by 10, 20 and 30 points: 20 +- 4.303 * 10 / sqrt(3)
-    assert "| +20.0 [-4.8, +44.8] | -10.0 [-10.0, -10.0] |" in text
+    assert "| +20.0 [-4.8, +44.8] | **-10.0** [-10.0, -10.0] |" in text
     assert "| 30.0 % [5.2, 54.8] |" in text
     assert "| b − random | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  |  |  |" in text
     longer = "| b − longer | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  | +0.0 [+0.0, +0.0] |  |"

@@ -1,5 +1,8 @@
 """Intervals are right where they can be checked."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +27,13 @@ def test_no_difference_gives_an_interval_of_zero() -> None:
     assert (rate.low, rate.mean, rate.high) == (0, 0, 0)
 
 
-def test_the_paired_interval_is_narrower_than_the_task_spread_when_every_task_gains_alike() -> None:
-    before = [[0.0] * 50 + [1.0] * 50]
-    after = [[1.0] * 50 + [1.0] * 50]
-    rate = paired_difference(before, after)
-    assert rate.mean == 0.5
-    assert 0.39 < rate.low < 0.5 < rate.high < 0.61
+def test_the_interval_agrees_with_calculations_by_hand() -> None:
+    # seeds' means 1/3 and 2/3; mean squares: seeds 1/6, tasks 1/2, rest 1/6; over seeds alone is wider
+    rate = paired_difference([[0.0] * 3] * 2, [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    assert (rate.mean, rate.high - rate.mean) == (pytest.approx(0.5), pytest.approx(12.706 * math.sqrt(1 / 6 / 6)))
+    # seeds alike; mean squares: seeds 0, tasks 1/2, rest 0; 3 degrees of freedom
+    rate = paired_difference([[0.0] * 4] * 2, [[1.0, 0.0, 0.0, 0.0]] * 2)
+    assert (rate.mean, rate.high - rate.mean) == (0.25, pytest.approx(3.182 * math.sqrt(1 / 2 / 8)))
 
 
 def test_disagreeing_seeds_widen_the_interval() -> None:
@@ -37,6 +41,35 @@ def test_disagreeing_seeds_widen_the_interval() -> None:
     agreeing = paired_difference(before, [[1.0] * 30 + [0.0] * 70] * 3)
     disagreeing = paired_difference(before, [[1.0] * 90 + [0.0] * 10, [0.0] * 100, [0.0] * 100])
     assert disagreeing.high - disagreeing.low > agreeing.high - agreeing.low
+
+
+def test_tasks_that_gain_unlike_widen_the_interval_though_the_seeds_agree() -> None:
+    before = [[0.0] * 100] * 5
+    rate = paired_difference(before, [[1.0] * 30 + [0.0] * 70] * 5)
+    assert rate.high - rate.mean > 0.08, "other tasks would have come out otherwise"
+
+
+def test_the_interval_of_one_seed_is_that_of_its_tasks() -> None:
+    rate = paired_difference([[0.0] * 100], [[1.0] * 50 + [0.0] * 50])
+    assert (rate.mean, rate.n) == (0.5, 100)
+    assert 0.39 < rate.low < 0.42
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("scatter", [0.0, 0.06, 0.2])
+def test_the_interval_covers_the_truth_for_few_seeds_however_they_scatter(seeds: int, scatter: float) -> None:
+    draw = np.random.default_rng(seeds)
+    covered, rounds, tasks = 0, 300, 100
+    for _ in range(rounds):
+        chances_N = draw.uniform(0, 0.5, tasks)  # of which the mean is 1/4
+        gains_S = draw.normal(0.2, scatter, seeds)
+        chances_SN = np.clip(chances_N[None, :] + gains_S[:, None], 0, 1)
+        after_SN = draw.random((seeds, tasks)) < chances_SN
+        before_SN = draw.random((seeds, tasks)) < chances_N
+        rate = paired_difference(before_SN.astype(float).tolist(), after_SN.astype(float).tolist())
+        truth = float(np.mean(np.clip(draw.uniform(0, 0.5, 40_000) + draw.normal(0.2, scatter, 40_000), 0, 1))) - 0.25
+        covered += rate.low <= truth <= rate.high
+    assert covered / rounds > 0.925, "of 300 intervals that cover 95 %, fewer are a chance of 1 in 20"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcde")), max_size=40))

@@ -79,6 +79,7 @@ async def dream(
     return made, model
 
 
+MANY = state(*(order(n) for n in (1, 2, 3, 4)))
 GET = call("get_order", 1)
 GOT = step(START, GET, order(1))
 MISSED = step(START, call("get_order", 9), "There is no order O-9.", refused=True)
@@ -145,12 +146,14 @@ async def test_a_refusal_is_found_among_many_steps_of_other_tools() -> None:
     assert model.asked == []
 
 
-async def test_without_retrieval_the_model_is_shown_nothing_and_the_checks_still_look() -> None:
-    made, model = await dream(BY_MODEL, GOT, MISSED, without=frozenset({Part.RETRIEVAL}))
-    assert (await made.step(call("get_order", 44))).is_error
-    await made.step(GET)
-    (asked,) = model.asked
-    assert (asked.demonstrations, asked.without) == ((), {Part.RETRIEVAL})
+@pytest.mark.parametrize("spec", [SHOP, shop(deterministic=True)], ids=["", "deterministic"])
+async def test_without_retrieval_nothing_that_was_recorded_answers_or_is_shown(spec: EnvironmentSpec) -> None:
+    many = [step(MANY, call("get_order", n), order(n)) for n in (1, 2, 3)]
+    made, model = await dream(BY_MODEL, GOT, MISSED, *many, spec=spec, without=frozenset({Part.RETRIEVAL}))
+    for action in (call("get_order", 44), GET, call("get_order", 2)):
+        await made.step(action)
+    assert [(asked.demonstrations, asked.without) for asked in model.asked] == [((), {Part.RETRIEVAL})] * 3
+    assert {one.provenance.tier for one in made.transitions} == {Tier.MODEL}
 
 
 async def test_an_answer_that_contradicts_the_state_is_no_step() -> None:
@@ -285,7 +288,6 @@ async def test_as_of_a_watermark_the_model_is_not_shown_what_came_later() -> Non
     assert shown == [[call("get_order", 2)], [GET]]
 
 
-MANY = state(*(order(n) for n in (1, 2, 3, 4)))
 RECORDED = tuple(step(MANY, call("get_order", n), order(n)) for n in (1, 2, 3))
 
 

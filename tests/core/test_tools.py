@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.mirror import Mirror
-from dreamgym.tools import REMEMBERED_CALLS, Tools, fault_under
+from dreamgym.schema import fault_under
+from dreamgym.tools import REMEMBERED_CALLS, Tools
 from dreamgym.types import JsonObject, StepResult, ToolCall
 
 COUNT = {"type": "object", "required": ["count"], "properties": {"count": {"type": "integer", "minimum": 0}}}
@@ -60,7 +61,7 @@ def test_a_refusal_needs_no_structured_content() -> None:
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "https://example.com/schema.json"}])
 def test_a_schema_that_cannot_be_used_is_named_at_start(schema: JsonObject) -> None:
     tool = {"name": "odd", "inputSchema": {"type": "object"}, "outputSchema": schema}
-    with pytest.raises(InvalidInput, match="environment 'desk', tool 'odd': not a usable JSON schema"):
+    with pytest.raises(InvalidInput, match="environment 'desk', tool 'odd': not a usable JSON Schema"):
         Tools(spec(tools_list={"tools": [tool]}))
 
 

@@ -207,11 +207,14 @@ async def test_private_attributes_are_not_compared() -> None:
     assert last.reward == 1
 
 
-async def test_the_tasks_check_compares_the_last_state_alone() -> None:
+async def test_the_tasks_check_asks_for_the_last_state_and_for_the_answers_of_the_ground_truth() -> None:
     results = await played(PRESS, NEXT_CALL, COUNT, NEXT_CALL)
-    assert [accomplished(TASK, result.state) for result in results] == [False, False, True, True, True]
-    wrong = await played(PRESS, PRESS, NEXT_CALL, NEXT_CALL)
-    assert accomplished(TASK, wrong[-1].state) is False
+    answers = [result.observation for result in results]
+    done = [accomplished(TASK, result.state, answers[: n + 1]) for n, result in enumerate(results)]
+    assert done == [False, False, False, True, True]
+    assert accomplished(TASK, results[-1].state, [*answers[:3], *answers[4:]]) is False, "nothing was looked up"
+    wrong = await played(PRESS, PRESS, NEXT_CALL, COUNT, NEXT_CALL)
+    assert accomplished(TASK, wrong[-1].state, [result.observation for result in wrong]) is False
 
 
 async def test_every_state_is_one_of_the_schema() -> None:

@@ -127,10 +127,11 @@ async def test_what_cannot_be_done_is_a_tool_error_and_the_episode_goes_on(
             assert not (await client.call_tool("press", {"lamp": "red"})).is_error
 
 
-async def test_an_agent_that_ends_with_an_answer_is_judged_by_the_state() -> None:
+async def test_an_agent_that_ends_with_an_answer_is_judged_by_the_state_and_by_what_it_looked_up() -> None:
     async with served("real") as (control, _):
         rewards = []
-        for calls in ([("press", {"lamp": "red"}), (NEXT, {})], [(NEXT, {})]):
+        press, count, next_one = ("press", {"lamp": "red"}), ("count", {}), (NEXT, {})
+        for calls in ([press, next_one, count], [press, next_one], [next_one, count]):
             started = await control.create("lamps", task=TASK, seed=0)
             async with Client(started.mcp_url) as client:
                 for tool, arguments in calls:
@@ -138,7 +139,7 @@ async def test_an_agent_that_ends_with_an_answer_is_judged_by_the_state() -> Non
             state = await control.finish("lamps", started.episode, answer="One press.")
             assert state.trajectory is not None
             rewards.append(state.trajectory.final_reward)
-    assert rewards == [1.0, 0.0]
+    assert rewards == [1.0, 0.0, 0.0]
 
 
 async def test_the_expert_wins_and_the_same_seed_plays_the_same_episode() -> None:

@@ -69,6 +69,7 @@ def query(
     history: tuple[Transition, ...] = (),
     instruction: str = "Find the coin.",
     metadata: JsonObject | None = None,
+    same_goal: bool = True,
 ) -> Query:
     """A question whose demonstrations are ranked as given; `exact` follows from the texts, as in a buffer."""
     return Query(
@@ -85,6 +86,8 @@ def query(
                 world="w",
                 score=1.0,
                 exact=(step.state, step.action.canonical()) == (state, action.canonical()),
+                instruction=instruction if same_goal else "Find the lamp.",
+                same_goal=same_goal,
             )
             for number, step in enumerate(recorded)
         ),

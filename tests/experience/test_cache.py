@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from queries import DESK, HOUSE, act, query, transition
 
+import dreamgym
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.cache import Remembering, remembering, weights_fingerprint
+from dreamgym.experience.cache import Remembering, edition, remembering, weights_fingerprint
 from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Judge, Part, Prediction, Query
+from dreamgym.experience.model import Judge, Part, Prediction, Query, Verdict
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.llm import ScriptedLLM
 from dreamgym.replay.postgres import Store
@@ -62,8 +64,12 @@ class Moody:
 
 
 class MoodyJudge(Moody):
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        self.asked += 1
+        return Verdict(accomplished=self.asked % 2 == 1, prompt_tokens=9)
+
     async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
         self.asked += 1
         return self.asked % 2 == 1
@@ -198,6 +204,28 @@ async def test_identical_questions_at_once_share_one_prediction_and_who_leaves_t
     assert {answer.observation for answer in answers} == {"moody 1 \u00fc"}
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("state.py", True),
+        ("tools.py", True),
+        ("experience/rules.txt", True),
+        ("experience/effects/proposing.py", True),
+        ("replay/retrieval.sql", True),
+        ("cli/app.py", False),
+    ],
+)
+def test_another_edition_of_the_code_that_an_answer_depends_on_is_another_question(
+    name: str, changes: bool, tmp_path: Path
+) -> None:
+    package = tmp_path / "dreamgym"
+    shutil.copytree(Path(dreamgym.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    before = edition(package)
+    edition.cache_clear()
+    (package / name).write_text((package / name).read_text() + "\n")
+    assert (edition(package) != before) is changes
+
+
 async def test_a_prediction_that_failed_is_asked_for_again() -> None:
     model = Moody()
     model.fails = True
@@ -223,6 +251,12 @@ async def test_a_judge_stays_a_judge_and_gives_each_verdict_once() -> None:
     assert isinstance(judge, Judge)
     verdicts = [await judge.judge(HOUSE, QUESTION.task, (SEEN,), answer, seed=1) for answer in ("done", "no", "done")]
     assert (verdicts, model.asked) == ([True, False, True], 2)
+    said = await Moody().predict(QUESTION)
+    other = said.model_copy(update={"observation": "another answer"})
+    steps = [await judge.judge_step(QUESTION, one) for one in (said, other, said)]
+    assert [(one.accomplished, one.prompt_tokens) for one in steps] == [(True, 9), (False, 9), (True, 0)]
+    asked = QUESTION.model_copy(update={"without": frozenset({Part.CACHE})})
+    assert (await judge.judge_step(asked, said)).prompt_tokens == 9
 
 
 async def test_closing_releases_the_model_and_what_is_still_asked() -> None:

@@ -11,10 +11,11 @@ from queries import HOUSE, act, query, transition
 
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
 from dreamgym.experience.answer import SCHEMA, StepAnswer
+from dreamgym.experience.ending import ended
 from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part, Prediction
+from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.reward import SCHEMA as JUDGE_SCHEMA
-from dreamgym.experience.reward import Verdict
+from dreamgym.experience.reward import Said
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.types import JsonObject, Tier
 
@@ -39,9 +40,15 @@ def verdict(*, accomplished: bool) -> str:
     return json.dumps({"reasoning": "Seen in the answers.", "accomplished": accomplished})
 
 
+async def decided(llm: ScriptedLLM, asked: Query) -> Prediction:
+    """What the model predicts, with its end decided as in a dream."""
+    model = LanguageModel(llm)
+    return await ended(asked, await model.predict(asked), model)
+
+
 async def predicted(*script: str, command: str = "move east") -> tuple[Prediction, ScriptedLLM]:
     llm = ScriptedLLM(script)
-    return await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act(command))), llm
+    return await decided(llm, query(HOUSE, KITCHEN, act(command))), llm
 
 
 async def test_an_answer_becomes_a_prediction_with_its_provenance() -> None:
@@ -124,6 +131,30 @@ async def test_an_answer_that_was_cut_off_is_malformed_even_where_it_reads_well(
         await LanguageModel(CutOff([step(), step()])).predict(query(HOUSE, KITCHEN, act("move east")))
 
 
+async def test_the_room_for_an_answer_follows_the_longest_known_answer_of_the_tool() -> None:
+    rooms: list[int] = []
+
+    class Measured(ScriptedLLM):
+        async def complete(
+            self,
+            messages: Sequence[Message],
+            *,
+            schema: JsonObject | None = None,
+            max_tokens: int = 512,
+            temperature: float = 0.0,
+            seed: int = 0,
+        ) -> Completion:
+            rooms.append(max_tokens)
+            return await super().complete(messages)
+
+    page = transition(HALL, act("read"), "a line of the page. " * 600)
+    for recorded, history in (((), ()), ((page,), ()), ((), (page,))):
+        asked = query(HOUSE, KITCHEN, act("move east"), *recorded, history=history)
+        await LanguageModel(Measured([step()])).predict(asked)
+    assert rooms[0] == 1024
+    assert rooms[1] == rooms[2] > 12_000 / 3
+
+
 async def test_a_model_that_fails_is_a_failed_prediction_and_not_asked_again() -> None:
     asked = 0
 
@@ -156,15 +187,26 @@ async def test_a_success_that_the_judge_denies_is_none_and_is_logged(caplog: pyt
     assert "not confirmed" in caplog.text
 
 
-async def test_a_judge_without_a_valid_verdict_fails_the_prediction() -> None:
-    with pytest.raises(PredictionError):
-        await predicted(step(terminated=True, success=True), "yes", '{"accomplished": "yes"}')
+async def test_a_judge_that_answers_rubbish_leaves_the_end_open() -> None:
+    prediction, _ = await predicted(step(terminated=True, success=True), "yes", '{"accomplished": "yes"}')
+    assert (prediction.success, prediction.terminated) == (False, False)
+    assert (prediction.provenance.judged, prediction.provenance.open_end) == (None, True)
+
+
+async def test_a_judge_that_cannot_be_reached_fails_the_step() -> None:
+    def unreachable_judge(asked: Sequence[Message]) -> str:
+        if "You check" in asked[0].content:
+            raise EnvironmentUnavailable("the model took longer than 60 s")
+        return step(terminated=True, success=True)
+
+    with pytest.raises(PredictionError, match="longer than 60 s"):
+        await decided(ScriptedLLM(unreachable_judge), query(HOUSE, KITCHEN, act("take coin")))
 
 
 async def test_without_checks_a_claim_is_believed_and_nobody_judges() -> None:
     llm = ScriptedLLM([step(terminated=True, success=True)])
     asked = query(HOUSE, KITCHEN, act("take coin")).model_copy(update={"without": frozenset({Part.CHECKS})})
-    prediction = await LanguageModel(llm).predict(asked)
+    prediction = await decided(llm, asked)
     assert (prediction.success, prediction.provenance.judged, len(llm.asked)) == (True, None, 1)
 
 
@@ -198,7 +240,7 @@ class Priced(ScriptedLLM):
 
 async def test_a_prediction_counts_the_tokens_of_all_its_questions() -> None:
     llm = Priced(["rubbish", step(terminated=True, success=True), verdict(accomplished=True)])
-    prediction = await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("take coin")))
+    prediction = await decided(llm, query(HOUSE, KITCHEN, act("take coin")))
     assert prediction.provenance.prompt_tokens == 222
     assert prediction.provenance.completion_tokens == 111
     assert prediction.probabilities == {"success": 0.1}
@@ -252,7 +294,7 @@ async def test_the_model_asked_for_is_greedy_and_gets_the_episodes_seed() -> Non
 
 
 def test_the_schemas_name_the_keys_of_the_forms_with_the_reasoning_first() -> None:
-    for schema, form in ((SCHEMA, StepAnswer), (JUDGE_SCHEMA, Verdict)):
+    for schema, form in ((SCHEMA, StepAnswer), (JUDGE_SCHEMA, Said)):
         assert isinstance(schema["properties"], dict)
         keys = list(schema["properties"])
         assert keys == [key for key in form.model_fields if key not in {"structured", "changes"}] == schema["required"]
@@ -278,7 +320,7 @@ async def test_whatever_a_model_answers_there_is_no_success_without_an_end_and_n
 ) -> None:
     llm = ScriptedLLM(lambda asked: verdict(accomplished=confirmed) if "You check" in asked[0].content else text)
     try:
-        prediction = await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("move east")))
+        prediction = await decided(llm, query(HOUSE, KITCHEN, act("move east")))
     except PredictionError:
         return
     given = json.loads(text)

@@ -26,7 +26,15 @@ HISTORY = (
 
 
 def asked(steps: int = 2) -> Query:
-    return query(HOUSE, HALL, act("take coin"), *RECORDED, history=HISTORY[:steps])
+    """One recording is of this very world and task, the other one of neither."""
+    spec = HOUSE.model_copy(update={"deterministic": True})
+    made = query(spec, HALL, act("take coin"), *RECORDED, history=HISTORY[:steps])
+    other, own = made.demonstrations
+    shown = (
+        other.model_copy(update={"same_goal": False, "instruction": "Find the lamp."}),
+        own.model_copy(update={"world": made.task.world}),
+    )
+    return made.model_copy(update={"demonstrations": shown})
 
 
 def shown(messages: list[Message]) -> str:
@@ -89,9 +97,45 @@ def test_what_is_too_long_for_a_small_model_loses_its_worst_recordings_then_its_
     text = shown(step_messages(query(HOUSE, HALL, act("look"), *long, history=steps), "turns"))
     assert len(text) < 21_000
     assert [f"seen {n}." in text for n in range(5)] == [True, True, False, False, False]
-    assert [f"waited {n}." in text for n in range(4)] == [False, False, True, True]
+    assert [f"waited {n}." in text for n in range(4)] == [False, True, True, True]
     whole = shown(step_messages(query(HOUSE, HALL, act("look"), *long, history=steps), "data"))
     assert all(f"seen {n}." in whole and f"waited {n % 4}." in whole for n in range(5))
+
+
+def test_a_long_history_is_cut_in_the_middle_and_says_so() -> None:
+    many = tuple(transition(f"room {n}.", act("walk"), f"room {n + 1}. {'x' * 900}") for n in range(100))
+    prompts = []
+    for steps in (30, 61, 62, 100):
+        content = step_messages(query(HOUSE, "room.", act("walk"), history=many[:steps]), "data")[1].content
+        lines = content[content.index("<history>\n") + 10 : content.index("\n</history>")].split("\n")
+        gone = [json.loads(line)["left out"] for line in lines if "left out" in line]
+        assert sum(map(len, lines)) < 37_000
+        assert (gone == []) is (steps == 30)
+        assert "room 1. " in lines[0]
+        assert f"room {steps}. " in lines[-1]
+        told = int(gone[0].removesuffix(" steps")) if gone else 0
+        assert len(lines) - bool(gone) + told == steps
+        prompts.append(lines)
+    kept = prompts[1].index(next(line for line in prompts[1] if "left out" in line))
+    assert prompts[1][:kept] == prompts[3][:kept], "what stands first stays"
+    assert prompts[2][: len(prompts[1])] == prompts[1], "the cut moves once in several steps"
+
+
+def test_a_long_text_is_cut_in_the_middle_and_says_so_but_the_present_state_is_whole() -> None:
+    page = f"begin {'x' * 10_000} end"
+    seen = transition("menu.", act("open"), page)
+    content = step_messages(query(HOUSE, page, act("read"), seen, history=(seen,)), "data")[1].content
+    assert content.count("begin") == content.count(" end") == 3
+    assert content.count("[… 7,010 characters left out …]") == 2
+    assert content.count("x" * 10_000) == 1
+
+
+def test_no_empty_reasoning_is_shown_as_an_example() -> None:
+    thought = RECORDED[0].model_copy(update={"reasoning": "Nobody can fly."})
+    for form in ("data", "turns"):
+        text = shown(step_messages(query(HOUSE, HALL, act("take coin"), thought, RECORDED[1]), form))
+        assert '"reasoning": ""' not in text
+        assert '"reasoning": "Nobody can fly."' in text
 
 
 def test_an_action_that_is_too_long_by_itself_is_asked_all_the_same() -> None:

@@ -82,6 +82,23 @@ async def test_an_interruption_leaves_what_there_is_and_the_next_start_goes_on(t
     assert (second.measured().complete, second.measured().steps.steps) == (True, 12)
 
 
+@pytest.mark.parametrize("changed", ["weights", "code"])
+async def test_predictions_of_other_weights_or_of_other_code_are_not_taken(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await given()
+    model = DeskModel()
+    await measuring(held, model=model, out=tmp_path).run()
+    if changed == "weights":
+        model.fingerprint = "trained once more"  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr("dreamgym.fidelity.measuring.edition", lambda: "edited")
+    told: list[str] = []
+    await measuring(held, model=model, out=tmp_path, say=told.append).run()
+    assert told == []
+    assert len(list(tmp_path.glob("steps-*.jsonl"))) == 2
+
+
 async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path) -> None:
     held = await given()
     judge = ScriptedLLM([TWO] * 12)

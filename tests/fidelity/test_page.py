@@ -85,6 +85,7 @@ def loop() -> ClosedLoop:
         difference=None,
         dream_unanswered=0,
         real_unanswered=0,
+        tiers={"recorded": 3, "model": 1},
         replay=replay,
         outcomes=(Outcome(task="t", seed=0, dream=True, real=False, replayed=False),),
     )

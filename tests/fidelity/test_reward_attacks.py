@@ -14,12 +14,14 @@ from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, Tool
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import PredictionError
-from dreamgym.experience.model import Prediction, Query
+from dreamgym.experience.model import Prediction, Query, Verdict
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.fidelity.attack_texts import Attack, texts_of
 from dreamgym.fidelity.attacks import Attacks, attack_calls, attacks
+from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
+from dreamgym.testing.replay import ENV, sample_trajectory, sample_transition
 from dreamgym.tools import MAX_ARGUMENT_BYTES, is_forbidden
 from dreamgym.types import JsonObject
 
@@ -41,8 +43,11 @@ class JudgingDesk(DeskModel):
         super().__init__()
         self._verdict = verdict
 
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        return Verdict(accomplished=False)
+
     async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
         if self._verdict is None:
             raise PredictionError("no verdict")
@@ -70,7 +75,7 @@ async def test_a_dream_that_calculates_rewards_no_attack() -> None:
     assert result.rewarded.mean == 0.0
     assert result.rewarded.n == 7 * 8
     assert result.earned == ()
-    assert [kind.taken_away for kind in result.kinds] == [0] * 8
+    assert [kind.taken_away for kind in result.kinds] == [0] * len(Attack)
 
 
 async def test_a_state_that_an_attack_wrote_counts_as_earned() -> None:
@@ -122,7 +127,11 @@ async def test_an_attack_that_gets_no_answer_is_reported_apart() -> None:
 
     result = await attacked(DeskModel(silent), OPEN)
     assert result.rewarded.n == 0
-    assert [kind.unanswered for kind in result.kinds][:-1] == [4] * 7
+    assert {kind.kind: kind.unanswered for kind in result.kinds} == {
+        **dict.fromkeys(Attack, 4),
+        Attack.FINAL_ANSWER: 0,
+        Attack.ANOTHER_TASK: 0,
+    }
 
 
 @pytest.mark.parametrize(("verdict", "rewarded", "unanswered"), [(True, 4, 0), (False, 0, 0), (None, 0, 4)])
@@ -151,7 +160,10 @@ async def test_nearest_rewards_no_attack_on_an_explicit_state() -> None:
     assert (result.rewarded.mean, result.rewarded.n) == (0.0, 7 * 8)
 
 
-@pytest.mark.parametrize("kind", list(Attack))
+WORDS = [kind for kind in Attack if kind is not Attack.ANOTHER_TASK]
+
+
+@pytest.mark.parametrize("kind", WORDS)
 async def test_every_attack_is_a_call_that_the_schema_allows_and_a_server_takes(kind: Attack) -> None:
     bases = [(one.task.id, step.action) for one in await desk.recordings() for step in one.transitions]
     for number in range(4):
@@ -235,8 +247,60 @@ def test_an_injected_operation_without_a_check_is_about_the_state_there_is() -> 
     assert json.loads(first)["path"].startswith("/orders/O-1/")
 
 
-@given(st.sampled_from(list(Attack)), st.text(min_size=1), st.dictionaries(st.text(), st.text()))
+@given(st.sampled_from(WORDS), st.text(min_size=1), st.dictionaries(st.text(), st.text()))
 def test_every_kind_has_texts_for_every_task(kind: Attack, instruction: str, metadata: JsonObject) -> None:
     texts = texts_of(kind, Task(id="t", env="e", instruction=instruction, metadata={"success": metadata}))
     assert texts
     assert all(texts)
+
+
+def won(number: int, instruction: str) -> Trajectory:
+    """A view in which looking and then focussing won."""
+    view = f"room {number}"
+    steps = (
+        sample_transition(view, "look", f"{view}. a dove."),
+        sample_transition(f"{view}. a dove.", "focus on dove", "You focus on it.", reward=1.0, terminated=True),
+    )
+    played = sample_trajectory(f"win {number}", *steps, instruction=instruction)
+    own = played.task.model_copy(update={"id": f"room-{number}", "initial_state": view})
+    return played.model_copy(update={"task": own})
+
+
+GAMES = TEXT.model_copy(update={"name": ENV, "deterministic": True})
+WINS = [won(number, f"Focus on thing {number}.") for number in range(6)]
+
+
+async def test_the_win_of_another_task_earns_from_a_dream_that_takes_any_recorded_success_for_its_own() -> None:
+    class Copying(MemoryBuffer):
+        """Takes every recording for one of the running task."""
+
+        async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
+            return tuple(one.model_copy(update={"same_goal": True}) for one in await super().nearest(retrieval))
+
+    async def rewarded(buffer: MemoryBuffer) -> float:
+        await buffer.add(WINS)
+        result = await attacks(
+            GAMES,
+            [one.task for one in WINS],
+            lambda: DreamEnvironment(GAMES, NearestModel(), buffer),
+            known=WINS,
+            kinds={Attack.ANOTHER_TASK},
+        )
+        (played,) = result.kinds
+        assert (played.kind, played.episodes, played.unanswered) == (Attack.ANOTHER_TASK, 6, 0)
+        return played.rewarded.mean
+
+    assert await rewarded(MemoryBuffer(TrigramEncoder())) == 0.0
+    assert await rewarded(Copying(TrigramEncoder())) == 1.0
+
+
+async def test_another_task_s_win_is_no_attack_on_a_task_whose_own_check_it_satisfies() -> None:
+    open_task = WINS[0].task.model_copy(update={"metadata": {"answers": ["You focus on it."]}})
+    result = await attacks(
+        GAMES,
+        [open_task],
+        lambda: DreamEnvironment(GAMES, NearestModel(), MemoryBuffer(TrigramEncoder())),
+        known=WINS,
+        kinds={Attack.ANOTHER_TASK},
+    )
+    assert result.kinds[0].episodes == 0

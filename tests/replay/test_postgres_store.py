@@ -114,6 +114,9 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
         old.execute("INSERT INTO worlds (env_id, name) VALUES (1, 'one')")
         old.execute("INSERT INTO transitions VALUES (1, %s, %s, %s::json)", [key, state, step.model_dump_json()])
         old.execute("INSERT INTO sightings VALUES (1, %s, %s, 1, 0, 'one')", [key, key])
+        body = PLAY.model_dump_json(exclude={"transitions"})
+        old.execute("INSERT INTO trajectories (id, env_id, world_id, source, body) VALUES ('one', 1, 1, 0, %s)", [body])
+        old.execute("INSERT INTO trajectory_steps VALUES ('one', 0, 1, %s)", [key])
         old.execute("INSERT INTO world_states VALUES (1, %s, 1, 1)", [state])
         old.execute("INSERT INTO tasks (env_id, id, body) VALUES (1, 'go', %s::json)", [PLAY.task.model_dump_json()])
         old.execute("INSERT INTO task_outcomes VALUES (1, 'go', 3, 8, 2, 2), (1, 'go', 4, 4, 2, 2)")
@@ -123,6 +126,8 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
     for command in ("north", "norht"):
         (found,) = await store.buffer.nearest(sample_retrieval("kitchen", command, as_of=0))
         assert found.transition == step, "what was there before is there as of any watermark"
+        assert found.same_goal, "the goal of what was there before is known"
+        assert found.instruction == PLAY.task.instruction
     (value,) = await store.buffer.task_values(ENV)
     assert (value.policy_version, value.attempts, value.variance, value.total_attempts) == (4, 4, 0.25, 12)
     await store.buffer.add([sample_trajectory("two", sample_transition("kitchen", "south", "cellar"))])

@@ -25,8 +25,10 @@ class CountingModel:
     async def complete(
         self, messages: Sequence[Message], *, schema: JsonObject | None = None, **options: object
     ) -> Completion:
-        """One step, in the form that is asked for."""
+        """One step, in the form that is asked for; as a judge it is never convinced."""
         question = messages[-1].content
+        if "You check" in messages[0].content:
+            return Completion(text=json.dumps({"reasoning": "", "accomplished": False}))
         state, action = (json.loads(_between(question, tag)) for tag in ("state", "action"))
         await self._pass(state)
         count = int(state.split()[-1]) + action["arguments"]["n"]

@@ -241,7 +241,7 @@ async def test_three_failures_in_a_row_end_the_episode_as_an_error_that_enters_n
             results = [await client.call_tool("add", {"n": 1}) for _ in range(5)]
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert [result.is_error for result in results] == [False, True, True, True, True]
-    assert (state["stop_reason"], state["error"], state["reward"]) == ("error", "rubbish, twice", 0.0)
+    assert (state["stop_reason"], state["error"], state["reward"]) == ("error", "rubbish, twice", None)
     assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
 
 

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.anyio
 
 
 def as_shown(messages: Sequence[Message]) -> str:
-    """An answer that tells how many recordings the model was shown."""
+    """An answer that tells how many recordings the model was shown; as a judge it is never convinced."""
+    if "You check" in messages[0].content:
+        return json.dumps({"reasoning": "", "accomplished": False})
     block = re.search(r"<recorded>\n(.*?)\n</recorded>", messages[-1].content, re.DOTALL)
     assert block is not None
     shown = [line for line in block[1].split("\n") if line != "(none)"]

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from dreamgym_server.bodies import MAX_BODY_BYTES, MAX_DEPTH, is_too_deep
 from dreamgym_server.episodes import UNAVAILABLE, Limits
+from growth import grows_linearly
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
@@ -79,6 +80,15 @@ def test_depth_is_that_of_the_value_whatever_its_strings_say(value: object, wrap
         value = [value, "]"] if level % 2 else {"[": value}
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     assert is_too_deep(body) is (depth_of(value) > MAX_DEPTH)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"[", b"]", b"[]", b'"', b'\\"', b"\\", b'"\\', b'["\\"', b'{"a":"', b'"a"', b'[{"":""},', b"\xff["],
+)
+@pytest.mark.parametrize("before", [b"", b'"', b"[" * (MAX_DEPTH + 1), b"[" * (MAX_DEPTH + 1) + b'"'])
+def test_the_depth_of_a_body_is_found_in_linear_time(before: bytes, piece: bytes) -> None:
+    assert grows_linearly(is_too_deep, lambda size: before + piece * (size // len(piece)))
 
 
 def test_brackets_do_not_hide_in_another_encoding() -> None:

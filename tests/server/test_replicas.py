@@ -26,7 +26,7 @@ from round_robin import round_robin
 from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec
 
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.experience.model import Query
+from dreamgym.experience.model import Query, Verdict
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Task, ToolCall
 
@@ -264,7 +264,12 @@ async def test_a_verdict_is_on_all_steps_also_on_one_that_another_process_took_m
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     class Judging(CounterModel):
-        async def judge(self, spec: object, task: object, history: Sequence[object], answer: str, *, seed: int) -> bool:
+        async def judge_step(self, query: object, prediction: object) -> Verdict:
+            return Verdict(accomplished=False)
+
+        async def judge(
+            self, spec: object, task: object, history: Sequence[object], answer: str | None, *, seed: int
+        ) -> bool:
             judged.append(len(history))
             asked.set()
             await go_on.wait()

@@ -12,7 +12,7 @@ from dreamgym_server.worlds import DreamWorlds
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec
 
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.language import LanguageModel
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory
@@ -22,15 +22,18 @@ pytestmark = pytest.mark.anyio
 EPISODES = "/envs/counter/episodes"
 
 
-async def test_finishing_without_an_end_gives_no_reward_and_keeps_the_answer(stage: Stage) -> None:
-    async with stage.serve() as (_, http):
+@pytest.mark.parametrize(("ends_itself", "reward"), [(True, 0.0), (False, None)])
+async def test_an_agent_that_stops_before_the_end_has_failed_only_if_the_environment_ends_what_is_done(
+    stage: Stage, ends_itself: bool, reward: float | None
+) -> None:
+    async with stage.serve(stage.dream(counter_spec(ends_itself=ends_itself))) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         async with Client(made["mcp_url"]) as client:
             await client.call_tool("add", {"n": 1})
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 1."})).json()
-    assert (state["stop_reason"], state["reward"], state["terminated"]) == ("finished", 0.0, False)
+    assert (state["stop_reason"], state["reward"], state["terminated"]) == ("finished", reward, False)
     assert state["trajectory"]["answer"] == "It is 1."
-    assert state["trajectory"]["final_reward"] is None
+    assert state["trajectory"]["final_reward"] == reward
 
 
 def verdict(*, accomplished: bool) -> str:
@@ -71,11 +74,24 @@ async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
     assert again == state
 
 
-async def test_an_end_without_an_answer_is_judged_by_nobody(stage: Stage) -> None:
+@pytest.mark.parametrize(("verdicts", "reward"), [((True, True), 1.0), ((True, False), 0.0), ((False,), 0.0)])
+async def test_an_agent_that_stops_without_an_answer_is_judged_by_its_steps(
+    stage: Stage, verdicts: tuple[bool, ...], reward: float
+) -> None:
+    script = [verdict(accomplished=one) for one in verdicts]
+    async with stage.serve(judged_by(stage, STEP, *script)) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
+    assert (state["stop_reason"], state["trajectory"]["final_reward"]) == ("finished", reward)
+
+
+async def test_an_agent_that_stops_at_once_has_accomplished_nothing_and_nobody_is_asked(stage: Stage) -> None:
     async with stage.serve(judged_by(stage)) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish")).json()
-    assert (state["stop_reason"], state["trajectory"]["final_reward"]) == ("finished", None)
+    assert (state["stop_reason"], state["reward"]) == ("finished", 0.0)
 
 
 @pytest.mark.parametrize("kind", ["dream", "real"])
@@ -89,9 +105,26 @@ async def test_a_caller_who_knows_the_outcome_decides_it(stage: Stage, kind: str
     assert state["trajectory"]["final_reward"] == reward
 
 
-async def test_a_judge_that_fails_leaves_the_episode_open_and_may_be_asked_again(stage: Stage) -> None:
-    verdicts = (verdict(accomplished=True), verdict(accomplished=False))
-    async with stage.serve(judged_by(stage, STEP, "rubbish", "rubbish", *verdicts)) as (_, http):
+async def test_a_judge_that_answers_rubbish_leaves_the_reward_of_the_end_unknown(stage: Stage) -> None:
+    async with stage.serve(judged_by(stage, STEP, "rubbish", "rubbish")) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1})
+        state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 10."})).json()
+    assert (state["stop_reason"], state["reward"], state["trajectory"]["final_reward"]) == ("finished", None, None)
+
+
+async def test_a_judge_that_cannot_be_reached_leaves_the_episode_open_and_may_be_asked_again(stage: Stage) -> None:
+    answers = iter([STEP, None, verdict(accomplished=True), verdict(accomplished=False)])
+
+    def says(messages: object) -> str:
+        answer = next(answers)
+        if answer is None:
+            raise EnvironmentUnavailable("the model took longer than 60 s")
+        return answer
+
+    world = DreamWorlds(counter_spec(), LanguageModel(ScriptedLLM(says)), stage.buffer)
+    async with stage.serve(world) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         async with Client(made["mcp_url"]) as client:
             await client.call_tool("add", {"n": 1})

@@ -17,9 +17,22 @@ from server_stage import CounterModel, Stage, counter_spec
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.confidence import FEATURES, Calibration, calibrate
-from dreamgym.experience.model import Part
+from dreamgym.experience.language import LanguageModel
+from dreamgym.experience.model import Part, Verdict
+from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.state import StateSchema, as_text
-from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +104,42 @@ def test_a_calibration_of_another_model_is_refused_at_start(stage: Stage) -> Non
         DreamWorlds(counter_spec(), stage.model, stage.buffer, min_confidence=0.5)
 
 
+async def test_a_language_model_that_is_right_earns_its_reward_after_a_step_that_it_made_up(stage: Stage) -> None:
+    """The winning step was recorded, but not the way to it: model and judge are asked, and the reward is given."""
+    add = ToolCall(name="add", arguments={"n": 1})
+    won = Transition(
+        state="count 9",
+        action=add,
+        result=StepResult(observation="count 10", reward=1.0, terminated=True),
+        next_state="count 10",
+        provenance=Provenance(tier=Tier.REAL),
+    )
+    spec = counter_spec(deterministic=True)
+    task = spec.tasks[0]
+    recorded = Trajectory(
+        id="won", task=task, transitions=(won,), source=Source.REAL, stop_reason=StopReason.TERMINATED, world=task.world
+    )
+    await stage.buffer.add([recorded])
+
+    def says(messages: Sequence[Message]) -> str:
+        if "You check" in messages[0].content:
+            return json.dumps({"reasoning": "Is it 10?", "accomplished": '"count 10"' in messages[-1].content})
+        done = '"count 9"' in messages[-1].content.split("<state>")[1].split("</state>")[0]
+        answer = {"reasoning": "It adds.", "observation": f"count {10 if done else 9}", "state": None, "error": False}
+        return json.dumps({**answer, "terminated": done, "success": done})
+
+    llm = ScriptedLLM(says)
+    async with stage.serve(DreamWorlds(spec, LanguageModel(llm), stage.buffer)) as (_, http):
+        path, (first, second) = await played(http, 9, 1, task_id=task.id)
+        state = (await http.get(path)).json()
+    assert (first.meta["dreamgym/reward"], second.meta["dreamgym/reward"]) == (0.0, 1.0)
+    assert (state["reward"], state["stop_reason"]) == (1.0, "terminated")
+    kept = Trajectory.model_validate(state["trajectory"]).transitions
+    assert [step.provenance.tier for step in kept] == [Tier.MODEL, Tier.MODEL]
+    assert [step.provenance.judged for step in kept] == [False, True]
+    assert len(llm.asked) == 4
+
+
 REACHED = {"properties": {"count": {"minimum": 3}}, "required": ["count"]}
 CHECKED = Task(
     id="checked",
@@ -140,8 +189,11 @@ class JudgingModel(StatedModel):
         super().__init__()
         self.verdict = verdict
 
+    async def judge_step(self, query: Any, prediction: Any) -> Verdict:
+        return Verdict(accomplished=self.verdict)
+
     async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str, *, seed: int
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
         return self.verdict
 
@@ -179,7 +231,7 @@ async def test_the_check_decides_against_the_judge_and_their_difference_is_logge
     with caplog.at_level(logging.WARNING):
         async with ended(stage, world, n, answer="Done.") as state:
             assert state["reward"] == float(n == 3)
-    assert (f"the judge says {verdict}, the check of the state {n == 3}" in caplog.text) is is_logged
+    assert (f"the judge says {verdict}, the task's own check {n == 3}" in caplog.text) is is_logged
 
 
 async def test_without_checks_the_judge_decides(stage: Stage) -> None:

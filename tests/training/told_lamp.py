@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lamp import COLOURS
 from lamp_home import RealLamp
 
 from dreamgym.environment import Behaviour, Environment
-from dreamgym.types import JsonObject, StepResult, ToolCall
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 
 async def guess(first: StepResult, environment: Environment, seed: int) -> None:
@@ -23,6 +23,13 @@ async def guess(first: StepResult, environment: Environment, seed: int) -> None:
 class ToldLamp(RealLamp):
     spec = RealLamp.spec.model_copy(update={"adapter": f"{__file__}:told_lamp"})
     behaviours: Mapping[str, Behaviour] = {"guess": guess}
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Each split has lamps of its own."""
+        return [
+            task.model_copy(update={"instruction": f"{task.instruction} of the {split} lamp"})
+            for task in super().tasks(split)
+        ]
 
 
 def told_lamp(options: JsonObject) -> ToldLamp:

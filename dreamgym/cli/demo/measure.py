@@ -18,7 +18,7 @@ from dreamgym.experience.model import Part
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import TokenPlayer
-from dreamgym.training import read_record
+from dreamgym.training import read_record, tiers_of
 from dreamgym.types import JsonObject, Source, Task
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def _evaluate(demo: Demo, folder: Path, make: Callable[[], Environment], t
 
 
 def _gains(demo: Demo, outcomes: dict[str, Sequence[float]]) -> JsonObject:
-    """Paired difference in the real game to the warm start: per run, and over all runs of a kind."""
+    """Paired difference in the real game to the warm start: per run (for other tasks), and over all runs of a kind."""
     gains: JsonObject = {}
     for kind in ("dream", "control"):
         after_SN = [outcome for name, outcome in outcomes.items() if name.startswith(kind)]
@@ -99,7 +99,7 @@ def _cost(demo: Demo, arm: Arm | None) -> JsonObject:
     record = read_record(demo.folder / arm.name / "metrics.jsonl")
     steps = sum(int(str(line["environment_steps"])) for line in record if "environment_steps" in line)
     seconds = json.loads((demo.folder / arm.name / "seconds.json").read_text(encoding="utf-8"))
-    return {"seconds": seconds, "dream_steps": steps}
+    return {"seconds": seconds, "dream_steps": steps, "tiers": {**tiers_of(record)}}
 
 
 def _rate(rate: Rate) -> JsonObject:

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from dreamgym.evaluation import shares
+
 Report = dict[str, Any]
 COLUMNS = (
     "policy",
@@ -14,6 +16,7 @@ COLUMNS = (
     "success in reality",
     "refused actions (real)",
     "dream steps",
+    "answered by",
     "real steps in training",
     "seconds",
 )
@@ -35,6 +38,8 @@ def markdown(report: Report, folder: Path) -> str:
     lines = [
         f"# Trained in a dream of `{report['environment']}`, measured in the real game",
         "",
+        f"Made by `dreamgym demo` at commit {report['commit']}.",
+        "",
         f"The dream is made of {recorded['episodes']:,} recorded real episodes ({recorded['real_steps']:,} real steps, "
         f"{size['worlds']} worlds). No real step is taken while training. Checkpoint: the last one, without looking.",
         "",
@@ -46,7 +51,8 @@ def markdown(report: Report, folder: Path) -> str:
         f"Dream: the {size['worlds']} recorded tasks. `dream-N` is trained in the dream with seed N, `control-N` the "
         "same with the episode's history withheld from retrieval, and is measured in that inconsistent dream.",
         "",
-        "Gain in reality over the same warm start, in points (paired bootstrap over seeds and tasks):",
+        "Gain in reality over the same warm start, in points, with Student's t over runs and tasks; the interval of a "
+        "single run is for other tasks alone:",
         "",
         *(f"- {name}: {_points(gain)}" for name, gain in report["gain"].items()),
         "",
@@ -69,7 +75,8 @@ def markdown(report: Report, folder: Path) -> str:
 def _row(row: Report) -> str:
     refused = f"{row['real']['refused_share']:.0%}" if "refused_share" in row["real"] else ""
     cells = [row["policy"], _percent(row["dream"]), _percent(row["real"]), refused]
-    cells += [f"{row['dream_steps']:,}" if "dream_steps" in row else "", "0", f"{row.get('seconds', 0):g}"]
+    cells += [f"{row['dream_steps']:,}" if "dream_steps" in row else "", shares(row.get("tiers", {}))]
+    cells += ["0", f"{row.get('seconds', 0):g}"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -8,6 +8,7 @@ that nothing else touches, and the last checkpoint is the one that counts: no ch
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import multiprocessing
 import shutil
@@ -26,9 +27,10 @@ from dreamgym.cli.demo.report import write_report
 from dreamgym.cli.demo.side_by_side import side_by_side
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.train.run import Run, run_training
-from dreamgym.cli.wiring import opened_store, say
+from dreamgym.cli.wiring import commit, opened_store, say
 from dreamgym.environment import load_real, read_jsonl
 from dreamgym.experience.model import Part
+from dreamgym.replay import databases
 from dreamgym.types import JsonObject, Source, Task, Trajectory
 
 ENV = "coin"
@@ -115,6 +117,7 @@ class Demo:
             "environment": ENV,
             "size": asdict(self.size),
             "recorded": {"episodes": len(recorded), "real_steps": sum(len(t.transitions) for t in recorded)},
+            "commit": commit(),
             "seconds": {**self.seconds, "total": round(time.monotonic() - self._began)},
             **results,
         }
@@ -203,17 +206,26 @@ class Demo:
     def _train(self, dsn: str) -> None:
         self.say("5/6 train: GRPO inside the dream, through the server; the real game is only looked at")
         spawn = multiprocessing.get_context("spawn")
+        digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
+        left = [arm for arm in self.arms if not (self.folder / arm.name / "policy" / "config.json").exists()]
+        names = {arm: f"{arm.name.replace('-', '_')}_{digest}" for arm in left}
+        for name in names.values():  # a copy of the recordings each: what one run generates, no other one knows
+            if not databases.exists(dsn, name):
+                databases.create(dsn, name, template=databases.name_of(dsn))
         with ProcessPoolExecutor(2, mp_context=spawn) as pool:
-            running = [pool.submit(train_arm, self.folder, arm, self.size, dsn, self._began) for arm in self.arms]
+            running = [
+                pool.submit(train_arm, self.folder, arm, self.size, databases.dsn_of(dsn, name), self._began)
+                for arm, name in names.items()
+            ]
             for finished in as_completed(running):
                 finished.result()
+        for name in names.values():
+            databases.drop(dsn, name)
 
 
 def train_arm(folder: Path, arm: Arm, size: Size, dsn: str, began: float) -> None:
-    """Train one arm in this process, or find that it is done."""
+    """Train one arm in this process, in a database of its own."""
     out, real = folder / arm.name, load_real(ENV)
-    if (out / "policy" / "config.json").exists():
-        return
     out.mkdir(exist_ok=True)
     config = TrainConfig(
         steps=size.steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.experiment.plan import Plan, read_plan
-from dreamgym.cli.wiring import say
+from dreamgym.cli.wiring import say, tasks_of
 from dreamgym.errors import InvalidInput
 
 
@@ -50,29 +51,37 @@ def agree(plan: Plan, folder: Path) -> None:
 
 def run(plan: Plan, folder: Path, name: str, parallel: int = 1) -> str:
     """Go through all seeds and arms; returns the report, which is written after every seed too, under the name."""
+    from dreamgym.cli.experiment.apart import check_apart
     from dreamgym.cli.experiment.prepared import Prepared
     from dreamgym.cli.experiment.running import Result, result
-    from dreamgym.cli.experiment.table import plot, report
+    from dreamgym.cli.experiment.table import Published, plot, report
     from dreamgym.environment import load_spec, real_of
     from dreamgym.replay.embedded import EmbeddedServer, default_folder
 
     spec = load_spec(plan.env)
+    real = real_of(spec)
+    trained = [task for split in ("train", "dev") for task in tasks_of(spec, split)]
+    plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split)[-plan.test.episodes :]))
+    say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
     base = default_folder()
     server = EmbeddedServer.start(base.with_name(f"{base.name}-{folder.name}"))
     pool = ThreadPoolExecutor(parallel)
     results: dict[str, list[Result]] = defaultdict(list)
     text = ""
     try:
-        seeds = [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real_of(spec)) for seed in plan.seeds]
+        seeds = [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
         # one queue: whoever is free begins with the next seed while others are at this one's last arms
-        waiting = [[pool.submit(result, prepared, arm) for arm in plan.arm] for prepared in seeds]
+        arms = [one for arm in plan.arm for one in arm.trained()]
+        waiting = [[pool.submit(result, prepared, arm) for arm in arms] for prepared in seeds]
         for futures in waiting:
             for future in futures:
                 one = future.result()
                 results[one.arm].append(one)
-            text = report(plan, results)
+            published = Published(file=name, plan=plan, results=tuple(one for some in results.values() for one in some))
+            text = report(published)
+            (folder / f"{name}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")
             (folder / f"{name}.md").write_text(text, encoding="utf-8")
-            plot(plan, results, folder / f"{name}.png")
+            plot(published, folder / f"{name}.png")
     except BaseException:
         say("no more arms are begun; those that run come to their end, and what is done is kept")
         raise

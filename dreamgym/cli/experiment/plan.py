@@ -70,9 +70,17 @@ class Arm(Frozen):
     """Whose dream it trains in, where `train` names no model."""
     after: str | None = None
     """Begin with the policy that this arm came to; its steps and seconds are counted here too."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to train with. The arm is the one whose last real probe, on dev tasks, is the best over all
+    seeds."""
     spoiled: Spoiled | None = None
     """A control that must not help: the dream's recordings with their answers shuffled, or their calls and answers;
     every recorded answer a success, or none of them."""
+    spoiled_share: float = Field(default=1.0, gt=0, le=1)
+    """Of the recorded steps, so many are shuffled."""
+    recordings: int | None = Field(default=None, ge=1)
+    """The dream knows only so many of the recorded episodes, drawn by the seed; a smaller draw is part of a larger
+    one."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -84,7 +92,31 @@ class Arm(Frozen):
             raise ValueError(f"arm {self.name!r}: fit is for an arm that trains and names no model")
         if self.after is not None and self.train is None:
             raise ValueError(f"arm {self.name!r}: after is for an arm that trains")
+        if self.rates and (self.train is None or "learning_rate" in self.train):
+            raise ValueError(f"arm {self.name!r}: rates are for an arm that trains and names no learning_rate")
         return self
+
+    def trained(self) -> list[Arm]:
+        """The arms that are trained for it: itself, or one for each of its rates."""
+        if not self.rates:
+            return [self]
+        return [
+            self.model_copy(
+                update={
+                    "name": f"{self.name}, rate {rate:g}",
+                    "rates": (),
+                    "train": {**(self.train or {}), "learning_rate": rate},
+                }
+            )
+            for rate in self.rates
+        ]
+
+    @property
+    def known(self) -> JsonObject:
+        """What its dream knows of the recordings."""
+        share = {"spoiled_share": self.spoiled_share} if self.spoiled is not None else {}
+        told: JsonObject = {"spoiled": self.spoiled, **share, "recordings": self.recordings}
+        return {name: value for name, value in told.items() if value is not None}
 
     @property
     def settings(self) -> JsonObject:
@@ -96,7 +128,7 @@ class Arm(Frozen):
         return {
             "behaviour": self.behaviour,
             "after": self.after,
-            "spoiled": self.spoiled,
+            **self.known,
             "fit": None if self.fit is None else self.fit.model_dump(mode="json"),
             "train": None if train is None else train.model_dump(mode="json"),
         }
@@ -138,8 +170,10 @@ class Plan(Frozen):
         trained: set[str] = set()
         for arm in self.arm:
             if arm.after is not None and arm.after not in trained:
-                raise ValueError(f"arm {arm.name!r} comes after {arm.after!r}, which is no arm above it that trains")
-            if arm.train is not None:
+                raise ValueError(
+                    f"arm {arm.name!r} comes after {arm.after!r}, which is no arm above it that trains at one rate"
+                )
+            if arm.train is not None and not arm.rates:
                 trained.add(arm.name)
         for one in self.compare:
             if unknown := {one.arm, one.against} - set(names):
@@ -180,6 +214,6 @@ def read_plan(file: Path) -> Plan:
         raise InvalidInput(f"{file} is no TOML: {error}") from error
     except ValidationError as error:
         raise InvalidInput(f"{file}: {first_reason(error)}") from error
-    for arm in plan.arm:
+    for arm in (one for named in plan.arm for one in named.trained()):
         _ = arm.settings
     return plan

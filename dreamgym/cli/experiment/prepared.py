@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import hashlib
 import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +14,9 @@ from functools import cached_property
 from pathlib import Path
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.experiment.plan import Plan, Play, Spoiled
+from dreamgym.cli.experiment.plan import Arm, Plan, Play
 from dreamgym.cli.wiring import opened_store, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
-from dreamgym.errors import InvalidInput
 from dreamgym.replay import databases
 from dreamgym.types import Source, StopReason, Trajectory, Transition
 
@@ -34,26 +34,9 @@ class Prepared:
     real: RealEnvironment
 
     def begin(self) -> None:
-        """Make what all arms start with, where it is not there yet.
-
-        Raises:
-            InvalidInput: a world is in training and in the test.
-        """
+        """Make what all arms start with, where it is not there yet."""
         with alone(self.folder):
-            _ = self.worlds
             self.warm()
-
-    @cached_property
-    def worlds(self) -> tuple[int, int]:
-        """How many the training and the test have, none of them in both. Raises InvalidInput where one is."""
-        test = self.plan.test
-        trained = {trajectory.task.world for trajectory in self.recorded}
-        trained |= {task.world for task in tasks_of(self.spec, "train")}
-        tested = {task.world for task in tasks_of(self.spec, test.split)[-test.episodes :]}
-        if both := trained & tested:
-            raise InvalidInput(f"{len(both)} worlds are in training and in test, such as {min(both)}: split them anew")
-        say(f"seed {self.seed}: {len(trained)} training worlds, {len(tested)} test worlds, none in both")
-        return len(trained), len(tested)
 
     @cached_property
     def recorded(self) -> list[Trajectory]:
@@ -103,30 +86,37 @@ class Prepared:
             )
         return folder
 
-    def database(self, run: str, spoiled: Spoiled | None) -> str:
+    def database(self, run: str, arm: Arm) -> str:
         """The DSN of a run's own database, filled with the recordings; an interrupted run finds its own again."""
-        how = f"_{spoiled.replace(' ', '_')}" if spoiled else ""
-        template = f"seed_{self.seed}{how}_{self.digest}"
+        known = "_".join(re.sub(r"\W+", "_", str(value)) for value in arm.known.values())
+        template = "_".join(filter(None, [f"seed_{self.seed}", known, self.digest]))
         with alone(self.folder):
             if databases.exists(self.dsn, run):
                 return databases.dsn_of(self.dsn, run)
             if not databases.exists(self.dsn, template):
-                say(f"seed {self.seed}: storing {len(self.recorded)} recorded episodes")
+                given = self.given(arm)
+                say(f"seed {self.seed}: storing {len(given)} recorded episodes")
                 filling = f"filling_{template}"
                 databases.drop(self.dsn, filling)
-                asyncio.run(_fill(databases.create(self.dsn, filling), self._given(spoiled)))
+                asyncio.run(_fill(databases.create(self.dsn, filling), given))
                 databases.create(self.dsn, template, template=filling)
                 databases.drop(self.dsn, filling)
             return databases.create(self.dsn, run, template=template)
 
-    def _given(self, spoiled: Spoiled | None) -> Sequence[Trajectory]:
-        if spoiled in ("next states", "calls and next states"):
-            return shuffled(self.recorded, self.seed, calls=spoiled == "calls and next states")
-        if spoiled == "every reward":
-            return [episode for trajectory in self.recorded for episode in rewarded(trajectory)]
-        if spoiled == "no reward":
-            return [unrewarded(trajectory) for trajectory in self.recorded]
-        return self.recorded
+    def given(self, arm: Arm) -> Sequence[Trajectory]:
+        """What the arm's dream knows of the recordings."""
+        recorded = self.recorded
+        if arm.recordings is not None:
+            chosen = set(random.Random(self.seed).sample(range(len(recorded)), len(recorded))[: arm.recordings])
+            recorded = [trajectory for number, trajectory in enumerate(recorded) if number in chosen]
+        if arm.spoiled in ("next states", "calls and next states"):
+            has_calls = arm.spoiled == "calls and next states"
+            return shuffled(recorded, self.seed, calls=has_calls, share=arm.spoiled_share)
+        if arm.spoiled == "every reward":
+            return [episode for trajectory in recorded for episode in rewarded(trajectory)]
+        if arm.spoiled == "no reward":
+            return [unrewarded(trajectory) for trajectory in recorded]
+        return recorded
 
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.agent}")
@@ -152,22 +142,29 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def shuffled(trajectories: Sequence[Trajectory], seed: int, *, calls: bool = False) -> list[Trajectory]:
-    """The same calls from the same states, answered with what followed some other call.
+def shuffled(
+    trajectories: Sequence[Trajectory], seed: int, *, calls: bool = False, share: float = 1.0
+) -> list[Trajectory]:
+    """The same calls from the same states, a share of them answered with what followed another call of that share.
 
     With `calls` those are of some other state, too: which can be made where is no longer told either.
     """
     steps = [step for trajectory in trajectories for step in trajectory.transitions]
     lots = random.Random(seed)
-    drawn = iter(lots.sample(steps, len(steps)))
-    called = iter(lots.sample(steps, len(steps)) if calls else steps)
+    chosen = lots.sample(range(len(steps)), round(share * len(steps)))
+    answered_by = dict(zip(chosen, lots.sample(chosen, len(chosen)), strict=True))
+    called_by = dict(zip(chosen, lots.sample(chosen, len(chosen)), strict=True)) if calls else {}
+    numbers = iter(range(len(steps)))
 
     def answered(step: Transition, *, last: bool) -> Transition:
-        other = next(drawn)
+        number = next(numbers)
+        if number not in answered_by:
+            return step
+        other = steps[answered_by[number]]
         ends = {"terminated": other.result.terminated and last, "truncated": last and not other.result.terminated}
         result = other.result.model_copy(update=ends)
-        update = {"action": next(called).action, "result": result, "next_state": other.next_state}
-        return step.model_copy(update=update)
+        action = steps[called_by.get(number, number)].action
+        return step.model_copy(update={"action": action, "result": result, "next_state": other.next_state})
 
     return [
         trajectory.model_copy(

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.cli.experiment.prepared import Prepared, alone
 from dreamgym.cli.players import player_in
-from dreamgym.cli.wiring import say, tasks_of
+from dreamgym.cli.wiring import commit, say, tasks_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation, evaluate, wilson
 from dreamgym.replay import databases
-from dreamgym.training import read_record
+from dreamgym.training import read_record, tiers_of
 from dreamgym.types import Frozen, JsonObject, Source
 
 PLAYING_SEED = 7
@@ -37,7 +39,9 @@ class Result(Frozen):
     seed: int
     made_by: Arm
     """As the file said it."""
-    outcomes: tuple[float, ...]
+    commit: str
+    """Of the code that trained and measured it."""
+    outcomes: str = Field(pattern="^[01]+$")
     """1 or 0 for each test task, in their order."""
     refused_share: float
     recorded_steps: int
@@ -45,12 +49,21 @@ class Result(Frozen):
     real_steps: int
     """Real steps taken while training; probes are not counted, for they teach nothing."""
     dream_steps: int
+    tiers: dict[str, int]
+    """How many steps of the dream, and of the one that the arm comes after, each tier answered."""
+    unjudged: int
+    """Episodes of training whose reward nobody could tell, which were not learned from."""
     seconds: float
     """Of training the policy, those of attempts that were cut off included; fitting an experience model is not."""
     dead_share: float | None
     """Of the groups played, those whose rollouts all had the same reward."""
     curve: tuple[tuple[int, float], ...]
     """Updates, and success of the probe in the real environment after them."""
+
+    @property
+    def outcomes_N(self) -> list[float]:
+        """1.0 or 0.0 for each test task."""
+        return [float(outcome) for outcome in self.outcomes]
 
 
 def result(prepared: Prepared, arm: Arm) -> Result:
@@ -107,15 +120,19 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
     phases = phases_of(folder)
     played = [line for record in phases for line in record if "environment_steps" in line]
     groups = sum(_number(line.get("groups", 0)) for line in played)
+    tiers = tiers_of(played) + Counter(before.tiers if before else {})
     return Result(
         arm=arm.name,
         seed=prepared.seed,
         made_by=arm,
-        outcomes=tuple(outcome or 0.0 for outcome in measured.outcomes),
+        commit=commit(),
+        outcomes="".join(str(int(outcome or 0)) for outcome in measured.outcomes),
         refused_share=measured.refused_share,
         recorded_steps=prepared.real_steps,
         real_steps=_steps(played, "real") + (before.real_steps if before else 0),
         dream_steps=_steps(played, "dream") + (before.dream_steps if before else 0),
+        tiers=dict(sorted(tiers.items())),
+        unjudged=int(sum(_number(line.get("unjudged", 0)) for line in played)) + (before.unjudged if before else 0),
         seconds=round(seconds, 1),
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(curve(phases)),
@@ -159,7 +176,7 @@ def curve(phases: Sequence[Sequence[JsonObject]]) -> Iterator[tuple[int, float]]
 
 def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     """`dreamgym train` in a process of its own, with a database of its own."""
-    run = f"run_{prepared.seed}_{name_of(arm)[:40]}_{prepared.digest}"
+    run = f"run_{prepared.seed}_{hashlib.sha256(arm.name.encode()).hexdigest()[:12]}_{prepared.digest}"
     going_on = (folder / "metrics.jsonl").exists()
     if not going_on:
         databases.drop(prepared.dsn, run)
@@ -167,7 +184,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
     plain: JsonObject = {"dead_updates": 0, "keep": "last"}
-    command += ["--dsn", prepared.database(run, arm.spoiled), *flags(plain | (arm.train or {}))]
+    command += ["--dsn", prepared.database(run, arm), *flags(plain | (arm.train or {}))]
     command += ["--model", str(_fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -11,35 +12,72 @@ from typing import Any
 
 from dreamgym.cli.experiment.plan import Plan
 from dreamgym.cli.experiment.running import Result
-from dreamgym.evaluation import Rate, mean_over_seeds, paired_difference
+from dreamgym.evaluation import Rate, mean_over_seeds, paired_difference, shares
+from dreamgym.types import Frozen
 
 Results = Mapping[str, Sequence[Result]]
 """By arm, one per seed, in the order of the seeds."""
+FOLDER = "examples/experiments"
+"""Of the files whose results are published."""
 
 
-def report(plan: Plan, results: Results) -> str:
+class Published(Frozen):
+    """An experiment with its results: all that its report and its plot are made of."""
+
+    file: str
+    """Name of the experiment file, without its ending."""
+    plan: Plan
+    results: tuple[Result, ...]
+
+    @property
+    def by_arm(self) -> Results:
+        """The results of each arm; of one that was trained at several rates, those at its best one."""
+        trained: dict[str, list[Result]] = defaultdict(list)
+        for one in self.results:
+            trained[one.arm].append(one)
+        chosen = {arm.name: max(arm.trained(), key=lambda one: probed(trained[one.name])) for arm in self.plan.arm}
+        return {name: trained[arm.name] for name, arm in chosen.items() if trained[arm.name]}
+
+
+def report(published: Published) -> str:
     """Everything as Markdown."""
+    plan, results = published.plan, published.by_arm
     numbers = ", ".join(map(str, plan.seeds[: min(len(some) for some in results.values())]))
     recorded = mean(one.recorded_steps for some in results.values() for one in some)
+    commits = ", ".join(sorted({one.commit for one in published.results}))
     lines = [
         f"# {plan.title}",
         "",
-        f"Environment `{plan.env}`, seeds {numbers}: each its own recordings, warm start "
-        f"and training. {recorded:,.0f} real steps were recorded per seed. Success in the real environment on "
+        f"Made by `dreamgym experiment {FOLDER}/{published.file}.toml` at commit {commits}.",
+        "",
+        f"Environment `{plan.env}`, seeds {numbers}: each has its own recordings, warm start and training. "
+        f"{recorded:,.0f} real steps were recorded per seed. Success is in the real environment, on "
         f"{plan.test.episodes} tasks of the split `{plan.test.split}`, each played once per seed. Brackets hold 95 % "
-        "intervals, paired for differences: for success a bootstrap over seeds and tasks, for areas under the curve of "
-        "real probes and for dead groups Student's t over seeds. Probes teach nothing and are not counted as real "
-        "steps.",
+        "intervals by Student's t: for success over seeds and tasks, for areas under the curve of real probes and for "
+        "dead groups over seeds. Differences are paired. **Bold**: the interval leaves out 0. Probes teach nothing and "
+        'are not counted as real steps. "Answered by" is the share of the dream\'s steps that each tier answered.',
         "",
         *_arms(plan, results),
         "",
+        *_rates(published),
+        *_unjudged(results),
         *_comparisons(plan, results),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _arms(plan: Plan, results: Results) -> Iterator[str]:
-    head = ("arm", "success", "refused", "real steps", "dream steps", "dead groups", "area under the curve", "seconds")
+    head = (
+        "arm",
+        "success",
+        "refused",
+        "real steps",
+        "dream steps",
+        "answered by",
+        "dead groups",
+        "area under the curve",
+        "seconds",
+    )
     yield f"| {' | '.join(head)} |"
     yield "|---" * len(head) + "|"
     for arm in plan.arm:
@@ -49,15 +87,45 @@ def _arms(plan: Plan, results: Results) -> Iterator[str]:
         dead, areas = _known(one.dead_share for one in some), _known(area_under(one.curve) for one in some)
         cells = (
             arm.name,
-            _percent(success(some)),
-            f"{mean(one.refused_share for one in some):.0%}",
+            percent(success(some)),
+            f"{mean(one.refused_share for one in some):.0%}".replace("%", " %"),
             f"{mean(one.real_steps for one in some):,.0f}",
             f"{mean(one.dream_steps for one in some):,.0f}",
-            _percent(mean_over_seeds(dead)) if dead else "",
-            _percent(mean_over_seeds(areas)) if areas else "",
+            shares(answered_by(some)),
+            percent(mean_over_seeds(dead)) if dead else "",
+            percent(mean_over_seeds(areas)) if areas else "",
             f"{mean(one.seconds for one in some):.0f}",
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _rates(published: Published) -> Iterator[str]:
+    """At which rates arms were trained, and what they came to on dev tasks."""
+    tried = [arm for arm in published.plan.arm if arm.rates]
+    if not tried:
+        return
+    yield "Arms that were trained at several learning rates, and their last real probe on dev tasks over all seeds:"
+    yield ""
+    yield "| arm | rate | dev success | test success |"
+    yield "|---|---|---|---|"
+    for arm in tried:
+        chosen = {one.arm for one in published.by_arm.get(arm.name, ())}
+        for one in arm.trained():
+            some = [result for result in published.results if result.arm == one.name]
+            if some:
+                mark = ", taken" if one.name in chosen else ""
+                rate = (one.train or {})["learning_rate"]
+                dev = f"{100 * probed(some):.1f} %"
+                yield f"| {arm.name} | {rate:g}{mark} | {dev} | {percent(success(some))} |"
+    yield ""
+
+
+def _unjudged(results: Results) -> Iterator[str]:
+    unknown = {name: sum(one.unjudged for one in some) for name, some in results.items()}
+    told = ", ".join(f"{name} {count:,}" for name, count in unknown.items() if count)
+    if told:
+        yield f"Episodes of training whose reward nobody could tell, and which were not learned from: {told}."
+        yield ""
 
 
 def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
@@ -69,10 +137,10 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
         after, before = results.get(one.arm, ()), results.get(one.against, ())
         if not after or not before:
             continue
-        by_seed = [100 * (mean(a.outcomes) - mean(b.outcomes)) for a, b in zip(after, before, strict=False)]
+        by_seed = [100 * (mean(a.outcomes_N) - mean(b.outcomes_N)) for a, b in zip(after, before, strict=False)]
         cells = (
             f"{one.arm} − {one.against}",
-            _points(difference(before, after)),
+            points(difference(before, after)),
             ", ".join(f"{value:+.1f}" for value in by_seed),
             _differ(*_areas(before, after)),
             _differ([b.dead_share for b in before], [a.dead_share for a in after]),
@@ -81,15 +149,25 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def probed(some: Sequence[Result]) -> float:
+    """Success of the last real probe, over all seeds; none is the worst."""
+    return mean(one.curve[-1][1] if one.curve else -1.0 for one in some) if some else -1.0
+
+
+def answered_by(some: Sequence[Result]) -> Counter[str]:
+    """How many steps of the dream each tier answered, over all seeds."""
+    return sum((Counter(one.tiers) for one in some), Counter())
+
+
 def success(some: Sequence[Result]) -> Rate:
     """Mean over seeds and tasks."""
-    return paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes for one in some])
+    return paired_difference([[0.0] * len(one.outcomes) for one in some], [one.outcomes_N for one in some])
 
 
 def difference(before: Sequence[Result], after: Sequence[Result]) -> Rate:
     """Paired by seed and task; seeds that only one of them has are left out."""
     pairs = list(zip(before, after, strict=False))
-    return paired_difference([b.outcomes for b, _ in pairs], [a.outcomes for _, a in pairs])
+    return paired_difference([b.outcomes_N for b, _ in pairs], [a.outcomes_N for _, a in pairs])
 
 
 def _areas(before: Sequence[Result], after: Sequence[Result]) -> tuple[list[float | None], list[float | None]]:
@@ -102,7 +180,7 @@ def _areas(before: Sequence[Result], after: Sequence[Result]) -> tuple[list[floa
 def _differ(before_S: Sequence[float | None], after_S: Sequence[float | None]) -> str:
     """The mean difference over the seeds that have both; nothing where none has."""
     both_S = _known(None if a is None or b is None else a - b for b, a in zip(before_S, after_S, strict=False))
-    return _points(mean_over_seeds(both_S)) if both_S else ""
+    return points(mean_over_seeds(both_S)) if both_S else ""
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -118,8 +196,9 @@ def area_under(curve: Sequence[tuple[int, float]]) -> float | None:
     return sum((right - left) * (a + b) / 2 for (left, a), (right, b) in steps) / width
 
 
-def plot(plan: Plan, results: Results, file: Path) -> None:
+def plot(published: Published, file: Path) -> None:
     """Success of every arm, its interval and its seeds; beside it, in the same colours, the curves of real probes."""
+    plan, results = published.plan, published.by_arm
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -130,7 +209,7 @@ def plot(plan: Plan, results: Results, file: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, max(4, 0.34 * len(shown) + 1)), layout="constrained")
     for row, name in enumerate(shown):
         rate, colour = success(results[name]), colours[name]
-        left.plot([mean(one.outcomes) for one in results[name]], [row] * len(results[name]), "|", color=colour, ms=9)
+        left.plot([mean(one.outcomes_N) for one in results[name]], [row] * len(results[name]), "|", color=colour, ms=9)
         left.plot([rate.low, rate.high], [row, row], color=colour, lw=2)
         left.plot([rate.mean], [row], "o", color=colour)
         _draw([one.curve for one in results[name] if one.curve], right, colour)
@@ -155,12 +234,15 @@ def _draw(curves: Sequence[Sequence[tuple[int, float]]], axes: Any, colour: obje
     axes.plot(shared, [mean(dict(curve)[x] for curve in curves) for x in shared], color=colour, lw=2, marker="o", ms=3)
 
 
-def _percent(rate: Rate) -> str:
+def percent(rate: Rate) -> str:
+    """A proportion with its interval."""
     return f"{100 * rate.mean:.1f} %{_bounds(rate, '.1f')}"
 
 
-def _points(rate: Rate) -> str:
-    return f"{100 * rate.mean:+.1f}{_bounds(rate, '+.1f')}"
+def points(rate: Rate) -> str:
+    """A difference with its interval, bold if that leaves out 0."""
+    mark = "**" if rate.low > 0 or rate.high < 0 else ""
+    return f"{mark}{100 * rate.mean:+.1f}{mark}{_bounds(rate, '+.1f')}"
 
 
 def _bounds(rate: Rate, form: str) -> str:

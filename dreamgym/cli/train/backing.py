@@ -62,6 +62,10 @@ class ServerAndStore:
                 await self.store.buffer.add([trajectory])
         return await self.store.buffer.take_back(self.spec.name, run, iteration)
 
+    async def tiers(self, run: str, iteration: int) -> dict[str, int]:
+        """How many steps of an iteration each tier answered."""
+        return await self.store.episodes.tiers(self.spec.name, run, iteration)
+
     async def _started_at(self) -> str | None:
         """None where it does not answer."""
         try:

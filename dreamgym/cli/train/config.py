@@ -46,6 +46,8 @@ class TrainConfig(Settings):
     """Where metrics go besides metrics.jsonl."""
     batch: int = Field(default=32, ge=1)
     """Recorded episodes (sft) or pairs (dpo) per update."""
+    mask_refused: bool = False
+    """sft without an agent: recorded commands that the environment refused are read but not imitated."""
 
     def settings(self) -> Settings:
         """What the trainer needs of it."""

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dreamgym.cli.wiring import say
+from dreamgym.evaluation import shares
+from dreamgym.training import tiers_of
 from dreamgym.types import JsonObject
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Progress:
         if self._recent:
             yield "update", f"{_whole(self._recent[-1], 'step') + 1} of {self.steps}"
             yield f"success in the {self.where}", f"{self._mean('inside_success'):.0%}"
+            yield "answered by", shares(tiers_of(self._recent))
         if self._probe is not None:
             low, high = (100 * _number(self._probe, name) for name in ("real_low", "real_high"))
             yield (

@@ -54,7 +54,7 @@ async def _lesson(spec: EnvironmentSpec, config: TrainConfig, base: Path, record
 
     succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
     if config.agent is None or not succeeded:
-        rows = rows_of(spec, load_codec(base), succeeded)
+        rows = rows_of(spec, load_codec(base), succeeded, mask_refused=config.mask_refused)
     else:
         rows = await _conversations(spec, config, config.agent, base, succeeded)
     return partial(imitate, rows, lora=config.lora, accumulate=config.accumulate)

@@ -6,16 +6,16 @@ reward comes with the end, after the last message, and is the referee's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from dreamgym.errors import EpisodeFinished, InvalidInput
+from dreamgym.schema import fault_under
 from dreamgym.state import as_text
-from dreamgym.tools import INVALID_ARGUMENTS, UNKNOWN_TOOL, fault_under
+from dreamgym.tools import INVALID_ARGUMENTS, UNKNOWN_TOOL
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.bfcl_state import System
 from dreamgym_integrations.environments.bfcl_suite import Conversation, Suite
-from dreamgym_integrations.environments.bfcl_tasks import state_of
+from dreamgym_integrations.environments.bfcl_tasks import state_of, text_of
 from dreamgym_integrations.environments.bfcl_tools import NEXT
 from dreamgym_integrations.environments.bfcl_world import Answer, Referee, World
 
@@ -89,10 +89,9 @@ class BfclEnvironment:
 
     def _shown(self, tool: str, answer: Answer) -> StepResult:
         """An answer as a tool's result. One that is off the tool's own schema is told as text alone."""
-        text = json.dumps(answer.structured, ensure_ascii=False)
         schema = self._tools[tool].get("outputSchema")
         fits = answer.is_error or not isinstance(schema, dict) or fault_under(schema, answer.structured) is None
-        return self._told(text, is_error=answer.is_error, structured=answer.structured if fits else {})
+        return self._told(text_of(answer), is_error=answer.is_error, structured=answer.structured if fits else {})
 
     def _told(self, text: str, *, is_error: bool = False, **info: JsonObject | int) -> StepResult:
         assert self._playing is not None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from pydantic import JsonValue
+
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject, Task
 from dreamgym_integrations.environments.bfcl_state import System
 from dreamgym_integrations.environments.bfcl_suite import MAIN, Conversation, Suite
 from dreamgym_integrations.environments.bfcl_tools import NEXT
-from dreamgym_integrations.environments.bfcl_world import World
+from dreamgym_integrations.environments.bfcl_world import Answer, World
 
 SPLITS = ("train", "dev", "test")
 PLACES = ("train", "train", "dev", "train", "test")
@@ -42,26 +44,29 @@ def state_of(conversation: Conversation, request: int, world: World, systems: Ma
 
 
 def task_of(conversation: Conversation, suite: Suite, systems: Mapping[str, System], *, env: str, split: str) -> Task:
-    """The task. Its check compares the last state with the ground truth's, where the ground truth changes anything.
+    """The task. Its check asks for the last state of the ground truth, and for the answers that the ground truth got.
 
-    It is for whoever ends with an answer instead of the last `next_request`, and for simulations: answers that were not
-    looked up it does not miss, as the real environment's reward does.
+    It is for whoever ends with an answer instead of the last `next_request`, and for simulations. The real reward also
+    compares the state after each single request.
     """
     world = World(conversation, suite.make)
     start = state_of(conversation, 1, world, systems)
-    goal_at_first = goal_of(conversation, start, systems)
-    for calls in conversation.calls:
-        for call in calls:
-            world.call(suite.owners[call.name], call)
+    answers: list[JsonValue] = [
+        text_of(world.call(suite.owners[call.name], call)) for calls in conversation.calls for call in calls
+    ]
     goal = goal_of(conversation, state_of(conversation, 1, world, systems), systems)
-    check: JsonObject = {} if goal == goal_at_first else {"success": goal}
     return Task(
         id=f"{env}-{split}-{conversation.id.removeprefix('multi_turn_base_')}",
         env=env,
         instruction=instruction_of(conversation),
         initial_state=as_text(start),
-        metadata={"conversation": conversation.id, "split": split, **check},
+        metadata={"conversation": conversation.id, "split": split, "success": goal, "answers": answers},
     )
+
+
+def text_of(answer: Answer) -> str:
+    """What the agent reads of an answer."""
+    return json.dumps(answer.structured, ensure_ascii=False)
 
 
 def goal_of(conversation: Conversation, state: JsonObject, systems: Mapping[str, System]) -> JsonObject:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.schema import fault_under
 from dreamgym.types import JsonObject, ToolCall
 from dreamgym_integrations.environments.browser_tree import FIELDS, Page
 
@@ -93,9 +93,8 @@ def code_of(action: ToolCall, tools: Sequence[JsonObject], uploads: Path | None 
     schemas = {str(tool["name"]): tool["inputSchema"] for tool in tools}
     if action.name not in schemas:
         raise UnknownName("tool", action.name, schemas)
-    fault = next(iter(Draft202012Validator(schemas[action.name]).iter_errors(action.arguments)), None)
-    if fault is not None:
-        raise InvalidInput(f"{action.name}: {fault.json_path.removeprefix('$.')}: {fault.message}")
+    if fault := fault_under(schemas[action.name], action.arguments):
+        raise InvalidInput(f"{action.name}: {fault}")
     arguments = dict(action.arguments)
     if action.name == "upload_file":
         arguments["file"] = _allowed(arguments["file"], uploads)

@@ -113,7 +113,7 @@ class AgentPlayer:
         else:
             _fill(rollout, state)
             rollout.unheard = session.conversations.unheard
-            if session.conversations.last is not None:
+            if session.conversations.last is not None and state.reward is not None:
                 session.conversations.last.reward(state.reward)
         finally:
             endpoint.close(session)
@@ -199,7 +199,7 @@ def _fill(rollout: Rollout, state: EpisodeState) -> None:
     """Fill in what the server recorded of the episode."""
     trajectory = state.trajectory
     assert trajectory is not None, "a finished episode has a trajectory"
-    rollout.total_reward = state.reward
+    rollout.total_reward, rollout.is_unjudged = state.reward or 0.0, state.reward is None
     rollout.success = trajectory.success
     rollout.actions = [transition.action.canonical() for transition in trajectory.transitions]
     rollout.refused = sum(transition.result.is_error for transition in trajectory.transitions)

@@ -42,15 +42,16 @@ def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str
     return action.model_dump_json()
 
 
-def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> Row:
-    """One episode of a policy that acts by itself."""
+def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory, *, mask_refused: bool = False) -> Row:
+    """One episode of a policy that acts by itself; with `mask_refused`, what was refused has no labels."""
     input_ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
     labels = [-100] * len(input_ids)
     for step, transition in enumerate(trajectory.transitions):
         said = codec.answer(action_text(spec, trajectory, step))
         heard = codec.turn(transition.result.observation, ended=True) if step + 1 < len(trajectory.transitions) else []
         input_ids += [*said, *heard]
-        labels += [*said, *([-100] * len(heard))]
+        is_masked = mask_refused and transition.result.is_error
+        labels += [*([-100] * len(said) if is_masked else said), *([-100] * len(heard))]
     return {"input_ids": input_ids, "labels": labels}
 
 
@@ -60,13 +61,16 @@ def conversation_row(segment: Segment) -> Row:
     return {"input_ids": segment.ids, "labels": [-100] * len(segment.prompt_ids) + said}
 
 
-def rows_of(spec: EnvironmentSpec, codec: ChatCodec, trajectories: Iterable[Trajectory]) -> list[Row]:
-    """Episodes of a policy that acts by itself.
+def rows_of(
+    spec: EnvironmentSpec, codec: ChatCodec, trajectories: Iterable[Trajectory], *, mask_refused: bool = False
+) -> list[Row]:
+    """Episodes of a policy that acts by itself; `mask_refused` as in `row`.
 
     Raises:
         InvalidInput: there is nothing to learn from.
     """
-    rows = [row(spec, codec, trajectory) for trajectory in trajectories if trajectory.transitions]
+    played = (trajectory for trajectory in trajectories if trajectory.transitions)
+    rows = [row(spec, codec, trajectory, mask_refused=mask_refused) for trajectory in played]
     if not rows:
         raise InvalidInput(
             f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"

@@ -19,12 +19,16 @@ class VllmPolicy:
     trainer: Any
     """The trainer whose engine it is; set once that exists."""
 
+    def __init__(self) -> None:
+        self._loaded_step: int | None = None
+        """The update whose weights the engine has."""
+
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         """Sample one answer per prompt; the seeds are not used."""
         trainer = self.trainer
-        if trainer.state.global_step != trainer._last_loaded_step:
+        if trainer.state.global_step != self._loaded_step:
             trainer.vllm_generation.sync_weights()
-            trainer._last_loaded_step = trainer.state.global_step
+            self._loaded_step = trainer.state.global_step
         _, ids_BT, logprobs_BTK, _ = trainer.vllm_generation.generate(
             prompts=[list(prompt) for prompt in prompts_B], images=None, num_generations=1
         )

@@ -1,0 +1,41 @@
+"""Keeps what a command prints as a published result, with the command and the commit that it was made at.
+
+    python benchmarks/publish.py docs/results/call-overhead.md python benchmarks/call_overhead.py
+
+The documentation quotes such files, and a test compares every quotation with its file. Nothing is written unless the
+command succeeds, and nothing from a checkout with changes that are not committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from dreamgym.cli.wiring import commit
+
+
+def main() -> None:
+    """Run the command and write the file."""
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    out, command = Path(sys.argv[1]), sys.argv[2:]
+    made_at = commit()
+    if made_at.endswith("+"):
+        sys.exit("the checkout has changes that are not committed: a result must say which code made it")
+    words = [sys.executable if command[0] == "python" else command[0], *command[1:]]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    sys.stdout.write(done.stdout)
+    if done.returncode:
+        sys.exit(done.returncode)
+    said = done.stdout.strip()
+    text = said if "|---" in said else f"```\n{said}\n```"
+    # files elsewhere are named by their last part: where they lay says nothing
+    named = shlex.join(Path(word).name if Path(word).is_absolute() else word for word in command)
+    out.write_text(f"Made by `{named}` at commit {made_at}, on {os.cpu_count()} cores.\n\n{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Whether a world of the test was trained in: worlds that no play tells apart are one world.
+
+Names do not tell, for a task's id contains its split. Worlds with equal instructions and first views are played with
+equal seeds, again and again, until their answers differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+from dreamgym.environment import RealEnvironment
+from dreamgym.episode import play
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Source, Task
+
+ROUNDS = 100
+"""Of play. In `coin` 12 rounds tell apart all worlds that begin alike."""
+
+Groups = list[list[Task]]
+
+
+async def check_apart(real: RealEnvironment, trained: Sequence[Task], tested: Sequence[Task]) -> int:
+    """How many plays it took to tell all worlds of the test from those of the training.
+
+    Raises:
+        InvalidInput: some are the same, as far as play shows.
+    """
+    names = {task.id for task in tested}
+    first: dict[Hashable, list[Task]] = defaultdict(list)
+    for task in {task.id: task for task in (*trained, *tested)}.values():
+        first[task.instruction, task.initial_state].append(task)
+    groups, plays = _mixed(list(first.values()), names), 0
+    for seed in range(ROUNDS):
+        if not groups:
+            return plays
+        told: dict[Hashable, list[Task]] = defaultdict(list)
+        for number, group in enumerate(groups):
+            for task in group:
+                told[number, await _answers(real, task, seed)].append(task)
+                plays += 1
+        groups = _mixed(list(told.values()), names)
+    if not groups:
+        return plays
+    pairs = [
+        f"{next(task.id for task in group if task.id in names)} is "
+        f"{next(task.id for task in group if task.id not in names)}"
+        for group in groups
+    ]
+    raise InvalidInput(
+        f"{len(pairs)} worlds of the test occur in training, as far as {ROUNDS} plays show, such as {pairs[0]}: split "
+        "the tasks anew"
+    )
+
+
+def _mixed(groups: Groups, tested: set[str]) -> Groups:
+    """Those with worlds of either side."""
+    return [group for group in groups if len({task.id in tested for task in group}) == 2]
+
+
+async def _answers(real: RealEnvironment, task: Task, seed: int) -> tuple[tuple[str, str], ...]:
+    """What a play with this seed did and saw; the behaviours take turns."""
+    names = sorted(real.behaviours)
+    behaviour = real.behaviours[names[seed % len(names)]]
+    environment = real.create()
+    try:
+        played = await play(environment, task, behaviour, spec=real.spec, seed=seed, source=Source.REAL)
+    finally:
+        await environment.close()
+    return tuple((step.action.canonical(), step.next_state) for step in played.transitions)

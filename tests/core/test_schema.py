@@ -1,0 +1,101 @@
+"""Schemas of strangers: checked as jsonschema does, in bounded time, and without fetching anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from time import process_time
+
+import jsonschema
+import pytest
+from growth import grows_linearly
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from dreamgym.errors import InvalidInput
+from dreamgym.schema import PATTERNS_S, fault_under
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab1", max_size=3),
+    lambda part: st.lists(part, max_size=4) | st.dictionaries(st.text("ab", max_size=2), part, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(
+    value=JSON,
+    schema=st.sampled_from(
+        [
+            {"uniqueItems": True},
+            {"pattern": "^a+1?$"},
+            {"patternProperties": {"^a": {"type": "string"}}},
+            {"items": {"uniqueItems": True, "maxItems": 2}},
+            {"additionalProperties": {"pattern": "b"}},
+            {"anyOf": [{"type": "integer"}, {"pattern": "^$"}, {"uniqueItems": True}]},
+        ]
+    ),
+)
+def test_a_value_is_judged_as_jsonschema_judges_it(schema: dict[str, JsonValue], value: JsonValue) -> None:
+    assert (fault_under(schema, value) is None) is jsonschema.Draft202012Validator(schema).is_valid(value)
+
+
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:{port}/admin", "https://127.0.0.1:{port}/x#/a"])
+def test_a_reference_to_another_document_is_refused_and_not_fetched(reference: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        address = reference.format(port=listener.getsockname()[1])
+        for schema in ({"$ref": address}, {"properties": {"a": {"$ref": address}}}, {"$dynamicRef": address}):
+            with pytest.raises(InvalidInput, match="is not in the schema itself"):
+                fault_under(schema, {"a": 1})
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_a_reference_to_a_file_is_refused_and_not_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "yes.json").write_text("true", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="is not in the schema itself"):
+        fault_under({"$ref": (tmp_path / "yes.json").as_uri()}, {})
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#"}, {"type": 7}, {"$ref": "#/nowhere"}, {"pattern": "("}, 7, "x", None, []]
+)
+def test_a_schema_that_cannot_be_used_is_named_in_a_sentence(schema: JsonValue) -> None:
+    with pytest.raises(InvalidInput, match="JSON Schema"):
+        fault_under(schema, "x")
+
+
+def test_a_pattern_that_backtracks_without_an_end_is_given_up_in_time() -> None:
+    many: JsonValue = ["a" * 40 + "b"] * 1000
+    begun = process_time()
+    fault = fault_under({"items": {"pattern": "^(a|aa)+$"}}, many)
+    assert fault == f"the patterns of the schema could not be checked within {PATTERNS_S:g} s"
+    assert process_time() - begun < 100 * PATTERNS_S
+
+
+def test_look_ahead_and_escapes_of_javascript_are_understood() -> None:
+    assert fault_under({"pattern": r"^(?!\.)[^\x00\/]+@[\w.-]+$"}, "ada@example.org") is None
+    assert fault_under({"pattern": r"^(?!\.)[^\x00\/]+@[\w.-]+$"}, ".ada@example.org") is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "item"),
+    [
+        ({"items": {"uniqueItems": True}, "uniqueItems": True}, '{{"k": {n}}}'),
+        ({"uniqueItems": True}, "[{n}]"),
+        ({"items": {"pattern": "^(a+)+$"}}, '"aaaaaaaaaaaaaaaaaaaaaaaaaaaaab{n}"'),
+        ({"items": {"type": "string"}}, "{n}"),
+        ({"items": {"anyOf": [{"type": "string"}, {"type": "null"}, {"enum": [1, 2, 3]}]}}, '[{n}, "x"]'),
+        ({"items": {"additionalProperties": False}}, '{{"k{n}": {n}}}'),
+        ({"contains": {"const": "never"}}, '"{n}"'),
+        ({"patternProperties": {"^(x+x+)+y": {}}}, '{{"xxxxxxxxxxxxxxxxxxxxxxxxx{n}": 1}}'),
+    ],
+)
+def test_a_value_is_checked_in_linear_time(schema: dict[str, JsonValue], item: str) -> None:
+    def value(size: int) -> str:
+        return f"[{','.join(item.format(n=n) for n in range(size // 16))}]"
+
+    assert re.match(r"\[.+\]", value(64))
+    assert grows_linearly(lambda text: fault_under(schema, json.loads(text)), value)

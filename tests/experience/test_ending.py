@@ -1,0 +1,229 @@
+"""Where a dream's reward comes from: the task's own check, a recording of a task with this goal, or a judge."""
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from queries import HOUSE
+
+from dreamgym.dream import DreamEnvironment
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.experience.language import LanguageModel
+from dreamgym.experience.model import ExperienceModel, Part
+from dreamgym.experience.nearest import NearestModel
+from dreamgym.experience.success import accomplished
+from dreamgym.llm import Message, ScriptedLLM
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.testing.replay import sample_trajectory, sample_transition
+from dreamgym.types import StepResult, Task, Tier, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+WORLD = HOUSE.model_copy(update={"name": "contract", "deterministic": True})
+KITCHEN, HALL = "kitchen", "hall"
+TO_HALL = sample_transition(KITCHEN, "north", HALL)
+WIN = sample_transition(HALL, "focus on dove", "You focus on the dove.", reward=1.0, terminated=True)
+LIVING, LIFELESS = "Focus on a living thing.", "Focus on a NON-living thing."
+
+Says = Callable[[str], dict[str, object]]
+"""From an action's text to what the model answers."""
+
+
+def task(instruction: str = LIVING, **metadata: object) -> Task:
+    return Task.model_validate(
+        {"id": "t", "env": WORLD.name, "instruction": instruction, "initial_state": KITCHEN, "metadata": metadata}
+    )
+
+
+class Scripted(ScriptedLLM):
+    """Predicts by a rule, judges by a list, and counts what it was asked."""
+
+    def __init__(self, says: Says | None = None, verdicts: Sequence[bool | str] = ()) -> None:
+        self._left = list(verdicts)
+        self.predicted: list[str] = []
+        self.judged: list[str] = []
+        self._says = says or (lambda action: {})
+        super().__init__(self._answer)
+
+    def _answer(self, messages: Sequence[Message]) -> str:
+        text = messages[-1].content
+        if "You check" in messages[0].content:
+            self.judged.append(text)
+            verdict = self._left.pop(0)
+            return verdict if isinstance(verdict, str) else json.dumps({"reasoning": "So.", "accomplished": verdict})
+        self.predicted.append(text)
+        action = json.loads(text.split("<action>")[1].split("</action>")[0])["arguments"]["command"]
+        said = {"reasoning": "", "observation": "nothing", "state": None, "error": False, "terminated": False}
+        return json.dumps({**said, "success": False, **self._says(action)})
+
+
+async def dream(
+    model: ExperienceModel, running: Task, *, recorded_for: str = LIVING, without: frozenset[Part] = frozenset()
+) -> DreamEnvironment:
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([sample_trajectory("win", TO_HALL, WIN, world="w", instruction=recorded_for)])
+    made = DreamEnvironment(WORLD, model, buffer, without=without)
+    await made.reset(running, seed=1)
+    return made
+
+
+async def played(made: DreamEnvironment, *commands: str) -> StepResult:
+    for command in commands:
+        result = await made.step(ToolCall(name="act", arguments={"command": command}))
+    return result
+
+
+@pytest.mark.parametrize("without", [frozenset(), frozenset({Part.RECORDED})], ids=["recorded", "nearest"])
+@pytest.mark.parametrize(("instruction", "reward"), [(LIVING, 1.0), (LIFELESS, 0.0)])
+async def test_a_recorded_success_is_repeated_only_for_a_task_with_its_goal(
+    instruction: str, reward: float, without: frozenset[Part]
+) -> None:
+    made = await dream(NearestModel(), task(instruction), without=without)
+    result = await played(made, "north", "focus on dove")
+    assert (result.observation, result.reward, result.terminated) == (WIN.result.observation, reward, reward > 0)
+    assert made.transitions[-1].provenance.open_end is (reward == 0)
+
+
+@pytest.mark.parametrize(
+    ("recorded_for", "running", "reward"), [("", "", 1.0), ("", LIVING, 0.0), (LIVING, "", 0.0), ("", "other", 0.0)]
+)
+async def test_a_success_that_was_recorded_without_an_instruction_is_repeated_for_the_same_open_task_alone(
+    recorded_for: str, running: str, reward: float
+) -> None:
+    recorded = sample_trajectory("win", WIN, instruction=recorded_for).task
+    asked = task(running).model_copy(update={"id": recorded.id if running != "other" else "t"})
+    asked = asked.model_copy(update={"instruction": "" if running == "other" else running})
+    result = await played(await dream(NearestModel(), asked, recorded_for=recorded_for), "north", "focus on dove")
+    assert result.reward == reward
+
+
+@pytest.mark.parametrize(("verdicts", "reward"), [((True, True), 1.0), ((True, False), 0.0), ((False,), 0.0)])
+async def test_a_judge_decides_the_end_that_was_recorded_for_another_goal(
+    verdicts: tuple[bool, ...], reward: float
+) -> None:
+    llm = Scripted(verdicts=verdicts)
+    made = await dream(LanguageModel(llm), task(LIFELESS))
+    result = await played(made, "north", "focus on dove")
+    assert (result.observation, result.reward, result.terminated) == (WIN.result.observation, reward, reward > 0)
+    assert (llm.predicted, len(llm.judged)) == ([], len(verdicts))
+    assert LIFELESS in llm.judged[0]
+    assert "focus on dove" in llm.judged[0]
+    assert all("focus on dove" not in asked for asked in llm.judged[1:]), "the second time without the agent's words"
+    last = made.transitions[-1].provenance
+    assert (last.tier, last.judged, last.open_end) == (Tier.RECORDED, reward > 0, False)
+
+
+async def test_a_success_that_other_recordings_of_its_world_contradict_is_not_repeated() -> None:
+    """Something hidden decides: the same thermometer shows another temperature."""
+    other = sample_transition(HALL, "focus on dove", "You focus on the dove, which sleeps.")
+    for world, reward in (("w", 0.0), ("another", 1.0)):
+        buffer = MemoryBuffer(TrigramEncoder())
+        await buffer.add([sample_trajectory("win", TO_HALL, WIN, world="w", instruction=LIVING)])
+        await buffer.add([sample_trajectory("other", other, world=world, instruction=LIVING)])
+        made = DreamEnvironment(WORLD, NearestModel(), buffer)
+        await made.reset(task(), seed=1)
+        assert (await played(made, "north", "focus on dove")).reward == reward
+
+
+async def test_a_model_that_is_right_earns_its_reward_after_a_step_that_it_invented() -> None:
+    def right(action: str) -> dict[str, object]:
+        if action == "jump":
+            return {"observation": HALL}
+        return {"observation": WIN.result.observation, "terminated": True, "success": True}
+
+    llm = Scripted(right, verdicts=[True])
+    made = await dream(LanguageModel(llm), task())
+    result = await played(made, "jump", "focus on dove")
+    assert (result.reward, result.terminated) == (1.0, True)
+    assert [step.provenance.tier for step in made.transitions] == [Tier.MODEL, Tier.MODEL]
+    assert (len(llm.predicted), len(llm.judged)) == (2, 1)
+    assert made.transitions[-1].state == HALL
+
+
+async def test_after_an_invented_step_nearest_repeats_the_words_and_leaves_the_end_open() -> None:
+    made = await dream(NearestModel(), task())
+    invented = sample_transition(KITCHEN, "jump", HALL)
+    provenance = invented.provenance.model_copy(update={"tier": Tier.MODEL})
+    made.resume(task(), seed=1, transitions=[invented.model_copy(update={"provenance": provenance})])
+    result = await played(made, "focus on dove")
+    assert (result.observation, result.reward, result.terminated) == (WIN.result.observation, 0.0, False)
+    assert result.info["open_end"] is True
+
+
+@pytest.mark.parametrize(("verdicts", "reward"), [((True, True), 1.0), ((True, False), 0.0), ((False,), 0.0)])
+async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_like_steps_ended_tasks(
+    verdicts: tuple[bool, ...], reward: float
+) -> None:
+    llm = Scripted(lambda action: {"observation": f"You do it: {action.split()[0]}."}, verdicts)
+    made = await dream(LanguageModel(llm), task())
+    result = await played(made, "focus on lamp")
+    assert (result.reward, result.terminated) == (reward, reward > 0)
+    assert len(llm.judged) == len(verdicts)
+    if reward == 0:
+        assert not (await played(made, "walk")).done
+        assert len(llm.judged) == len(verdicts), "nothing like it ever ended a task"
+
+
+async def test_a_judge_that_answers_rubbish_leaves_the_end_open_and_it_can_be_decided_later() -> None:
+    claim = {"observation": "done", "terminated": True, "success": True}
+    llm = Scripted(lambda action: claim, verdicts=["yes", "no", True])
+    made = await dream(LanguageModel(llm), task())
+    first = await played(made, "sing")
+    assert (first.reward, first.terminated, first.info["open_end"]) == (0.0, False, True)
+    second = await played(made, "sing again")
+    assert (second.reward, second.terminated, "open_end" in second.info) == (1.0, True, False)
+
+
+async def test_what_is_recorded_for_this_goal_not_to_end_is_put_to_no_judge() -> None:
+    buffer = MemoryBuffer(TrigramEncoder())
+    stays = sample_transition(KITCHEN, "focus on dove", "There is no dove.")
+    await buffer.add(
+        [
+            sample_trajectory("win", TO_HALL, WIN, instruction=LIVING),
+            sample_trajectory("stays", stays, world="other", instruction=LIVING),
+        ]
+    )
+    llm = Scripted()
+    made = DreamEnvironment(WORLD, LanguageModel(llm), buffer)
+    await made.reset(task(), seed=1)
+    assert not (await played(made, "focus on dove")).done
+    assert (llm.predicted, llm.judged) == ([], [])
+
+
+@pytest.mark.parametrize(("needed", "reward"), [(["hall"], 1.0), (["hall", "hall"], 0.0), (["cellar"], 0.0)])
+async def test_a_check_may_ask_for_what_the_environment_must_have_answered(needed: list[str], reward: float) -> None:
+    made = await dream(NearestModel(), task(LIFELESS, answers=needed))
+    result = await played(made, "north", "focus on dove")
+    assert (result.reward, made.transitions[-1].provenance.checked) == (reward, reward > 0)
+
+
+def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
+    wanted = task(answers=['{"a": 1, "b": 2}', "yes"])
+    assert accomplished(wanted, "", ['{"b":2,"a":1}', "yes", "more"]) is True
+    assert accomplished(wanted, "", ["yes", "yes"]) is False
+    assert accomplished(task(answers=[]), "") is True
+    assert accomplished(task(), "", ["yes"]) is None
+    with pytest.raises(InvalidInput, match="list of texts in metadata"):
+        accomplished(task(answers="yes"), "")
+
+
+def test_tasks_share_a_goal_if_instruction_and_check_are_the_same() -> None:
+    same = task(), task().model_copy(update={"id": "other", "initial_state": HALL}), task(seed=3)
+    assert len({one.goal for one in same}) == 1
+    others = task(LIFELESS), task(success={"const": 1}), task(success={"const": 2}), task(answers=["x"]), task("")
+    assert len({one.goal for one in (*same, *others)}) == 6
+    varied = task("", world="t").model_copy(update={"id": "varied"})
+    assert varied.goal == task("").goal, "a start that was varied in the world of an open task"
+    assert task("  ").goal == task("").goal
+
+
+def test_only_an_environment_that_ends_its_tasks_makes_another_end_a_failure() -> None:
+    tools = EnvironmentSpec(name="crm", tools_list=({"tools": [{"name": "a"}, {"name": "b"}]},))
+    assert HOUSE.is_over_when_done
+    assert not tools.is_over_when_done
+    assert not tools.model_copy(update={"adapter": "mcp"}).is_over_when_done
+    assert tools.model_copy(update={"adapter": "bfcl"}).is_over_when_done
+    assert tools.model_copy(update={"ends_itself": True}).is_over_when_done
+    assert not HOUSE.model_copy(update={"ends_itself": False}).is_over_when_done

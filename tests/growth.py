@@ -1,0 +1,41 @@
+"""How the time of some work grows with the size of what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from time import process_time
+from typing import TypeVar
+
+Given = TypeVar("Given", str, bytes)
+
+FIRST, LAST = 2**10, 2**18
+"""Sizes that are tried, in characters."""
+MEASURABLE_S = 0.02
+"""CPU seconds that a clock can be believed to have measured."""
+BOUND = 9.0
+"""Four times the input takes four times as long where time is linear, sixteen times where it is quadratic."""
+
+
+def grows_linearly(work: Callable[[Given], object], given: Callable[[int], Given]) -> bool:
+    """Whether four times the input takes clearly less than sixteen times the CPU time.
+
+    The input grows until the time can be measured; work that is too quick for that at the last size is quick enough.
+
+    Args:
+        work: what is timed. It may raise: a refusal takes time too.
+        given: an input of about so many characters, or bytes.
+    """
+    size = FIRST
+    while (taken := _cpu_s(work, given(size))) < MEASURABLE_S:
+        if size >= LAST:
+            return True
+        size *= 2
+    return min(_cpu_s(work, given(4 * size)) for _ in range(2)) < BOUND * min(taken, _cpu_s(work, given(size)))
+
+
+def _cpu_s(work: Callable[[Given], object], value: Given) -> float:
+    begun = process_time()
+    with suppress(Exception):  # a refusal
+        work(value)
+    return process_time() - begun
