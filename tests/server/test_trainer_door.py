@@ -305,5 +305,5 @@ def test_two_environments_of_one_name_are_refused(stage: Stage) -> None:
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "https://example.org/schema.json"}])
 def test_a_tool_schema_that_cannot_be_used_is_refused_at_start(stage: Stage, schema: dict[str, str]) -> None:
     spec = counter_spec(tools_list={"tools": [{"name": "broken", "inputSchema": schema}]})
-    with pytest.raises(InvalidInput, match="tool 'broken': not a usable JSON schema"):
+    with pytest.raises(InvalidInput, match="tool 'broken': not a usable JSON Schema"):
         build([stage.dream(spec)], stage.buffer, stage.episodes)
