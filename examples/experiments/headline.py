@@ -26,7 +26,6 @@ ARMS = (
     "SFT, real, ten times",
     "SFT, dream",
     "masked SFT, real, as many steps",
-    "masked SFT, real, ten times",
     "masked SFT, dream",
     "refusals only: shuffled next states, with guards",
 )
@@ -40,7 +39,6 @@ PAIRS = (
     ("SFT, refused commands masked", "SFT"),
     ("masked SFT, dream", "SFT, refused commands masked"),
     ("masked SFT, dream", "masked SFT, real, as many steps"),
-    ("masked SFT, dream", "masked SFT, real, ten times"),
     ("GRPO dream", "refusals only: shuffled next states, with guards"),
     ("refusals only: shuffled next states, with guards", "warm start"),
 )

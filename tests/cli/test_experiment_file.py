@@ -3,6 +3,7 @@
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from pydantic import ValidationError
 from dreamgym.cli.experiment import agree
 from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
-from dreamgym.cli.experiment.running import ATTEMPTS, Result, attempts, curve, difference
+from dreamgym.cli.experiment.running import ATTEMPTS, Result, attempts, curve, difference, name_of, queued
 from dreamgym.cli.experiment.running import result as kept_result
 from dreamgym.cli.experiment.table import Published, area_under, report
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
 from dreamgym.types import (
     JsonObject,
@@ -377,3 +378,38 @@ def test_an_attempt_that_was_killed_counts_until_the_last_line_of_its_record(tmp
     record.write_text("{}\n")
     os.utime(record, (130.0, 130.0))
     assert attempts(tmp_path) == [(10.0, 14.0), (100.0, 130.0)]
+
+
+def test_seeds_after_the_second_train_at_the_better_rate_alone(tmp_path: Path) -> None:
+    arm = Arm(name="real", rates=(1e-3, 5e-4), train={"against": "real"})
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0, 1, 2),
+        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        arm=(arm,),
+    )
+    fast, slow = arm.trained()
+    spec = load_spec("coin")
+    seeds = [Prepared(plan, seed, tmp_path / f"seed-{seed}", "", spec, real_of(spec)) for seed in plan.seeds]
+    kept = [
+        (seeds[0], fast, 0.5),
+        (seeds[0], slow, 0.3),
+        (seeds[1], fast, 0.5),
+        (seeds[1], slow, 0.8),
+        (seeds[2], slow, 0.1),
+    ]
+    for prepared, trained, dev in kept:
+        (prepared.folder / "warm").mkdir(parents=True, exist_ok=True)
+        (prepared.folder / "warm" / "config.json").write_text("{}")
+        one = result(trained.name, prepared.seed, "1").model_copy(update={"made_by": trained, "curve": ((10, dev),)})
+        folder = prepared.folder / name_of(trained)
+        folder.mkdir()
+        (folder / "result.json").write_text(one.model_dump_json())
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [[future.result().arm for future in futures] for futures in queued(pool, plan.arm, seeds)]
+
+    assert found == [[fast.name, slow.name], [fast.name, slow.name], [slow.name]], (
+        "what is not kept cannot be trained here"
+    )

@@ -53,7 +53,7 @@ def run(plan: Plan, folder: Path, name: str, parallel: int = 1) -> str:
     """Go through all seeds and arms; returns the report, which is written after every seed too, under the name."""
     from dreamgym.cli.experiment.apart import check_apart
     from dreamgym.cli.experiment.prepared import Prepared
-    from dreamgym.cli.experiment.running import Result, result
+    from dreamgym.cli.experiment.running import Result, queued
     from dreamgym.cli.experiment.table import Published, plot, report
     from dreamgym.environment import load_spec, real_of
     from dreamgym.replay.embedded import EmbeddedServer, default_folder
@@ -70,13 +70,10 @@ def run(plan: Plan, folder: Path, name: str, parallel: int = 1) -> str:
     text = ""
     try:
         seeds = [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
-        # one queue: whoever is free begins with the next seed while others are at this one's last arms
-        arms = [one for arm in plan.arm for one in arm.trained()]
-        waiting = [[pool.submit(result, prepared, arm) for arm in arms] for prepared in seeds]
-        for futures in waiting:
+        for futures in queued(pool, plan.arm, seeds):
             for future in futures:
-                one = future.result()
-                results[one.arm].append(one)
+                done = future.result()
+                results[done.arm].append(done)
             published = Published(file=name, plan=plan, results=tuple(one for some in results.values() for one in some))
             text = report(published)
             (folder / f"{name}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -71,8 +71,8 @@ class Arm(Frozen):
     after: str | None = None
     """Begin with the policy that this arm came to; its steps and seconds are counted here too."""
     rates: tuple[float, ...] = ()
-    """Learning rates to train with. The arm is the one whose last real probe, on dev tasks, is the best over all
-    seeds."""
+    """Learning rates to train with. The first two seeds try all of them; the arm is the one whose last real probes
+    there, on dev tasks, are the best, and the other seeds train with that alone."""
     spoiled: Spoiled | None = None
     """A control that must not help: the dream's recordings with their answers shuffled, or their calls and answers;
     every recorded answer a success, or none of them."""

@@ -10,9 +10,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from statistics import mean
 
 from pydantic import Field, JsonValue
 
@@ -30,6 +32,8 @@ from dreamgym.types import Frozen, JsonObject, Source
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
 LOG = "train.log"
+SEEDS_TRIED = 2
+"""Seeds with which an arm is trained at each of its learning rates."""
 
 
 class Result(Frozen):
@@ -94,6 +98,46 @@ def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
         inner = [difference(was.get(key), now.get(key), f"{name}.{key}".strip(".")) for key in was | now]
         return ", ".join(one for one in inner if one is not None) or None
     return None if was == now else f"{name} was {was} and is {now} now"
+
+
+def queued(pool: Executor, arms: Sequence[Arm], seeds: Sequence[Prepared]) -> list[list[Future[Result]]]:
+    """Have every arm trained with every seed: one list a seed.
+
+    It is one queue: whoever is free begins with the next seed while others are at this one's last arms.
+    """
+    tried: dict[str, list[Future[Result]]] = defaultdict(list)
+
+    def at_best_rate(prepared: Prepared, arm: Arm) -> Result:
+        known = {one.name: [future.result() for future in tried[one.name]] for one in arm.trained()}
+        return result(prepared, best_rate(arm, known))
+
+    waiting = []
+    for number, prepared in enumerate(seeds):
+        futures = []
+        for arm in arms:
+            if arm.rates and number >= SEEDS_TRIED:
+                futures.append(pool.submit(at_best_rate, prepared, arm))
+                continue
+            for one in arm.trained():
+                futures.append(pool.submit(result, prepared, one))
+                tried[one.name].append(futures[-1])
+        waiting.append(futures)
+    return waiting
+
+
+def best_rate(arm: Arm, results: Mapping[str, Sequence[Result]]) -> Arm:
+    """The arm at that of its rates whose last real probes, on dev tasks, are the best; itself if it has no rates.
+
+    Args:
+        arm: as in the file.
+        results: by the names of the trained arms, in the order of the seeds.
+    """
+    return max(arm.trained(), key=lambda one: probed(results.get(one.name, ())[:SEEDS_TRIED]))
+
+
+def probed(some: Sequence[Result]) -> float:
+    """Success of the last real probe, over all seeds; none is the worst."""
+    return mean(one.curve[-1][1] if one.curve else -1.0 for one in some) if some else -1.0
 
 
 def name_of(arm: Arm) -> str:

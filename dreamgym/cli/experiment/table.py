@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 from dreamgym.cli.experiment.plan import Plan
-from dreamgym.cli.experiment.running import Result
+from dreamgym.cli.experiment.running import SEEDS_TRIED, Result, best_rate, probed
 from dreamgym.evaluation import Rate, mean_over_seeds, paired_difference, shares
 from dreamgym.types import Frozen
 
@@ -35,7 +35,7 @@ class Published(Frozen):
         trained: dict[str, list[Result]] = defaultdict(list)
         for one in self.results:
             trained[one.arm].append(one)
-        chosen = {arm.name: max(arm.trained(), key=lambda one: probed(trained[one.name])) for arm in self.plan.arm}
+        chosen = {arm.name: best_rate(arm, trained) for arm in self.plan.arm}
         return {name: trained[arm.name] for name, arm in chosen.items() if trained[arm.name]}
 
 
@@ -104,7 +104,11 @@ def _rates(published: Published) -> Iterator[str]:
     tried = [arm for arm in published.plan.arm if arm.rates]
     if not tried:
         return
-    yield "Arms that were trained at several learning rates, and their last real probe on dev tasks over all seeds:"
+    yield (
+        f"Arms that the first {SEEDS_TRIED} seeds trained at several learning rates, and their last real probe on dev "
+        "tasks with these seeds. The other seeds trained at the better one; test success is over all seeds that "
+        "trained so:"
+    )
     yield ""
     yield "| arm | rate | dev success | test success |"
     yield "|---|---|---|---|"
@@ -115,7 +119,7 @@ def _rates(published: Published) -> Iterator[str]:
             if some:
                 mark = ", taken" if one.name in chosen else ""
                 rate = (one.train or {})["learning_rate"]
-                dev = f"{100 * probed(some):.1f} %"
+                dev = f"{100 * probed(some[:SEEDS_TRIED]):.1f} %"
                 yield f"| {arm.name} | {rate:g}{mark} | {dev} | {percent(success(some))} |"
     yield ""
 
@@ -147,11 +151,6 @@ def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
             one.goal,
         )
         yield f"| {' | '.join(cells)} |"
-
-
-def probed(some: Sequence[Result]) -> float:
-    """Success of the last real probe, over all seeds; none is the worst."""
-    return mean(one.curve[-1][1] if one.curve else -1.0 for one in some) if some else -1.0
 
 
 def answered_by(some: Sequence[Result]) -> Counter[str]:
