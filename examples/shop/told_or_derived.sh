@@ -12,6 +12,6 @@ dreamgym seed "$out/derived" "$out/derived" --derive-state >&2
 for state in told derived quiet; do
     echo "## $state"
     echo
-    python examples/ablation.py "$out/$state" --limit 200 --setting nearest --out "$out/$state-report"
+    python examples/ablation.py "$out/$state" --limit 200 --setting nearest --setting "nearest without state" --out "$out/$state-report"
     echo
 done
