@@ -1,4 +1,4 @@
-"""Every figure in the README and the docs stands on a page of docs/results, which says the command and commit it is of."""
+"""Every figure in the README and the docs stands on a page of docs/results, which says the commit it is of."""
 
 import re
 from pathlib import Path

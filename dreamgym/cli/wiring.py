@@ -19,7 +19,7 @@ import typer
 
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import Environment, EnvironmentSpec, real_of
+from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, installed_real, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.cache import remembering, weights_fingerprint
 from dreamgym.experience.model import ExperienceModel, Part
@@ -143,13 +143,20 @@ def commit() -> str:
         return f"v{dreamgym.__version__}"
 
 
-def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:
+def real_for(spec: EnvironmentSpec, against: Against) -> RealEnvironment | None:
+    """The real environment, for its tasks and behaviours. Code that a folder names is run only to play it."""
+    if against is Against.REAL:
+        return real_of(spec) if spec.adapter is not None else None
+    return installed_real(spec)
+
+
+def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) -> Sequence[Task]:
     """The tasks of a split of the real environment, or of the folder where that one has no tasks of its own."""
-    if spec.adapter is not None and split is not None and (own := real_of(spec).tasks(split)):
+    if real is not None and (own := real.tasks(split)):
         return own
-    tasks = [task for task in spec.tasks if split is None or task.metadata.get("split", split) == split]
+    tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
     if not tasks:
-        raise InvalidInput(f"environment {spec.name!r} has no tasks" + (f" of split {split!r}" if split else ""))
+        raise InvalidInput(f"environment {spec.name!r} has no tasks of split {split!r}")
     return tasks
 
 
