@@ -16,7 +16,7 @@ from mcp.shared.inbound import encode_header_value, mcp_param_headers, x_mcp_hea
 
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
-from dreamgym_client.connection import Connection, connected
+from dreamgym_client.connection import Connection, connected, without_token
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 
 PROTOCOL_VERSION = "2026-07-28"
@@ -30,7 +30,7 @@ class RemoteEnvironment:
     """Plays one episode at a time on a server. Hundreds of them share one event loop and one connection pool.
 
     Args:
-        url: the server's base URL.
+        url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
         env: the environment's name there.
         token: the server's bearer token.
         max_steps: limit of an episode; None leaves it to the environment.
@@ -48,12 +48,12 @@ class RemoteEnvironment:
         group: str | None = None,
         policy_version: int | None = None,
     ) -> None:
-        self._url, self._env, self._token = url, env, token
+        self._url, self._token = without_token(url, token)
+        self._env = env
         self._max_steps, self._group, self._policy_version = max_steps, group, policy_version
         self._connection: Connection | None = None
         self._started: Started | None = None
         self._over = False
-        self._reward = 0.0
         self._ids = itertools.count(1)
 
     @property
@@ -95,7 +95,7 @@ class RemoteEnvironment:
                 group=self._group,
                 policy_version=self._policy_version,
             )
-        self._over, self._reward = False, 0.0
+        self._over = False
         if self._env not in self._connection.listings:
             listed = (await self._ask("tools/list", {}))["tools"]
             assert isinstance(listed, list)
@@ -111,6 +111,8 @@ class RemoteEnvironment:
         )
         meta = result["_meta"]
         assert isinstance(meta, dict)
+        if "dreamgym/terminated" not in meta:
+            raise EnvironmentUnavailable(f"{self._url} does not tell reward and end: give its token, not an episode's")
         terminated, truncated = meta["dreamgym/terminated"] is True, meta["dreamgym/truncated"] is True
         self._over = terminated or truncated
         text = _text(result)
@@ -121,10 +123,8 @@ class RemoteEnvironment:
                 raise EpisodeFinished(text)
             case "refused":
                 return StepResult(observation=text, is_error=True)
-        reward = meta.get("dreamgym/reward")
-        if not isinstance(reward, (int, float)):
-            reward = ((await self._state()).reward or 0.0) - self._reward
-        self._reward += reward
+        reward = meta["dreamgym/reward"]
+        assert isinstance(reward, int | float)
         return StepResult(
             observation=text,
             reward=reward,
@@ -167,11 +167,6 @@ class RemoteEnvironment:
         marked = mcp_param_headers(x_mcp_header_map(schema), action.arguments) if schema else {}
         return {"Mcp-Name": encode_header_value(action.name), **marked}
 
-    def _authorization(self) -> dict[str, str]:
-        """The episode's own token, where the server gave one: it opens no more than this agent needs."""
-        token = self._started.token if self._started is not None else None
-        return {"Authorization": f"Bearer {token}"} if token else {}
-
     async def _ask(self, method: str, params: JsonObject, headers: dict[str, str] | None = None) -> JsonObject:
         """One request of the protocol; its result."""
         message = {
@@ -190,7 +185,7 @@ class RemoteEnvironment:
                     "Accept": "application/json, text/event-stream",
                     "Mcp-Protocol-Version": PROTOCOL_VERSION,
                     "Mcp-Method": method,
-                    **self._authorization(),
+                    "X-DreamGym-Tell": "reward",
                     **(headers or {}),
                 },
             )

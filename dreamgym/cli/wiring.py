@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -161,16 +162,21 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
 
 
 class ServerProcess:
-    """`dreamgym-serve` in a process of its own, on a free port of this machine.
+    """`dreamgym-serve` in a process of its own, on a free port of this machine, with a token of its own.
 
-    It ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
+    Whoever has `url` has the token, which is a part of it; an agent is given the URL of an episode instead. The server
+    ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
     """
 
     def __init__(
         self, env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
     ) -> None:
+        from dreamgym_client.connection import with_token
+
         port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self._token = secrets.token_hex(32)
+        self._address = f"http://127.0.0.1:{port}"
+        self.url = with_token(self._address, self._token)
         self._command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
         self._command += ["--real"] if against is Against.REAL else []
         self._command += ["--model", model] if model and against is Against.DREAM else []
@@ -180,16 +186,14 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start it and wait until it answers. Raises EnvironmentUnavailable."""
-        # reachable from this machine only, and gone with us: it needs no token
-        environ = {name: value for name, value in os.environ.items() if name != "DREAMGYM_TOKEN"}
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env={**environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
             process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
         )
-        _wait_for(self.url, self._process)
+        _wait_for(self._address, self._process)
 
     @property
     def exit_code(self) -> int | None:

@@ -12,7 +12,7 @@ from dreamgym_server.build import build
 from dreamgym_server.episodes import Limits
 from dreamgym_server.worlds import DreamWorlds
 from mcp import Client
-from server_stage import BreakableStore, Stage, counter_spec
+from server_stage import BreakableStore, Stage, counter_spec, told
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.language import LanguageModel
@@ -189,7 +189,7 @@ async def test_a_task_may_be_brought_along(stage: Stage) -> None:
     task = {"id": "new", "env": "counter", "instruction": "Reach 10.", "initial_state": "count 7"}
     async with stage.serve() as (_, http):
         made = (await http.post(EPISODES, json={"task": task})).json()
-        async with Client(made["mcp_url"]) as client:
+        async with told(made["mcp_url"]) as client:
             result = await client.call_tool("add", {"n": 3})
     assert made["observation"] == "count 7"
     assert made["task"]["instruction"] == "Reach 10."
