@@ -47,18 +47,23 @@ def trigrams(text: str) -> Iterator[str]:
 
 def trigram_cosine(a: str, b: str) -> float:
     """Cosine of the two sets of character trigrams, in [0, 1]: the lexical term of the re-rank."""
-    grams_a, grams_b = _trigram_set(a), _trigram_set(b)
+    grams_a, grams_b = _remembered(a), _remembered(b)
     if not grams_a or not grams_b:
         return float(grams_a == grams_b)
     return len(grams_a & grams_b) / math.sqrt(len(grams_a) * len(grams_b))
 
 
-@lru_cache(maxsize=2048)
-def _trigram_set(text: str) -> frozenset[str]:
-    """Remembered: one query after another is compared with the same recorded texts, and a state may be long.
+REMEMBERED_CHARACTERS = 4000
+"""Of a text whose trigrams are remembered; interned, they cost 60 kB at most."""
 
-    Interned, they cost 60 kB for a text of 4,000 characters.
-    """
+
+def _remembered(text: str) -> frozenset[str]:
+    """One query after another is compared with the same recorded texts."""
+    return _trigram_set(text) if len(text) <= REMEMBERED_CHARACTERS else frozenset(trigrams(text))
+
+
+@lru_cache(maxsize=1024)
+def _trigram_set(text: str) -> frozenset[str]:
     return frozenset(map(sys.intern, trigrams(text)))
 
 

@@ -272,7 +272,12 @@ def _is_only_user(users_lock: int) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"{path.parent} cannot be used ({error.strerror}): set DREAMGYM_HOME to a folder of your own"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -103,7 +103,8 @@ class KeyEncoder:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self._cache: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._cache: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+        """By a digest of the text: a text may be as long as a stranger likes."""
         self._lock = asyncio.Lock()
 
     @property
@@ -120,19 +121,22 @@ class KeyEncoder:
 
         texts = dict.fromkeys(text for key in keys for text in key)
         async with self._lock:  # of two episodes that ask for one text at once, the second finds it
-            found = {text: self._cache[text] for text in texts if text in self._cache}
+            digests = {
+                text: hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts
+            }
+            found = {text: self._cache[digests[text]] for text in texts if digests[text] in self._cache}
             missing = [text for text in texts if text not in found]
             if missing:
                 vectors = await asyncio.to_thread(self.encoder.encode, missing)
                 found.update(zip(missing, vectors, strict=True))
-            self._remember(found)
+            self._remember({digests[text]: vector for text, vector in found.items()})
         states = np.array([found[state] for state, _ in keys], dtype=np.float32).reshape(len(keys), self.encoder.dim)
         actions = np.array([found[action] for _, action in keys], dtype=np.float32).reshape(len(keys), self.encoder.dim)
         return np.concatenate([STATE_WEIGHT * states, ACTION_WEIGHT * actions], axis=1).astype(np.float16)
 
-    def _remember(self, found: dict[str, NDArray[np.float32]]) -> None:
-        for text, vector in found.items():
-            self._cache[text] = vector
-            self._cache.move_to_end(text)
+    def _remember(self, found: dict[bytes, NDArray[np.float32]]) -> None:
+        for digest, vector in found.items():
+            self._cache[digest] = vector
+            self._cache.move_to_end(digest)
         while len(self._cache) > CACHED_TEXTS:
             self._cache.popitem(last=False)

@@ -289,7 +289,7 @@ class Episodes:
                 await self._finish(live, StopReason.CLOSED)
             if live.episode.stop_reason is not None:
                 return ended(live.episode)
-            if refusal := unstorable(key) or self._tools[live.episode.env].refusal(action, key):
+            if refusal := unstorable(action, key) or self._tools[live.episode.env].refusal(action, key):
                 return Answer.refusal(refusal, live.episode.version, "refused")
             try:
                 return await self._advance(live, action, call)

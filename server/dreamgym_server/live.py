@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from dreamgym.environment import Environment
 from dreamgym.replay.episodes import Episode
-from dreamgym.types import StepResult, StopReason
+from dreamgym.types import StepResult, StopReason, ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +84,12 @@ class Live:
     """Another process has served it too: what we hold may be old."""
 
 
-def unstorable(canonical: str) -> str | None:
-    """Why no step can be made of a call with this text, whatever the tool would say; or None."""
+def unstorable(action: ToolCall, canonical: str) -> str | None:
+    """Why no step can be made of a call with this canonical text, whatever the tool would say; or None."""
+    try:
+        json.dumps(action.arguments, allow_nan=False)
+    except ValueError:
+        return "Input validation error: the arguments contain NaN or an infinite number, which are no JSON"
     if _NUL.search(canonical):
         return "Input validation error: the arguments contain a NUL character"
     try:

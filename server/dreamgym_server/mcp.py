@@ -170,6 +170,8 @@ class AgentDoor:
         it passes on. Nor does it validate a request before a middleware.
         """
         visit = _visit_of(ctx)
+        if ctx.request_id is None and not ctx.method.startswith("notifications/"):
+            return None  # a request that wants no answer is not one of the protocol: nothing is done
         if visit.is_session and ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             visit.status = 400
             raise _needs_handshake(ctx.protocol_version)

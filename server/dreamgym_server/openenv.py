@@ -88,8 +88,13 @@ class OpenEnvDoor:
         session = given or _new_session()
         with suppress(WebSocketDisconnect):
             while True:
-                raw = await websocket.receive_text()
+                received = await websocket.receive()
+                if received["type"] == "websocket.disconnect":
+                    break
                 try:
+                    raw = received.get("text")
+                    if raw is None:
+                        raise InvalidInput("expected a message as text, got bytes")
                     if given and not _SESSION.fullmatch(given):
                         raise UnknownEpisode(given)
                     message = _read(Message, raw)

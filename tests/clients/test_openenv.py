@@ -45,7 +45,7 @@ async def talk(stage: Stage) -> AsyncIterator[tuple[ClientConnection, httpx2.Asy
 
 async def ask(websocket: ClientConnection, message: object) -> Any:
     """One message and its answer."""
-    await websocket.send(message if isinstance(message, str) else json.dumps(message))
+    await websocket.send(message if isinstance(message, str | bytes) else json.dumps(message))
     return json.loads(await websocket.recv())
 
 
@@ -116,6 +116,7 @@ async def test_a_reset_and_the_end_of_the_connection_close_the_episode_before(st
     [
         ("{", "VALIDATION_ERROR", "Invalid JSON"),
         ([], "VALIDATION_ERROR", "message"),
+        (b"{}", "VALIDATION_ERROR", "expected a message as text, got bytes"),
         ({"type": "dance"}, "VALIDATION_ERROR", "expected a message of type reset, step, state or close, got 'dance'"),
         ({"type": "reset", "data": {"task_id": "nope"}}, "VALIDATION_ERROR", "unknown task 'nope'"),
         ({"type": "reset", "data": {"seed": "many"}}, "VALIDATION_ERROR", "seed"),

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from dreamgym_server.recorder import bridge, reverse_proxy
 from dreamgym_server.running import running
-from recorder_stage import BIN, INITIALIZED, ODD, call, events, raw_stdio, recording, request
+from recorder_stage import BIN, HANDSHAKE, INITIALIZED, ODD, call, events, raw_stdio, recording, request
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -230,3 +231,32 @@ async def test_what_is_no_message_is_refused_before_a_stdio_server_is_started(tm
         statuses = [(await recorder.client("r").post(body))[0] for body in (b"{", b"[]", b'"x"', b"[" * 100_000)]
         assert (await recorder.client("r").post(INITIALIZED))[0] == 202
     assert statuses == [400] * 4
+
+
+async def test_a_request_that_is_longer_than_the_bound_is_refused_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reverse_proxy, "MAX_BODY_BYTES", 4096)
+    async with recording(ODD, tmp_path) as recorder:
+        client = recorder.client("r")
+        await client.shake_hands()
+        status, said = await client.post(b" " * 5000)
+        after = await client.ask(call("count", 1))
+    assert status == 413
+    assert b"4,096 bytes at most" in said
+    assert "result" in after
+
+
+async def test_as_many_servers_run_as_may_and_a_finished_run_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "MAX_SERVERS", 2)
+    async with recording(ODD, tmp_path) as recorder:
+        for name in ("a", "b"):
+            await recorder.client(name).shake_hands()
+        status, said = await recorder.client("c").post(request("initialize", 1, HANDSHAKE))
+        assert status == 503
+        assert b"finish one" in said
+        async with recorder.http.post(f"{recorder.url}/record/a/finish", json={}) as finished:
+            assert finished.status == 200
+        assert (await recorder.client("c").shake_hands())["result"]

@@ -372,3 +372,26 @@ async def test_arguments_that_the_tool_does_not_take_reach_no_model(stage: Stage
         state = await at.state()
     assert answer.status_code >= 400 or answer.json()["result"]["isError"] is True
     assert (state["step"], state["reward"], at.llm.asked) == (0, 0.0, [])
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+async def test_a_number_that_is_none_is_refused_and_is_no_step(stage: Stage, number: str) -> None:
+    body = json.dumps(called("add", n=1, a="NUMBER")).replace('"NUMBER"', number).encode()
+    async with scene(stage) as at:
+        path = urlsplit(str(at.mine["mcp_url"])).path
+        async with httpx2.AsyncClient(base_url=at.url) as http:
+            kind = {"accept": "application/json", "content-type": "application/json"}
+            answer = await http.post(path, content=body, headers=kind)
+        state = await at.state()
+    assert answer.status_code == 400 or answer.json()["result"]["isError"]
+    assert state["step"] == 0
+
+
+async def test_a_call_that_wants_no_answer_is_no_step(stage: Stage) -> None:
+    message = called("add", n=1)
+    del message["id"]
+    async with scene(stage) as at:
+        answer = await at.send(urlsplit(str(at.mine["mcp_url"])).path, message)
+        state = await at.state()
+    assert answer.status_code in {202, 400}
+    assert state["step"] == 0

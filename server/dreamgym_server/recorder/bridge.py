@@ -33,6 +33,8 @@ SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
 HANDSHAKES = ("initialize", "server/discover")
 KEEPALIVE_S = 15.0
 MAX_WAITING = 1000
+MAX_SERVERS = 64
+"""Runs whose server process lives, at once."""
 
 Line = tuple[bytes, bool]
 """A message for the agent, and whether it is the last one of its stream."""
@@ -262,7 +264,7 @@ class Bridge:
     async def _post(
         self, run: str, wire: Wire | None, session: str, receive: Receive, send: Send, *, takes_events: bool
     ) -> None:
-        body = await read_body(receive)
+        body = await read_body(receive, send)
         if body is None:
             return
         try:
@@ -277,6 +279,9 @@ class Bridge:
         except OSError as error:
             self._tape.lose(run, f"the server could not be started: {error.strerror}")
             await refuse(send, 502, f"the server could not be started: {error.strerror}", body)
+            return
+        if wire is None:
+            await refuse(send, 503, f"{MAX_SERVERS} runs are open, each with a server of its own: finish one", body)
             return
         if "method" not in message or "id" not in message:
             wire.tell(run, session, message)
@@ -293,10 +298,15 @@ class Bridge:
             if not session and not minted:
                 wire.cancel(asked)
 
-    async def _wire(self, run: str, message: JsonObject) -> Wire:
-        """The run's process; a new one for a run without one, or to shake hands after the last one died."""
+    async def _wire(self, run: str, message: JsonObject) -> Wire | None:
+        """The run's process; a new one for a run without one, or to shake hands after the last one died.
+
+        None where as many live as may.
+        """
         async with self._starting:
             wire = self._wires.get(run)
+            if wire is None and sum(one.death is None for one in self._wires.values()) >= MAX_SERVERS:
+                return None
             if wire is None or (wire.death is not None and message.get("method") in HANDSHAKES):
                 wire = self._wires[run] = Wire(run, await Child.start(self._command, self._tape, self._environ))
         return wire

@@ -27,6 +27,7 @@ from dreamgym_server.recorder.tap import Ended, Form, Heard
 from dreamgym_server.recorder.tape import Known, Tape
 
 MAX_REDIRECTS = 3
+MAX_BODY_BYTES = 64 * 2**20
 EVENT_STREAM = "text/event-stream"
 
 _OF_THE_CONNECTION = {
@@ -81,7 +82,7 @@ class ReverseProxy:
 
     async def serve(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request, to the server and back."""
-        body = await read_body(receive)
+        body = await read_body(receive, send)
         if body is None:
             return
         self._learn(scope["headers"])
@@ -261,14 +262,18 @@ def _answered_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, byt
     return [(name, value) for name, value in lower if name not in dropped]
 
 
-async def read_body(receive: Receive) -> bytes | None:
-    """The request's body, None where the agent left before it was complete."""
-    parts = []
+async def read_body(receive: Receive, send: Send) -> bytes | None:
+    """The request's body; None where the agent left before it was complete, and where it is too long, which is said."""
+    parts, length = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         parts.append(message.get("body", b""))
+        length += len(parts[-1])
+        if length > MAX_BODY_BYTES:
+            await refuse(send, 413, f"the recorder takes requests of {MAX_BODY_BYTES:,} bytes at most")
+            return None
         if not message.get("more_body"):
             return b"".join(parts)
 

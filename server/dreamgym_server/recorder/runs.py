@@ -72,6 +72,8 @@ class Runs:
             yield
         finally:
             self._open[run] -= 1
+            if not self._open[run]:
+                del self._open[run]
             if run == self._current:
                 self._last = self._clock()
 
