@@ -27,7 +27,7 @@ def grows_linearly(work: Callable[[Given], object], given: Callable[[int], Given
         given: an input of about so many characters, or bytes.
     """
     size = FIRST
-    while (taken := _cpu_s(work, given(size))) < MEASURABLE_S:
+    while _cpu_s(work, given(size)) < MEASURABLE_S:
         if size >= LAST:
             return True
         size *= 2

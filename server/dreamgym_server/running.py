@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dreamgym.errors import InvalidInput
+from dreamgym_server.connections import BoundedConnection, most_connections
 
 GRACE_S = 10
 """How long a step under way may delay the end."""
@@ -52,8 +53,18 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def running(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve the app in this event loop and yield its base URL; port 0 takes a free one."""
+async def running(
+    app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, connections: int | None = None
+) -> AsyncIterator[str]:
+    """Serve the app in this event loop and yield its base URL; port 0 takes a free one.
+
+    Args:
+        app: what is served.
+        host: where to listen.
+        port: where to listen.
+        connections: how many may be open at once; None: as many as this process may have files, less some.
+    """
+    connections = most_connections() if connections is None else connections
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's delay off only where the protocol is spelled out; with it, each step waits 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -66,6 +77,8 @@ async def running(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> As
     config = uvicorn.Config(
         app,
         lifespan="on",
+        http=BoundedConnection,
+        limit_concurrency=connections + 1,  # refused is the connection that would make it so many
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,

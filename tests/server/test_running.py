@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx2
 import pytest
+from dreamgym_server import connections
 from dreamgym_server.build import build
 from dreamgym_server.running import running, running_in_thread
 from server_stage import Stage
@@ -53,3 +55,51 @@ async def test_an_app_that_does_not_start_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="did not start"):
         async with running(app):
             pass
+
+
+async def asked(url: str, path: str = "/healthz") -> int:
+    """Status of a request with a connection of its own."""
+    async with httpx2.AsyncClient() as http:
+        return (await http.get(url + path)).status_code
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"POST /envs HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /envs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+async def test_a_request_that_does_not_arrive_is_given_up(
+    stage: Stage, half: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "ARRIVAL_S", 0.2)
+    async with stage.serve() as (url, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(half)
+        with suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        assert await asked(url) == 200
+
+
+@pytest.mark.anyio
+async def test_a_connection_more_than_may_be_open_is_refused_and_the_others_are_served(stage: Stage) -> None:
+    app = build([stage.dream()], stage.buffer, stage.episodes)
+    async with running(app, connections=3) as url:
+        async with httpx2.AsyncClient() as first, httpx2.AsyncClient() as second, httpx2.AsyncClient() as third:
+            for http in (first, second, third):
+                assert (await http.get(f"{url}/healthz")).status_code == 200
+            assert await asked(url) == 503
+            for http in (first, second, third):
+                assert (await http.post(f"{url}/envs/counter/episodes", json={})).status_code == 201
+        await asyncio.wait_for(until_free(url), 20)
+
+
+async def until_free(url: str) -> None:
+    """Wait until the server has noticed that connections closed."""
+    while await asked(url) != 200:
+        await asyncio.sleep(0)
