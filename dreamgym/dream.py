@@ -7,11 +7,12 @@ step ends its task is decided in dreamgym.experience.ending, whichever tier answ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
-from dreamgym.experience.checks import disagreement, precondition, shown_value
+from dreamgym.experience.checks import changeable, disagreement, precondition, shown_value
 from dreamgym.experience.confidence import Calibration, check_calibration, features
 from dreamgym.experience.ending import ended
 from dreamgym.experience.facts import with_facts
@@ -139,8 +140,11 @@ class DreamEnvironment:
 
     async def _predicted(self, query: Query) -> Prediction:
         """What follows from recorded effects, else what the model says, where it does not contradict the state."""
-        prediction = learned_answer(query)
+        # learning what follows takes a tenth of a second, in which a server would answer nobody else
+        prediction = None if query.spec.state is None else await asyncio.to_thread(learned_answer, query)
         if prediction is None or disagreement(query, prediction):
+            if query.spec.state is not None:
+                query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
             shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
             prediction = await self._model.predict(shown)
             if fault := disagreement(query, prediction):

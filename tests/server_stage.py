@@ -22,10 +22,14 @@ from dreamgym.replay.memory import MemoryEpisodeStore
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall
 
 
-def told(url: str, **options: Any) -> Client:
+@asynccontextmanager
+async def told(url: str, **options: Any) -> AsyncIterator[Client]:
     """A client of the SDK that is told reward and end, as a trainer is."""
-    http = httpx2.AsyncClient(headers={"X-DreamGym-Tell": "reward"}, timeout=60)
-    return Client(streamable_http_client(url, http_client=http), **options)
+    async with (
+        httpx2.AsyncClient(headers={"X-DreamGym-Tell": "reward"}, timeout=60) as http,
+        Client(streamable_http_client(url, http_client=http), **options) as client,
+    ):
+        yield client
 
 
 ADD_TOOL: JsonObject = {

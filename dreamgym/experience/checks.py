@@ -44,10 +44,37 @@ def precondition(query: Query) -> Prediction | None:
     return _substituted(query, refusal, state, references)
 
 
+def changeable(query: Query) -> frozenset[str] | None:
+    """The kinds of fields that recorded calls of the tool changed; None where nothing is recorded that could tell.
+
+    What an agent writes into an argument may talk a model into any change, and a task's own check believes the state.
+    So a call may change what recorded calls of its tool changed, and nothing else: of a tool that is not among the
+    recordings, nothing.
+    """
+    schema, _ = _explicit(query)
+    known = [shown for shown in query.demonstrations if shown.source in GROUNDED]
+    if schema is None or not any(parsed(shown.transition.state) is not None for shown in known):
+        return None
+    states = ((parsed(one.transition.state), parsed(one.transition.next_state)) for one in _recordings(query))
+    return frozenset(
+        _kind(path, schema)
+        for before, after in states
+        if before is not None and after is not None
+        for path in changed_fields(before, after)
+    )
+
+
+def _kind(path: str, schema: StateSchema) -> str:
+    """A field's path with any entity for the one that it is of."""
+    collection, *rest = path.removeprefix("/").split("/")
+    return "/".join([collection, "*", *rest[1:2]]) if collection in schema.collections and rest else collection
+
+
 def disagreement(query: Query, prediction: Prediction) -> str | None:
     """Where the answer and the state after it contradict each other, in one clause; None where they do not.
 
-    Fields in which this tool's own recordings differ from the state after them are not compared.
+    A change of what the tool may not change is one too. Fields in which this tool's own recordings differ from the
+    state after them are not compared.
     """
     schema, before = _explicit(query)
     after = parsed(prediction.next_state)
@@ -58,6 +85,10 @@ def disagreement(query: Query, prediction: Prediction) -> str | None:
         if after == before or any(one.transition.next_state != one.transition.state for one in _refused(recorded)):
             return None
         return f"the action is refused, and yet {', '.join(sorted(changed_fields(before, after)))} changed"
+    if query.changeable is not None:
+        kinds = {_kind(path, schema) for path in changed_fields(before, after)}
+        if beyond := sorted(kinds - query.changeable):
+            return f"{', '.join(beyond)} changed, which no recorded call of {query.action.name!r} changed"
     excused = {
         (name, field)
         for one in recorded

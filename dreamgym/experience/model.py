@@ -68,6 +68,8 @@ class Query(Frozen):
     action: ToolCall
     demonstrations: tuple[Demonstration, ...]
     """Retrieved transitions, best first."""
+    changeable: frozenset[str] | None = None
+    """Kinds of fields of the explicit state that this call may change (dreamgym.experience.checks); None: any."""
     seed: int = 0
     without: frozenset[Part] = frozenset()
 

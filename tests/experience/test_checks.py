@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
-from dreamgym.experience.checks import disagreement, precondition
+from dreamgym.experience.checks import changeable, disagreement, precondition
 from dreamgym.experience.facts import with_facts
 from dreamgym.experience.model import Part
 from dreamgym.state import Collection, StateSchema
@@ -171,3 +171,19 @@ def test_facts_are_kept_where_they_were_not_known_and_fit_the_schema() -> None:
     assert with_facts(known, shown, SCHEMA) == state(order(1), notes=kept)
     assert with_facts("words", shown, SCHEMA) == "words"
     assert with_facts("{}", {"note_id": "N-2"}, StateSchema(collections={"notes": Collection(key="x")})) == "{}"
+
+
+def test_a_call_may_change_what_recorded_calls_of_its_tool_changed_and_nothing_else() -> None:
+    moved = step(BEFORE, call("ship_order", 1), order(1, "shipped"), state(order(1, "shipped"), order(2)))
+    asking = asked(BEFORE, call("ship_order", 2), moved)
+    asking = asking.model_copy(update={"changeable": changeable(asking)})
+    assert disagreement(asking, predicted(order(2, "shipped"), state(order(1), order(2, "shipped")))) is None
+    fault = disagreement(asking, predicted({}, state(order(1))))
+    assert fault is not None
+    assert "which no recorded call of 'ship_order' changed" in fault
+
+
+def test_a_tool_that_is_not_among_the_recordings_changes_nothing_and_without_recordings_nobody_knows() -> None:
+    other = asked(BEFORE, call("ship_order", 2), GOT)
+    assert changeable(other) == frozenset()
+    assert changeable(asked(BEFORE, call("ship_order", 2))) is None
