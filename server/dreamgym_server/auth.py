@@ -1,8 +1,8 @@
 """Who may come in: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
-One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` needs no token. The
-server's token opens every door. An episode's token opens that episode's MCP URL alone; it follows from the server's
-token, so nothing is stored and every replica of the same token knows it. An episode's id is no secret.
+One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` and `/readyz` need no
+token. The server's token opens every door. An episode's token opens that episode's MCP URL alone; it follows from the
+server's token, so nothing is stored and every replica of the same token knows it. An episode's id is no secret.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Guard:
             origin = headers.get("origin")
             if origin is not None and _name(origin.partition("://")[2]) not in self._hosts:
                 return JSONResponse({"error": f"origin {origin!r} is not allowed: start with --allowed-host"}, 403)
-        if self._keys is None or scope["path"] == "/healthz":
+        if self._keys is None or scope["path"] in {"/healthz", "/readyz"}:
             return None
         if self._keys.open(scope["path"], headers.get("authorization", "").encode()):
             return None
