@@ -3,6 +3,8 @@
 The core knows no server, no agent framework and no trainer. Importing it costs pydantic and the standard library.
 """
 
+import os
+
 from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment
 from dreamgym.errors import DreamGymError
 from dreamgym.types import (
@@ -20,6 +22,11 @@ from dreamgym.types import (
 )
 
 __version__ = "0.1.0"
+
+# packages that report their use over the network read this when they are imported: onnxruntime, which also leaves a
+# device's id in the user's cache, and huggingface_hub, for TRL, transformers and datasets
+for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
+    os.environ.setdefault(_switch, "1")
 
 __all__ = [
     "DreamGymError",

@@ -269,9 +269,13 @@ def real_of(spec: EnvironmentSpec) -> RealEnvironment:
     return load_real(spec.adapter, spec.options)
 
 
-def behaviours_of(spec: EnvironmentSpec) -> Mapping[str, Behaviour]:
-    """The behaviours of the real environment, none where the spec points to no real one."""
-    return real_of(spec).behaviours if spec.adapter else {}
+def installed_real(spec: EnvironmentSpec) -> RealEnvironment | None:
+    """The real environment if its adapter is an installed entry point; None where a folder names code by its place.
+
+    This is what a dream may ask for tasks and behaviours: it runs no code of a folder that somebody shared.
+    """
+    names = {point.name for point in entry_points(group="dreamgym.environments")}
+    return real_of(spec) if spec.adapter in names else None
 
 
 def read_jsonl(path: Path, model: type[Row]) -> list[Row]:

@@ -7,7 +7,7 @@ fault of the schema, a pattern has a time limit, and unique items are found with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from time import monotonic
@@ -18,6 +18,7 @@ import referencing
 import referencing.exceptions
 import regex
 from pydantic import JsonValue
+from referencing.jsonschema import DRAFT202012, specification_with
 
 from dreamgym.errors import InvalidInput
 
@@ -46,6 +47,22 @@ class Schema:
         )
         self._validator: jsonschema.protocols.Validator = bounded(schema, registry=referencing.Registry())
         self.fault({})
+
+    def require_references(self) -> None:
+        """Raises InvalidInput where it refers to what is not in it. Otherwise only the values that get there tell."""
+        contents = self._validator.schema
+        dialect = contents.get("$schema") if isinstance(contents, Mapping) else None
+        resource = specification_with(str(dialect), default=DRAFT202012).create_resource(contents)
+        found = [(referencing.Registry().resolver_with_root(resource), resource)]
+        while found:
+            resolver, inner = found.pop()
+            reference = inner.contents.get("$ref") if isinstance(inner.contents, dict) else None
+            try:
+                if isinstance(reference, str):
+                    resolver.lookup(reference)
+            except referencing.exceptions.Unresolvable as error:
+                raise InvalidInput(f"not a usable JSON Schema: {reference!r} is not in the schema itself") from error
+            found += [(resolver.in_subresource(one), one) for one in inner.subresources()]
 
     def fault(self, value: JsonValue) -> str | None:
         """What is wrong with a value, or None.

@@ -11,6 +11,8 @@ import httpx2
 from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, StoreError
@@ -19,6 +21,13 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.replay.memory import MemoryEpisodeStore
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall
+
+
+def told(url: str, **options: Any) -> Client:
+    """A client of the SDK that is told reward and end, as a trainer is."""
+    http = httpx2.AsyncClient(headers={"X-DreamGym-Tell": "reward"}, timeout=60)
+    return Client(streamable_http_client(url, http_client=http), **options)
+
 
 ADD_TOOL: JsonObject = {
     "name": "add",

@@ -41,11 +41,24 @@ class Response:
         return self.body.decode(errors="replace")
 
 
+def with_token(url: str, token: str) -> str:
+    """The URL of a server with its token in it, as every client here takes it."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://:{token}@{rest}"
+
+
+def without_token(url: str, token: str | None) -> tuple[str, str | None]:
+    """The URL of a server as it may be shown, and the token: the given one, or the one in the URL."""
+    scheme, _, rest = url.rstrip("/").partition("://")
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}://{place}", token or (user.removeprefix(":") if at else None)
+
+
 class Connection:
     """One server over one pool. Get it from `connected`, or from `acquire` with a `release` for each."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        self.url = url.rstrip("/")
+        self.url = url
         self.listings: dict[str, list[JsonObject]] = {}
         """Tool definitions by environment: fetched once, they never change."""
         self._key = (url, token)

@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import ConfigDict
 
 from dreamgym.types import Frozen, JsonObject, StopReason, Task, Trajectory
-from dreamgym_client.connection import Connection
+from dreamgym_client.connection import Connection, without_token
 
 
 class Started(Frozen):
@@ -19,7 +19,7 @@ class Started(Frozen):
     episode: str
     mcp_url: str
     token: str | None = None
-    """What an agent needs to call `mcp_url`, and opens nothing else; None where the server has no token."""
+    """What opens this episode's `mcp_url`, of which it is a part, and nothing else; None where the server has none."""
     task: Task
     observation: str
     """What the agent sees first; in a fork, what the last step that it begins with had answered."""
@@ -45,10 +45,15 @@ class EpisodeState(Frozen):
 
 
 class ControlClient:
-    """The control API of one server; use it as an async context manager."""
+    """The control API of one server; use it as an async context manager.
+
+    Args:
+        url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
+        token: the server's bearer token.
+    """
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self._address = (url, token)
+        self._address = without_token(url, token)
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> ControlClient:

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
-from dreamgym_client.connection import Connection, connected
+from dreamgym_client.connection import Connection, connected, without_token
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 
 PROTOCOL_VERSION = "2026-07-28"
@@ -31,7 +31,7 @@ class RemoteEnvironment:
     """Plays one episode at a time on a server. Hundreds of them share one event loop and one connection pool.
 
     Args:
-        url: the server's base URL.
+        url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
         env: the environment's name there.
         token: the server's bearer token.
         max_steps: limit of an episode; None leaves it to the environment.
@@ -49,12 +49,12 @@ class RemoteEnvironment:
         group: str | None = None,
         policy_version: int | None = None,
     ) -> None:
-        self._url, self._env, self._token = url, env, token
+        self._url, self._token = without_token(url, token)
+        self._env = env
         self._max_steps, self._group, self._policy_version = max_steps, group, policy_version
         self._connection: Connection | None = None
         self._started: Started | None = None
         self._over = False
-        self._reward = 0.0
         self._step = 0
         """Number of the last step that was answered."""
         self._ids = itertools.count(1)
@@ -98,7 +98,7 @@ class RemoteEnvironment:
                 group=self._group,
                 policy_version=self._policy_version,
             )
-        self._over, self._reward, self._step = False, 0.0, 0
+        self._over, self._step = False, 0
         if self._env not in self._connection.listings:
             listed = (await self._ask("tools/list", {}))["tools"]
             assert isinstance(listed, list)
@@ -114,6 +114,8 @@ class RemoteEnvironment:
         )
         meta = result["_meta"]
         assert isinstance(meta, dict)
+        if "dreamgym/terminated" not in meta:
+            raise EnvironmentUnavailable(f"{self._url} does not tell reward and end: give its token, not an episode's")
         terminated, truncated = meta["dreamgym/terminated"] is True, meta["dreamgym/truncated"] is True
         self._over = terminated or truncated
         text = _text(result)
@@ -125,10 +127,8 @@ class RemoteEnvironment:
             case "refused":
                 return StepResult(observation=text, is_error=True)
         self._count(meta.get("dreamgym/step"))
-        reward = meta.get("dreamgym/reward")
-        if not isinstance(reward, (int, float)):
-            reward = ((await self._state()).reward or 0.0) - self._reward
-        self._reward += reward
+        reward = meta["dreamgym/reward"]
+        assert isinstance(reward, int | float)
         return StepResult(
             observation=text,
             reward=reward,
@@ -183,11 +183,6 @@ class RemoteEnvironment:
         marked = mcp_param_headers(x_mcp_header_map(schema), action.arguments) if schema else {}
         return {"Mcp-Name": encode_header_value(action.name), **marked}
 
-    def _authorization(self) -> dict[str, str]:
-        """The episode's own token, where the server gave one: it opens no more than this agent needs."""
-        token = self._started.token if self._started is not None else None
-        return {"Authorization": f"Bearer {token}"} if token else {}
-
     async def _ask(self, method: str, params: JsonObject, headers: dict[str, str] | None = None) -> JsonObject:
         """One request of the protocol; its result."""
         message = {
@@ -206,7 +201,7 @@ class RemoteEnvironment:
                     "Accept": "application/json, text/event-stream",
                     "Mcp-Protocol-Version": PROTOCOL_VERSION,
                     "Mcp-Method": method,
-                    **self._authorization(),
+                    "X-DreamGym-Tell": "reward",
                     **(headers or {}),
                 },
             )

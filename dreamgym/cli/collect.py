@@ -21,9 +21,10 @@ from dreamgym.cli.wiring import (
     Seed,
     environment_maker,
     opened_store,
+    real_for,
     tasks_of,
 )
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, behaviours_of, load_spec, real_of
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.episode import Agent, load_agent, play
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Source, Task, Trajectory
@@ -54,8 +55,9 @@ def collect(
     Example: dreamgym collect coin --against real --agent mixed --episodes 4000 --workers 8
     """
     spec = load_spec(env)
-    tasks = tasks_of(spec, split)
-    behaviour = behaviours_of(spec).get(agent)
+    real = real_for(spec, against)
+    tasks = tasks_of(spec, split, real)
+    behaviour = real.behaviours.get(agent) if real is not None else None
     loaded = load_agent(agent) if behaviour is None else None
     if loaded is not None and policy_url is None:
         raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")

@@ -14,8 +14,8 @@ import typer
 from dreamgym.cli.packages import GROUP, extra_of, installed, packages_of
 from dreamgym.cli.timing import Timing, timed
 from dreamgym.cli.wiring import Seed
-from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_real, real_of
-from dreamgym.errors import DreamGymError, UnknownName
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
+from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
 
 SPLITS = ("train", "dev", "test")
@@ -126,8 +126,17 @@ def doctor(
 
 
 def _real(name: str) -> RealEnvironment:
-    folder = Path(name)
-    return real_of(EnvironmentSpec.load(folder)) if (folder / "env.toml").is_file() else load_real(name)
+    """By name or folder. Raises InvalidInput for a folder that names code by its place: looking at it runs none."""
+    if not (Path(name) / "env.toml").is_file():
+        return load_real(name)
+    spec = EnvironmentSpec.load(Path(name))
+    real = installed_real(spec)
+    if real is None and spec.adapter is not None:
+        raise InvalidInput(
+            f"{name} names code of its own, {spec.adapter!r}, which is run only to play the real environment (--real, "
+            "--against real). If you trust it, give it instead of the folder"
+        )
+    return real if real is not None else real_of(spec)
 
 
 def _point(name: str) -> EntryPoint | None:

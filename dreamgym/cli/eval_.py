@@ -19,6 +19,7 @@ from dreamgym.cli.wiring import (
     Without,
     left_out,
     opened_store,
+    real_for,
     remembered,
     tasks_of,
 )
@@ -80,7 +81,7 @@ async def _evaluate(
     from dreamgym_integrations.trainers.policy import load_policy
 
     policy, codec = load_policy(folder)
-    tasks = tasks_of(spec, split)[-episodes:]
+    tasks = tasks_of(spec, split, real_for(spec, against))[-episodes:]
     async with AsyncExitStack() as stack:
         worlds = await _worlds(spec, against, model, without, dsn, stack)
         player = await stack.enter_async_context(player_in(worlds, policy, codec, agent=agent))

@@ -115,6 +115,7 @@ def fidelity(
         real_price=real_price,
         real_parallel=real_parallel,
     )
+    real = real_of(spec) if closed_loop and spec.adapter else None
     wanted = Wanted(
         gamma=1 - 1 / spec.max_steps if gamma is None else gamma,
         divergence=kl,
@@ -122,9 +123,10 @@ def fidelity(
         parallel=parallel,
         judge=_judge(judge),
         closed_loop=closed_loop,
-        make_real=real_of(spec).create if closed_loop and spec.adapter else None,
+        make_real=real.create if real is not None else None,
+        behaviours=real.behaviours if real is not None else {},
     )
-    if closed_loop and wanted.make_real is None:
+    if closed_loop and real is None:
         say(f"{spec.name!r} names no real environment ([real] in env.toml): only the dream's reward is attacked")
     report = _measured(given, wanted, list(zip(chosen, models, strict=True)), encoder, out)
     typer.echo(report.model_dump_json(indent=2) if json else as_text(report))

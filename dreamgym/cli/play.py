@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, PolicyUrl, Seed, server, tasks_of
-from dreamgym.environment import behaviours_of, load_spec
+from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, PolicyUrl, Seed, real_for, server, tasks_of
+from dreamgym.environment import load_spec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Trajectory
@@ -33,12 +33,13 @@ def play(
     Example: dreamgym play coin --agent langgraph --against dream --policy-url http://127.0.0.1:8000/v1
     """
     spec = load_spec(env)
-    tasks = tasks_of(spec, split)
+    real = real_for(spec, against)
+    tasks = tasks_of(spec, split, real)
     chosen = next((t for t in tasks if t.id == task), None) if task else tasks[0]
     if chosen is None:
         raise InvalidInput(f"unknown task {task!r}: the split {split!r} has {tasks[0].id} … {tasks[-1].id}")
     with server(env, against, model=model, dsn=dsn) as url:
-        behaviour = behaviours_of(spec).get(agent)
+        behaviour = real.behaviours.get(agent) if real is not None else None
         if behaviour is not None:
             from dreamgym_client.environment import RemoteEnvironment
 

@@ -6,6 +6,7 @@ lives in this process and stores nothing: nothing may be learned from a measurem
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -63,18 +64,19 @@ async def player_in(
 
 @asynccontextmanager
 async def door(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncIterator[str]:
-    """A server of these worlds in this process, with one URL for all of them.
+    """A server of these worlds in this process: its URL, which has its token in it.
 
     Args:
         worlds: what is served.
         kept: where finished episodes go; None: nowhere.
     """
+    from dreamgym_client.connection import with_token
     from dreamgym_server.build import build
     from dreamgym_server.running import running
 
-    buffer = MemoryBuffer(TrigramEncoder()) if kept is None else kept
-    async with running(build([worlds], buffer, MemoryEpisodeStore())) as url:
-        yield url
+    buffer, token = MemoryBuffer(TrigramEncoder()) if kept is None else kept, secrets.token_hex(32)
+    async with running(build([worlds], buffer, MemoryEpisodeStore(), token=token)) as url:
+        yield with_token(url, token)
 
 
 def _agent_at(

@@ -51,7 +51,6 @@ def serve(
     encoder: Annotated[str | None, typer.Option(help="minilm or trigram, or one of your own.")] = None,
     token_file: TokenFile = None,
     allowed_host: AllowedHosts = None,
-    hide_reward: Annotated[bool, typer.Option("--hide-reward", help="Keep rewards out of the agents' _meta.")] = False,
     without: Without = None,
     calibration: CalibrationFile = None,
     min_confidence: MinConfidence = 0.0,
@@ -90,7 +89,6 @@ def serve(
                 store.episodes,
                 token=token,
                 hosts={*LOOPBACK, host, *(allowed_host or ())},
-                hides_reward=hide_reward,
             )
             collect_rarely()
             url = await stack.enter_async_context(running(served, host=host, port=port))

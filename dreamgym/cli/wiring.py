@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import typer
 
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import Environment, EnvironmentSpec, real_of
+from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, installed_real, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.cache import remembering, weights_fingerprint
 from dreamgym.experience.model import ExperienceModel, Part
@@ -145,13 +146,20 @@ def commit() -> str:
         return f"v{dreamgym.__version__}"
 
 
-def tasks_of(spec: EnvironmentSpec, split: str | None) -> Sequence[Task]:
+def real_for(spec: EnvironmentSpec, against: Against) -> RealEnvironment | None:
+    """The real environment, for its tasks and behaviours. Code that a folder names is run only to play it."""
+    if against is Against.REAL:
+        return real_of(spec) if spec.adapter is not None else None
+    return installed_real(spec)
+
+
+def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) -> Sequence[Task]:
     """The tasks of a split of the real environment, or of the folder where that one has no tasks of its own."""
-    if spec.adapter is not None and split is not None and (own := real_of(spec).tasks(split)):
+    if real is not None and (own := real.tasks(split)):
         return own
-    tasks = [task for task in spec.tasks if split is None or task.metadata.get("split", split) == split]
+    tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
     if not tasks:
-        raise InvalidInput(f"environment {spec.name!r} has no tasks" + (f" of split {split!r}" if split else ""))
+        raise InvalidInput(f"environment {spec.name!r} has no tasks of split {split!r}")
     return tasks
 
 
@@ -161,16 +169,21 @@ def with_dsn(environ: Mapping[str, str], dsn: str | None) -> dict[str, str]:
 
 
 class ServerProcess:
-    """`dreamgym-serve` in a process of its own, on a free port of this machine.
+    """`dreamgym-serve` in a process of its own, on a free port of this machine, with a token of its own.
 
-    It ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
+    Whoever has `url` has the token, which is a part of it; an agent is given the URL of an episode instead. The server
+    ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
     """
 
     def __init__(
         self, env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
     ) -> None:
+        from dreamgym_client.connection import with_token
+
         port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self._token = secrets.token_hex(32)
+        self._address = f"http://127.0.0.1:{port}"
+        self.url = with_token(self._address, self._token)
         self._command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
         self._command += ["--real"] if against is Against.REAL else []
         self._command += ["--model", model] if model and against is Against.DREAM else []
@@ -180,16 +193,14 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start it and wait until it answers. Raises EnvironmentUnavailable."""
-        # reachable from this machine only, and gone with us: it needs no token
-        environ = {name: value for name, value in os.environ.items() if name != "DREAMGYM_TOKEN"}
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env={**with_dsn(environ, self._dsn), "OMP_NUM_THREADS": "1"},
+            env={**with_dsn(os.environ, self._dsn), "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
             process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
         )
-        _wait_for(self.url, self._process)
+        _wait_for(self._address, self._process)
 
     @property
     def pid(self) -> int | None:

@@ -10,6 +10,7 @@ A check stands in `Task.metadata` and has one part or both:
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable
 
@@ -18,31 +19,48 @@ from dreamgym.schema import schema_of
 from dreamgym.state import parsed
 from dreamgym.types import Task
 
+logger = logging.getLogger(__name__)
+
+
+def require_usable_check(task: Task) -> None:
+    """Raises InvalidInput where the task has a check that cannot be used."""
+    check = task.metadata.get("success")
+    try:
+        _wanted(task)
+        if check is not None:
+            schema_of(check).require_references()
+    except InvalidInput as error:
+        raise InvalidInput(f"task {task.id!r}: its check: {error}") from error
+
 
 def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | None:
-    """Whether the task is accomplished; None if it has no check, or one of the state and the state is not explicit.
+    """Whether the task is accomplished.
+
+    None if it has no check, or one of the state and the state is not explicit, or one that cannot be used.
 
     Args:
         task: whose check is asked.
         state: that the episode has led to.
         answers: all observations of the episode.
-
-    Raises:
-        InvalidInput: the check is malformed.
     """
-    check, wanted = task.metadata.get("success"), task.metadata.get("answers")
-    world = parsed(state)
-    if (check is None and wanted is None) or (check is not None and world is None):
+    check, world = task.metadata.get("success"), parsed(state)
+    if (check is None and "answers" not in task.metadata) or (check is not None and world is None):
         return None
-    if not isinstance(wanted, list | None) or not all(isinstance(one, str) for one in wanted or ()):
-        raise InvalidInput(f"task {task.id!r}: expected a list of texts in metadata.answers, got {wanted!r}")
-    missing = Counter(_canonical(str(one)) for one in wanted or ())
-    if missing:
-        missing -= Counter(map(_canonical, answers))
     try:
+        missing = Counter(map(_canonical, _wanted(task)))
+        if missing:
+            missing -= Counter(map(_canonical, answers))
         return not missing and (check is None or schema_of(check).fault(world) is None)
     except InvalidInput as error:
-        raise InvalidInput(f"task {task.id!r}: metadata.success: {error}") from error
+        logger.warning("task %r: its check cannot be used: %s", task.id, error)
+        return None
+
+
+def _wanted(task: Task) -> list[str]:
+    wanted = task.metadata.get("answers") or []
+    if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
+        raise InvalidInput(f"expected a list of texts in metadata.answers, got {wanted!r:.200}")
+    return [str(one) for one in wanted]
 
 
 def _canonical(answer: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dreamgym.agreement import Compared, split
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import Encoder
-from dreamgym.environment import Environment, EnvironmentSpec, Row
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, Row
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.cache import edition, fingerprint, weights_fingerprint
 from dreamgym.experience.model import ExperienceModel
@@ -58,6 +58,7 @@ class Wanted(NamedTuple):
     closed_loop: int = 0
     """Tasks that are played in dream and reality."""
     make_real: Callable[[], Environment] | None = None
+    behaviours: Mapping[str, Behaviour] = {}
 
 
 def material(
@@ -284,7 +285,7 @@ class Measuring:
             make_real = self._real.timed(real)
             self._loop = await closed_loop(
                 given.spec,
-                players_of(given.spec, given.held_out),
+                players_of(given.spec, given.held_out, self._wanted.behaviours),
                 tasks,
                 make_dream,
                 make_real,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from random import Random
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, behaviours_of
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.experience.success import accomplished
 from dreamgym.fidelity.scripts import Ids, Reads, Script, distinct
 from dreamgym.state import mentioned, parsed
@@ -42,15 +42,18 @@ class Player:
         return self.name in BAD
 
 
-def players_of(spec: EnvironmentSpec, recordings: Sequence[Trajectory] = ()) -> tuple[Player, ...]:
+def players_of(
+    spec: EnvironmentSpec, recordings: Sequence[Trajectory] = (), behaviours: Mapping[str, Behaviour] | None = None
+) -> tuple[Player, ...]:
     """The players of the real environment, and those that can be made of recordings.
 
     Args:
         spec: what is played.
         recordings: of the tasks that will be played. A dream that was grounded in these very episodes can repeat them;
             episodes that were held out from it say more.
+        behaviours: of the real environment, by name.
     """
-    own = [_own(name, behaviour) for name, behaviour in behaviours_of(spec).items()]
+    own = [_own(name, behaviour) for name, behaviour in (behaviours or {}).items()]
     names = {player.name for player in own}
     return (*own, *(player for player in _recorded(spec, recordings) if player.name not in names))
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 
 from dreamgym.environment import Environment
-from dreamgym.errors import DreamGymError, EpisodeFinished
+from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput
+from dreamgym.schema import schema_of
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 STEPS = 3
@@ -75,9 +74,9 @@ def check_tools(tools: Sequence[JsonObject]) -> None:
         assert isinstance(schema, dict), f"tool {tool['name']!r}: expected an object as inputSchema, got {schema!r}"
         assert schema.get("type") == "object", f"tool {tool['name']!r}: inputSchema needs the type 'object'"
         try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise AssertionError(f"tool {tool['name']!r}: inputSchema is no JSON Schema: {error.message}") from error
+            schema_of(schema)
+        except InvalidInput as error:
+            raise AssertionError(f"tool {tool['name']!r}: inputSchema: {error}") from error
 
 
 def plainest_call(tool: JsonObject) -> ToolCall:

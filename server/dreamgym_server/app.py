@@ -18,9 +18,9 @@ from dreamgym_server.mcp import AgentDoor
 from dreamgym_server.openenv import OpenEnvDoor
 
 
-def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str], hides_reward: bool) -> Starlette:
+def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str]) -> Starlette:
     """All doors over the same episodes."""
-    agents = AgentDoor(episodes, hides_reward=hides_reward)
+    agents = AgentDoor(episodes)
     keys = Keys(token) if token else None
 
     @asynccontextmanager

@@ -1,8 +1,10 @@
 """Who may come in: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
 One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` and `/readyz` need no
-token. The server's token opens every door. An episode's token opens that episode's MCP URL alone; it follows from the
-server's token, so nothing is stored and every replica of the same token knows it. An episode's id is no secret.
+token. The server's token opens every door. An episode's token names its episode and opens the agent's door to it alone:
+as a part of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header
+X-DreamGym-Episode. It follows from the server's token, so nothing is stored and every replica of the same token knows
+it. An episode's id is no secret.
 """
 
 from __future__ import annotations
@@ -25,27 +27,35 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 
 
-_EPISODE = re.compile(r"/envs/[^/]+/episodes/([^/]+)/mcp")
+EPISODE_HEADER = "x-dreamgym-episode"
+MIN_TOKEN_CHARACTERS = 16
+
+_AGENTS_DOOR = re.compile(r"/envs/[^/]+/(?:episodes/(?P<episode>[^/]+)/)?mcp")
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
+_ORIGIN = re.compile(r"https?://(?P<host>[^/?#]*)", re.IGNORECASE)
 
 
 class Keys:
     """The server's token and those that follow from it."""
 
     def __init__(self, token: str) -> None:
-        self._server = f"Bearer {token}".encode()
+        self._server = token.encode()
         self._key = hmac.digest(token.encode(), b"dreamgym episode tokens", "sha256")
 
     def episode_token(self, episode: str) -> str:
-        """The token of one episode's MCP URL."""
+        """The token of one episode: its id, a dot, and what only this server could say of it."""
         signature = hmac.digest(self._key, episode.encode("utf-8", "surrogatepass"), "sha256")
-        return base64.urlsafe_b64encode(signature).decode().rstrip("=")
+        return f"{episode}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
-    def open(self, path: str, given: bytes) -> bool:
-        """Whether an Authorization header opens this path."""
-        if hmac.compare_digest(given, self._server):
-            return True
-        episode = _EPISODE.fullmatch(path)
-        return episode is not None and hmac.compare_digest(given, f"Bearer {self.episode_token(episode[1])}".encode())
+    def episode_of(self, token: str) -> str | None:
+        """The episode that a token is of; None where it is of none."""
+        episode, dot, _ = token.rpartition(".")
+        expected = self.episode_token(episode).encode("utf-8", "surrogatepass")
+        return episode if dot and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), expected) else None
+
+    def is_server(self, token: str) -> bool:
+        """Whether it is the server's own."""
+        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._server)
 
 
 class Guard:
@@ -67,6 +77,20 @@ class Guard:
         refusal = None if scope["type"] == "lifespan" else self._refusal(scope)
         await (refusal or self._app)(scope, receive, send)
 
+    def _is_agent(self, scope: Scope, headers: Headers, given: str) -> bool:
+        """Whether the request has an episode's token for the door it knocks at; that episode is noted."""
+        door = _AGENTS_DOOR.fullmatch(scope["path"])
+        if door is None:
+            return False
+        assert self._keys is not None
+        named = door["episode"] or headers.get(EPISODE_HEADER)
+        for token in filter(None, (named, given)):
+            episode = self._keys.episode_of(token)
+            if episode is not None and named in {None, token, episode}:
+                scope["dreamgym.episode"] = episode
+                return True
+        return False
+
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if "*" not in self._hosts:
@@ -74,18 +98,36 @@ class Guard:
             if _name(host) not in self._hosts:
                 return JSONResponse({"error": f"host {host!r} is not served here: start with --allowed-host"}, 421)
             origin = headers.get("origin")
-            if origin is not None and _name(origin.partition("://")[2]) not in self._hosts:
+            if origin is not None and _origin(origin) not in self._hosts:
                 return JSONResponse({"error": f"origin {origin!r} is not allowed: start with --allowed-host"}, 403)
         if self._keys is None or scope["path"] in {"/healthz", "/readyz"}:
             return None
-        if self._keys.open(scope["path"], headers.get("authorization", "").encode()):
+        given = _bearer(headers.get("authorization", ""))
+        scope["dreamgym.control"] = self._keys.is_server(given)
+        if self._is_agent(scope, headers, given) or scope["dreamgym.control"]:
             return None
         expected = "expected the server's bearer token, or at an episode's MCP URL the episode's own"
         return JSONResponse({"error": expected}, 401, {"WWW-Authenticate": "Bearer"})
 
 
+def _bearer(authorization: str) -> str:
+    """The token of an Authorization header; empty where it has none. Schemes have no case (RFC 9110)."""
+    scheme, _, token = authorization.partition(" ")
+    return token if scheme.lower() == "bearer" else ""
+
+
 def read_token(file: Path | None) -> str | None:
-    """The token from a file, else from DREAMGYM_TOKEN, else None. Raises InvalidInput for an unusable file."""
+    """The token from a file, else from DREAMGYM_TOKEN, else None. Raises InvalidInput where it cannot be used."""
+    token = _token_in(file)
+    if token is not None and not (len(token) >= MIN_TOKEN_CHARACTERS and token.isascii() and token.isprintable()):
+        raise InvalidInput(
+            f"the server's token: expected {MIN_TOKEN_CHARACTERS} or more printable ASCII characters, got {len(token)} "
+            "characters. An agent could guess a short one: make one with `openssl rand -hex 32`"
+        )
+    return token
+
+
+def _token_in(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
@@ -116,7 +158,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """A Host header without its port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+    """A Host header without its port and brackets; empty where it is none."""
+    found = _HOST.fullmatch(host)
+    return (found["address"] or found["name"]).lower() if found else ""
+
+
+def _origin(origin: str) -> str:
+    """The host of an Origin header, without its port; empty where it is no web page's."""
+    found = _ORIGIN.fullmatch(origin)
+    return _name(found["host"]) if found else ""

@@ -22,7 +22,6 @@ def build(
     *,
     token: str | None = None,
     hosts: Iterable[str] = LOOPBACK,
-    hides_reward: bool = False,
     limits: Limits | None = None,
 ) -> Starlette:
     """A server of these environments; buffer, store and models remain their owner's to close.
@@ -33,7 +32,6 @@ def build(
         episodes: where running episodes live.
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed.
-        hides_reward: keep rewards out of the agents' `_meta`.
         limits: bounds on episodes and steps.
 
     Raises:
@@ -42,4 +40,4 @@ def build(
     by_name = {world.spec.name: world for world in worlds}
     if len(by_name) != len(worlds):
         raise InvalidInput(f"two environments of one name among {[world.spec.name for world in worlds]}")
-    return create_app(Episodes(by_name, episodes, buffer, limits), token=token, hosts=hosts, hides_reward=hides_reward)
+    return create_app(Episodes(by_name, episodes, buffer, limits), token=token, hosts=hosts)

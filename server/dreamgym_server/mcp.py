@@ -35,14 +35,16 @@ from dreamgym.content import tool_result
 from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
 from dreamgym_server.asking import answers_in, in_a_stream, notices, questions
+from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.control import status_of
 from dreamgym_server.episodes import Episodes, NewEpisode
 from dreamgym_server.live import Answer
 from dreamgym_server.mirror import Mirror
 
-EPISODE_HEADER = "x-dreamgym-episode"
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096
+TELL_HEADER = "x-dreamgym-tell"
+"""With the value `reward`: the trainer's way to be told reward and end with each answer."""
 
 _SESSION = re.compile(r"session-[0-9a-f]{32}")
 Context = ServerRequestContext[Any, Request]
@@ -59,6 +61,8 @@ class Visit:
     episode: str | None
     is_session: bool = False
     """The episode was minted by `initialize` at the bare URL."""
+    is_told: bool = False
+    """Reward and end are told."""
     status: int | None = None
     """Overrides the HTTP status of the answer."""
     minted: str | None = None
@@ -86,9 +90,8 @@ class Visit:
 class AgentDoor:
     """The ASGI endpoint of `/envs/{env}/mcp` and `/envs/{env}/episodes/{episode}/mcp`."""
 
-    def __init__(self, episodes: Episodes, *, hides_reward: bool = False) -> None:
+    def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
-        self._hides_reward = hides_reward
         self._closed_sessions: dict[str, None] = {}
         """The last ones; of those that have called a tool the store knows too."""
         self._mirrors = {name: Mirror(worlds.spec) for name, worlds in episodes.worlds.items()}
@@ -111,7 +114,7 @@ class AgentDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find out which episode is meant, then let the SDK speak the protocol."""
         headers = Headers(scope=scope)
-        visit = self._visit(scope["path_params"], headers)
+        visit = self._visit(scope, headers)
         refusal = await self._refusal(visit, scope["method"], headers)
         if refusal is not None:
             await refusal(scope, receive, send)
@@ -131,12 +134,15 @@ class AgentDoor:
 
         await self._manager.handle_request(scope, receive, answer)
 
-    def _visit(self, path: Mapping[str, str], headers: Headers) -> Visit:
+    def _visit(self, scope: Scope, headers: Headers) -> Visit:
+        path = scope["path_params"]
         env = self._episodes.world(path["env"]).spec.name
-        episode = path.get("episode") or headers.get(EPISODE_HEADER)
+        episode = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
+        # a server without a token has no control token either: whoever asks is told
+        is_told = headers.get(TELL_HEADER) == "reward" and scope.get("dreamgym.control", True)
         if episode is not None:
-            return Visit(env, self._mirrors[env], episode)
-        return Visit(env, self._mirrors[env], headers.get(SESSION_HEADER), is_session=True)
+            return Visit(env, self._mirrors[env], episode, is_told=is_told)
+        return Visit(env, self._mirrors[env], headers.get(SESSION_HEADER), is_session=True, is_told=is_told)
 
     async def _refusal(self, visit: Visit, method: str, headers: Headers) -> Response | None:
         """The answer to what the SDK need not see, or None."""
@@ -214,22 +220,16 @@ class AgentDoor:
         return await self._episodes.call(visit.env, episode, action, visit, ctx.request_id)
 
     def _result(self, answer: Answer, visit: Visit, ctx: Context) -> JsonObject:
-        """An answer as a tool result.
-
-        Reward and end are for trainers: in `_meta`, which no agent's model is shown.
-        """
-        meta: JsonObject = {
-            "dreamgym/episode": visit.episode,
-            "dreamgym/step": answer.step,
-            "dreamgym/terminated": answer.result.terminated,
-            "dreamgym/truncated": answer.result.truncated,
-        }
+        """An answer as a tool result. Reward and end are for trainers alone: an agent's program reads `_meta`."""
+        meta: JsonObject = {"dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:
             meta["dreamgym/uncounted"] = answer.uncounted
-        elif not self._hides_reward:
-            meta["dreamgym/reward"] = answer.result.reward
-            if answer.result.info.get("open_end") is True:
-                meta["dreamgym/open_end"] = True
+        if visit.is_told:
+            meta["dreamgym/terminated"] = answer.result.terminated
+            meta["dreamgym/truncated"] = answer.result.truncated
+            if not answer.uncounted:
+                meta["dreamgym/reward"] = answer.result.reward
+                meta["dreamgym/open_end"] = answer.result.info.get("open_end") is True
         params = ctx.params or {}
         if visit.takes_streams:
             visit.notices = notices(answer.result, params, ctx.protocol_version)

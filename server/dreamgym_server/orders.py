@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.experience.success import accomplished
+from dreamgym.experience.success import require_usable_check
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, Task
@@ -100,7 +100,7 @@ async def chosen_task(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpi
         InvalidInput: the task is another environment's, or its check cannot be used.
     """
     task = await _named(spec, buffer, order)
-    accomplished(task, "{}")  # so that a check that cannot be used is found now and not at the end
+    require_usable_check(task)  # now, and not at the end
     return task
 
 

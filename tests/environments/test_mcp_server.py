@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from dreamgym.cli.wiring import tasks_of
-from dreamgym.environment import Environment, EnvironmentSpec, load_real, load_spec
+from dreamgym.environment import Environment, EnvironmentSpec, installed_real, load_real, load_spec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
 from dreamgym.state import changed_fields, parsed
 from dreamgym.testing import check_environment
@@ -210,7 +210,7 @@ def test_the_tasks_of_a_real_server_are_those_of_its_folder() -> None:
             "options": {"command": COUNTER},
         }
     )
-    assert tasks_of(spec, "train") == TASKS
+    assert tasks_of(spec, "train", installed_real(spec)) == TASKS
 
 
 @pytest.mark.skipif(not NODE_MODULES.is_dir(), reason="the public MCP servers are installed by `make test`")

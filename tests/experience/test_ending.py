@@ -13,11 +13,11 @@ from dreamgym.errors import InvalidInput
 from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.experience.nearest import NearestModel
-from dreamgym.experience.success import accomplished
+from dreamgym.experience.success import accomplished, require_usable_check
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.testing.replay import sample_trajectory, sample_transition
-from dreamgym.types import StepResult, Task, Tier, ToolCall
+from dreamgym.types import JsonObject, StepResult, Task, Tier, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -205,8 +205,23 @@ def test_a_check_of_answers_compares_json_as_json_and_counts() -> None:
     assert accomplished(wanted, "", ["yes", "yes"]) is False
     assert accomplished(task(answers=[]), "") is True
     assert accomplished(task(), "", ["yes"]) is None
+    assert accomplished(task(answers="yes"), "") is None
     with pytest.raises(InvalidInput, match="list of texts in metadata"):
-        accomplished(task(answers="yes"), "")
+        require_usable_check(task(answers="yes"))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"$ref": "http://127.0.0.1:9/x"},
+        {"properties": {"n": {"$ref": "#/$defs/none"}}},
+        {"$ref": "#"},
+        {"properties": {"n": {"$ref": "#/properties/n"}}},
+        {"properties": {"n": {"pattern": "("}}},
+    ],
+)
+def test_a_check_that_cannot_be_used_tells_nothing(check: JsonObject) -> None:
+    assert accomplished(task(success=check), '{"n": "x"}') is None
 
 
 def test_tasks_share_a_goal_if_instruction_and_check_are_the_same() -> None:

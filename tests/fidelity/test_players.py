@@ -117,7 +117,7 @@ async def test_the_tasks_of_recordings_begin_with_those_that_a_check_tells_about
 
 async def test_the_behaviours_of_a_real_environment_are_players_that_know_every_task() -> None:
     coin = load_real("coin")
-    players = {player.name: player for player in players_of(coin.spec)}
+    players = {player.name: player for player in players_of(coin.spec, behaviours=coin.behaviours)}
     assert players.keys() == coin.behaviours.keys()
     assert players["random"].bad
     assert not players["expert"].bad

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from server_stage import ADD_TOOL, BreakableStore, Stage, counter_spec
+from server_stage import ADD_TOOL, BreakableStore, Stage, counter_spec, told
 
 from dreamgym.errors import UnknownEpisode
 
@@ -99,7 +99,7 @@ async def test_the_server_presents_itself_as_the_environment(stage: Stage, mode:
 async def test_the_agent_sees_the_real_tools_and_no_reward(stage: Stage, mode: str) -> None:
     async with stage.serve() as (_, http):
         made = await create(http)
-        async with Client(made["mcp_url"], mode=mode) as client:
+        async with told(made["mcp_url"], mode=mode) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
             result = await client.call_tool("add", {"n": 10})
             assert client.server_capabilities.prompts is None
@@ -111,12 +111,12 @@ async def test_the_agent_sees_the_real_tools_and_no_reward(stage: Stage, mode: s
     assert "reward" not in json.dumps([block.model_dump() for block in result.content])
 
 
-async def test_a_hidden_reward_is_in_no_part_of_the_answer(stage: Stage) -> None:
-    async with stage.serve(hides_reward=True) as (_, http):
+async def test_reward_and_end_are_in_no_part_of_an_answer_to_an_agent(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
         made = await create(http)
         answer = await ask(http, made["mcp_url"], "tools/call", {"name": "add", "arguments": {"n": 10}}, MODERN)
     assert "reward" not in answer.text
-    assert answer.json()["result"]["_meta"]["dreamgym/terminated"] is True
+    assert "terminated" not in answer.text
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_a_wrong_tool_is_a_tool_error_and_no_step(stage: Stage, mode: str)
 async def test_a_finished_episode_refuses_another_call(stage: Stage, mode: str) -> None:
     async with stage.serve() as (_, http):
         made = await create(http)
-        async with Client(made["mcp_url"], mode=mode) as client:
+        async with told(made["mcp_url"], mode=mode) as client:
             await client.call_tool("add", {"n": 10})
             again = await client.call_tool("add", {"n": 1})
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()

@@ -20,7 +20,9 @@ PATHS = [("GET", "/envs"), ("POST", "/envs/counter/episodes"), ("POST", "/envs/c
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer sécret"])
+@pytest.mark.parametrize(
+    "given", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer sécret", "Bearer x.y"]
+)
 @pytest.mark.parametrize(("method", "path"), PATHS)
 async def test_both_doors_want_the_token(stage: Stage, method: str, path: str, given: str | None) -> None:
     async with stage.serve(token="secret") as (_, http):
@@ -30,10 +32,10 @@ async def test_both_doors_want_the_token(stage: Stage, method: str, path: str, g
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def call(url: str, token: str) -> int:
+async def call(url: str, token: str, headers: dict[str, str] | None = None) -> int:
     """Status of a tool call with a bearer token."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}", **(headers or {})}) as http:
         return (await http.post(url, json=body, headers={"accept": "application/json"})).status_code
 
 
@@ -46,15 +48,19 @@ async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage
         assert mine["token"] != other["token"]
         assert await call(mine["mcp_url"], mine["token"]) == 200
         assert await call(mine["mcp_url"], "secret") == 200
-        assert await call(other["mcp_url"], mine["token"]) == 401
-        assert await call(f"{url}/envs/counter/mcp", mine["token"]) == 401
+        plain = {made["episode"]: f"{url}/envs/counter/episodes/{made['episode']}/mcp" for made in (mine, other)}
+        assert await call(plain[mine["episode"]], mine["token"]) == 200
+        assert await call(plain[mine["episode"]], other["token"]) == 401
+        assert await call(plain[other["episode"]], mine["token"]) == 401
+        assert await call(f"{url}/envs/counter/mcp", mine["token"]) == 200
+        assert await call(f"{url}/envs/counter/mcp", mine["token"], {"X-DreamGym-Episode": other["episode"]}) == 401
         assert await call(mine["mcp_url"] + "%0A", mine["token"]) == 401
         episode = f"/envs/counter/episodes/{mine['episode']}"
         control = [("GET", "/envs"), ("POST", "/envs/counter/episodes"), ("GET", episode), ("DELETE", episode)]
         control += [("POST", f"{episode}/{verb}") for verb in ("fork", "finish")] + [("GET", f"{episode}/events")]
         for method, path in control:
             assert (await http.request(method, path, headers=agent)).status_code == 401, path
-        assert (await stage.episodes.load(mine["episode"])).version == 2
+        assert (await stage.episodes.load(mine["episode"])).version == 4
         assert (await stage.episodes.load(other["episode"])).version == 0
 
 
@@ -104,6 +110,11 @@ async def test_with_the_token_an_episode_is_played_and_without_it_health_is_told
         ({"host": ""}, 421),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"host": "[::1].evil.example"}, 421),
+        ({"host": "[localhost]"}, 421),
+        ({"host": "localhost:80@evil.example"}, 421),
+        ({"origin": "http://[::1].evil"}, 403),
+        ({"origin": "chrome-extension://localhost"}, 403),
         ({"origin": "http://localhost:3000"}, 200),
         ({"host": "localhost:1"}, 200),
         ({"host": "[::1]:1"}, 200),
@@ -136,12 +147,41 @@ def test_a_loopback_bind_needs_no_token(host: str) -> None:
 def test_the_token_comes_from_a_file_or_else_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DREAMGYM_TOKEN", "from-environment")
-    (tmp_path / "token").write_text("from-file\n")
+    monkeypatch.setenv("DREAMGYM_TOKEN", "a-token-from-the-environment")
+    (tmp_path / "token").write_text("a-token-from-a-file\n")
     (tmp_path / "empty").write_text("\n")
-    assert read_token(None) == "from-environment"
-    assert read_token(tmp_path / "token") == "from-file"
+    assert read_token(None) == "a-token-from-the-environment"
+    assert read_token(tmp_path / "token") == "a-token-from-a-file"
     with pytest.raises(InvalidInput, match="is empty"):
         read_token(tmp_path / "empty")
     with pytest.raises(InvalidInput, match="No such file"):
         read_token(tmp_path / "none")
+
+
+@pytest.mark.parametrize("token", ["x", " ", "fifteen letters", "sixteen and mörè", "with\x07a control character"])
+def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("DREAMGYM_TOKEN", token)
+    with pytest.raises(InvalidInput, match="expected 16 or more printable ASCII characters"):
+        read_token(None)
+
+
+@pytest.mark.anyio
+async def test_the_name_of_the_scheme_has_no_case(stage: Stage) -> None:
+    async with stage.serve(token="secret") as (_, http):
+        assert (await http.get("/envs", headers={"authorization": "bearer secret"})).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_reward_and_end_are_told_to_the_servers_token_alone(stage: Stage) -> None:
+    async with stage.serve(token="secret") as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={}, headers={"Authorization": "Bearer secret"})).json()
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
+        asking = {"accept": "application/json", "X-DreamGym-Tell": "reward"}
+        agent = await http.post(made["mcp_url"], json=body, headers=asking)
+        trainer = await http.post(
+            f"/envs/counter/episodes/{made['episode']}/mcp",
+            json=body,
+            headers={**asking, "Authorization": "Bearer secret"},
+        )
+    assert "dreamgym/reward" not in agent.json()["result"]["_meta"]
+    assert trainer.json()["result"]["_meta"]["dreamgym/reward"] == 0

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from dreamgym_server.episodes import UNAVAILABLE, Episodes, Limits, NewEpisode
 from mcp import Client
-from server_stage import BreakableStore, Stage, counter_spec
+from server_stage import BreakableStore, Stage, counter_spec, told
 
 from dreamgym.errors import EnvironmentUnavailable, PredictionError, StoreError, UnknownEpisode
 from dreamgym.replay.episodes import Episode
@@ -177,10 +177,10 @@ async def test_an_episode_goes_on_after_a_restart(stage: Stage, kind: str) -> No
 async def test_a_real_world_that_does_not_come_back_the_same_ends_the_episode_as_an_error(stage: Stage) -> None:
     async with stage.serve(stage.real()) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
-        async with Client(made["mcp_url"]) as client:
+        async with told(made["mcp_url"]) as client:
             await client.call_tool("add", {"n": 3})
     async with stage.serve(stage.real(salt="!")) as (url, http):
-        async with Client(url + urlsplit(made["mcp_url"]).path) as client:
+        async with told(url + urlsplit(made["mcp_url"]).path) as client:
             result = await client.call_tool("add", {"n": 5})
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert result.is_error
@@ -200,7 +200,7 @@ async def test_two_processes_that_serve_one_episode_never_lose_or_repeat_a_step(
 async def test_the_last_allowed_step_is_truncated_and_not_terminated(stage: Stage) -> None:
     async with stage.serve() as (_, http):
         made = (await http.post("/envs/counter/episodes", json={"max_steps": 2})).json()
-        async with Client(made["mcp_url"]) as client:
+        async with told(made["mcp_url"]) as client:
             results = [await client.call_tool("add", {"n": 1}) for _ in range(3)]
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert [result.meta["dreamgym/truncated"] for result in results] == [False, True, True]
@@ -221,7 +221,7 @@ async def test_a_failed_step_is_a_tool_error_that_does_not_count(stage: Stage, f
     stage.model.before = fail_once
     async with stage.serve() as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
-        async with Client(made["mcp_url"]) as client:
+        async with told(made["mcp_url"]) as client:
             failed = await client.call_tool("add", {"n": 1})
             good = await client.call_tool("add", {"n": 1})
     assert failed.is_error

@@ -73,19 +73,19 @@ def test_a_dream_is_served_until_sigterm_and_the_process_exits_normally(folder: 
 
 
 def test_the_token_comes_from_the_environment_and_is_never_printed(folder: Path, dsn: str) -> None:
-    with served("--env", str(folder), "--model", "nearest", "--dsn", dsn, DREAMGYM_TOKEN="s3cret") as (
+    with served("--env", str(folder), "--model", "nearest", "--dsn", dsn, DREAMGYM_TOKEN="a token of s3cret") as (
         process,
         url,
     ):
         base = url.removesuffix("/envs/house/mcp")
         statuses = [
             httpx2.get(f"{base}/envs", headers=headers).status_code
-            for headers in ({}, {"Authorization": "Bearer s3cret"})
+            for headers in ({}, {"Authorization": "Bearer a token of s3cret"})
         ]
         process.terminate()
         out, said = process.communicate(timeout=60)
     assert statuses == [401, 200]
-    assert "s3cret" not in out + said
+    assert "a token of s3cret" not in out + said
 
 
 def test_a_bind_that_others_can_reach_is_refused_without_a_token(folder: Path) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from dreamgym_client.environment import RemoteEnvironment
 from mcp import Client
-from server_stage import Stage, counter_spec
+from server_stage import Stage, counter_spec, told
 
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Source, ToolCall
@@ -37,7 +37,7 @@ async def test_sixteen_parallel_episodes_go_on_after_a_restart_and_end_in_the_bu
         ]
 
         async def begin(number: int) -> str:
-            async with Client(made[number]["mcp_url"], mode="legacy" if number % 2 else "auto") as client:
+            async with told(made[number]["mcp_url"], mode="legacy" if number % 2 else "auto") as client:
                 return str((await client.call_tool("add", {"n": 1 + number % 2})).content[0].text)
 
         begun = await asyncio.gather(*map(begin, range(16)))
@@ -45,7 +45,7 @@ async def test_sixteen_parallel_episodes_go_on_after_a_restart_and_end_in_the_bu
 
         async def end(number: int) -> float:
             count = number % 3 + 1 + number % 2
-            async with Client(url + urlsplit(made[number]["mcp_url"]).path) as client:
+            async with told(url + urlsplit(made[number]["mcp_url"]).path) as client:
                 result = await client.call_tool("add", {"n": 10 - count})
                 return float(result.meta["dreamgym/reward"])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from dreamgym_server.build import build
 from dreamgym_server.episodes import Limits
 from dreamgym_server.worlds import DreamWorlds
 from mcp import Client
-from server_stage import BreakableStore, Stage, counter_spec
+from server_stage import BreakableStore, Stage, counter_spec, told
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.experience.language import LanguageModel
@@ -187,7 +189,7 @@ async def test_a_task_may_be_brought_along(stage: Stage) -> None:
     task = {"id": "new", "env": "counter", "instruction": "Reach 10.", "initial_state": "count 7"}
     async with stage.serve() as (_, http):
         made = (await http.post(EPISODES, json={"task": task})).json()
-        async with Client(made["mcp_url"]) as client:
+        async with told(made["mcp_url"]) as client:
             result = await client.call_tool("add", {"n": 3})
     assert made["observation"] == "count 7"
     assert made["task"]["instruction"] == "Reach 10."
@@ -307,3 +309,32 @@ def test_a_tool_schema_that_cannot_be_used_is_refused_at_start(stage: Stage, sch
     spec = counter_spec(tools_list={"tools": [{"name": "broken", "inputSchema": schema}]})
     with pytest.raises(InvalidInput, match="tool 'broken': not a usable JSON Schema"):
         build([stage.dream(spec)], stage.buffer, stage.episodes)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"$ref": "http://127.0.0.1:{port}/admin"},
+        {"$ref": "{file}"},
+        {"properties": {"n": {"$ref": "http://127.0.0.1:{port}/admin"}}},
+        {"$ref": "#"},
+        {"type": "nonsense"},
+        7,
+    ],
+)
+async def test_a_check_that_cannot_be_used_is_refused_at_creation_and_nothing_is_fetched(
+    stage: Stage, check: object, tmp_path: Path
+) -> None:
+    (tmp_path / "true.json").write_text("true")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        names = {"{port}": str(listener.getsockname()[1]), "{file}": (tmp_path / "true.json").as_uri()}
+        text = json.dumps(check)
+        for name, value in names.items():
+            text = text.replace(name, value)
+        task = {"id": "t", "env": "counter", "instruction": "Count.", "metadata": {"success": json.loads(text)}}
+        async with stage.serve(stage.dream(counter_spec())) as (_, http):
+            made = await http.post(EPISODES, json={"task": task})
+        assert made.status_code == 400, made.text
+        with pytest.raises(TimeoutError):
+            listener.accept()

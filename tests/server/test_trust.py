@@ -11,8 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
-from mcp import Client
-from server_stage import CounterModel, Stage, counter_spec
+from server_stage import CounterModel, Stage, counter_spec, told
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
@@ -49,7 +48,7 @@ def sure(probability: float, model: str = CounterModel.name) -> Calibration:
 async def played(http: httpx2.AsyncClient, *adds: int, **order: object) -> tuple[str, list[Any]]:
     """An episode in which these were added, and the answers."""
     made = (await http.post(EPISODES, json=order)).json()
-    async with Client(made["mcp_url"]) as client:
+    async with told(made["mcp_url"]) as client:
         answers = [await client.call_tool("add", {"n": n}) for n in adds]
     return f"{EPISODES}/{made['episode']}", answers
 
@@ -90,7 +89,7 @@ async def test_the_step_that_was_not_told_is_never_shown_as_one(stage: Stage) ->
         path, _ = await played(http, 1)
         episode = await stage.episodes.load(path.rpartition("/")[2])
     world = DreamWorlds(counter_spec(), stage.model, stage.buffer, calibration=doubtful, min_confidence=0.5)
-    async with stage.serve(world) as (url, http), Client(f"{url}{path}/mcp") as client:
+    async with stage.serve(world) as (url, http), told(f"{url}{path}/mcp") as client:
         await client.call_tool("add", {"n": 2})
     (kept,) = await stage.buffer.trajectories("counter", sources=frozenset(Source))
     assert kept.stop_reason is StopReason.OUT_OF_SUPPORT

@@ -60,8 +60,8 @@ def run(plan: Plan, folder: Path, name: str, parallel: int = 1) -> str:
 
     spec = load_spec(plan.env)
     real = real_of(spec)
-    trained = [task for split in ("train", "dev") for task in tasks_of(spec, split)]
-    plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split)[-plan.test.episodes :]))
+    trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
+    plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split, real)[-plan.test.episodes :]))
     say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
     base = default_folder()
     server = EmbeddedServer.start(base.with_name(f"{base.name}-{folder.name}"))

@@ -120,7 +120,7 @@ class Prepared:
 
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.agent}")
-        tasks = tasks_of(self.spec, "train")[: play.tasks]
+        tasks = tasks_of(self.spec, "train", self.real)[: play.tasks]
         played = play_behaviour(
             self.spec,
             self.real.create,

@@ -23,6 +23,7 @@ from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.cli.experiment.prepared import Prepared, alone
 from dreamgym.cli.players import player_in
+from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.wiring import commit, say, tasks_of, with_dsn
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation, evaluate, wilson
@@ -228,7 +229,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
     command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
-    plain: JsonObject = {"dead_updates": 0, "keep": "last"}
+    plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
     command += flags(plain | (arm.train or {}))
     command += ["--model", str(_fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
@@ -275,7 +276,7 @@ def attempts(folder: Path) -> list[tuple[float, float]]:
 
 async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
     test = prepared.plan.test
-    tasks = tasks_of(prepared.spec, test.split)[-test.episodes :]
+    tasks = tasks_of(prepared.spec, test.split, prepared.real)[-test.episodes :]
     if arm.behaviour is not None:
         behaviour = prepared.real.behaviours[arm.behaviour]
         played = play_behaviour(

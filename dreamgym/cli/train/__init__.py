@@ -19,7 +19,7 @@ from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.train.progress import Progress, say_line, shown
 from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
 from dreamgym.cli.wiring import Against, Dsn, EnvName, say, tasks_of
-from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.training import Exchange, Settings, read_record
 from dreamgym.types import JsonObject, Task
@@ -116,9 +116,9 @@ class Phase:
         if (out / "policy" / "config.json").is_file() and self.before is None and config.then is not None:
             return None  # what was interrupted is the phase after this one
         out.mkdir(parents=True, exist_ok=True)
-        probed = tasks_of(self.spec, "dev")[: config.probe] if self.spec.adapter and config.probe else []
+        probed = self._probed()
         if not probed and config.against is Against.DREAM:
-            say("no probe: nothing below says anything about the real environment")
+            say("no probe: nothing below says anything about the real environment (--probe N plays it)")
         settings = config.settings()
         given = "steps" in config.model_fields_set and self.before is None
         if config.against is Against.REAL and config.real_steps is not None and not given:
@@ -128,6 +128,14 @@ class Phase:
                 update={"steps": updates_for(config.real_steps, settings, self.spec, record)}
             )
         return settings, probed
+
+    def _probed(self) -> Sequence[Task]:
+        """On which tasks reality is looked at. What an environment folder names is not played unless somebody asks."""
+        config = self.config
+        asks = config.against is Against.REAL or config.then is not None or "probe" in config.model_fields_set
+        if not (self.spec.adapter and config.probe) or (Path(self.env).is_dir() and not asks):
+            return []
+        return tasks_of(self.spec, "dev", real_of(self.spec))[: config.probe]
 
 
 def practise(phase: Phase) -> None:

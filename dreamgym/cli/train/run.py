@@ -85,7 +85,7 @@ class _House:
         self.backing, url = ServerAndStore(run.spec, store, server), server.url
         portal.call(self.backing.begin)
         if config.against is Against.REAL:
-            return _Ground(url, list(tasks_of(run.spec, "train")), (), varies=False)
+            return _Ground(url, list(tasks_of(run.spec, "train", real_of(run.spec))), (), varies=False)
         recorded = portal.call(store.buffer.trajectories, run.spec.name)
         self.generator = _generator(run, recorded)
         generated = portal.call(store.buffer.tasks, run.spec.name) if self.generator is not None else ()

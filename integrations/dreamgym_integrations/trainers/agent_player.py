@@ -46,7 +46,7 @@ class AgentPlayer:
         agent: as `load_agent` finds it.
         policy: its weights may change from one `play` to the next.
         codec: how to talk to it.
-        url: of the server that has the environment; one without a token, for agents are told URLs and nothing else.
+        url: of the server that has the environment, with its token; the agent is given the URL of its episode alone.
         env: the environment's name there.
         limit_s: an agent that takes longer is stopped.
         max_tokens: a conversation that is longer is at its end.
