@@ -33,7 +33,7 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -350,7 +350,7 @@ def _counted(row: Row, dsn: str, ledger: Ledger) -> Row:
 
 
 @contextmanager
-def tmpfs() -> Any:
+def tmpfs() -> Iterator[str]:
     """A small disk in memory. Raises OSError where this user may mount none."""
     folder = tempfile.mkdtemp(prefix="dreamgym-disk-")
     command = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MEGABYTES}m,mode=0711", "tmpfs", folder]

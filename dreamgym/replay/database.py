@@ -119,11 +119,11 @@ class Database:
         raise psycopg.OperationalError("it keeps dropping its connections")
 
     async def _back(self) -> None:
-        """Wait for a server that is away. Raises OperationalError when it takes too long."""
+        """Wait for a server that is away. Raises StoreError when it takes too long."""
         if self._looking is not None:
             done, _ = await asyncio.wait([self._looking], timeout=RETURN_LIMIT_S)
             if not done:
-                raise psycopg.OperationalError(f"it has been away for more than {RETURN_LIMIT_S:g} s")
+                raise StoreError(_unreachable(self._dsn, f"away for more than {RETURN_LIMIT_S:g} s"))
 
     def _look(self) -> None:
         """A connection was lost: find out what with, and see to it that the next ones are whole."""
@@ -304,16 +304,18 @@ def _translated(dsn: str) -> Iterator[None]:
     except psycopg.OperationalError as error:
         if not _lost(error):
             raise StoreError(f"{_described(dsn)} cannot do this now: {_first_line(error, dsn)}") from None
-        raise StoreError(
-            f"{_described(dsn)} cannot be reached ({_first_line(error, dsn)}): start it, correct --dsn, "
-            "or leave out --dsn to use the embedded one"
-        ) from None
+        raise StoreError(_unreachable(dsn, _first_line(error, dsn))) from None
     except psycopg.ProgrammingError as error:
         if error.sqlstate is not None:
             raise
         raise StoreError(
             "--dsn is no PostgreSQL address: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from None
+
+
+def _unreachable(dsn: str, why: str) -> str:
+    mends = "start it, correct --dsn, or leave out --dsn to use the embedded one"
+    return f"{_described(dsn)} cannot be reached ({why}): {mends}"
 
 
 def _described(dsn: str) -> str:

@@ -101,7 +101,7 @@ class Archive:
                 if episode.id not in self._handled and (trajectory := trajectory_of(episode, specs[episode.env]))
             ]
             if trajectories:
-                logger.warning("storing %d episodes that a server left behind", len(trajectories))
+                logger.info("storing %d episodes that no server has stored yet", len(trajectories))
                 await self.store(trajectories)
             after = found[-1].id
 

@@ -35,15 +35,16 @@ class Someone:
 
 
 class FailingAppends(BreakableStore):
-    """Loses the answer to an append while `broken`: with the step, or after it was stored."""
+    """Loses the answer to an append while it `fails`: with the step, or after it was stored."""
 
+    fails = False
     stores = False
 
     async def append(self, *args: Any, **options: Any) -> None:
-        if self.broken and not self.stores:
+        if self.fails and not self.stores:
             raise StoreError("the disk is full")
         await super().append(*args, **options)
-        if self.broken:
+        if self.fails:
             raise StoreError("the connection was lost")
 
 
@@ -161,9 +162,9 @@ async def test_failures_of_the_store_do_not_end_an_episode(stage: Stage) -> None
     stage.episodes = store = FailingAppends()
     episodes = server(stage)
     made = await episodes.create("counter", NewEpisode())
-    store.broken = True
+    store.fails = True
     answers = [await episodes.call("counter", made.id, ADD, Someone()) for _ in range(5)]
-    store.broken = False
+    store.fails = False
     good = await episodes.call("counter", made.id, ADD, Someone())
     assert {answer.uncounted for answer in answers} == {"unavailable"}
     assert not any(answer.result.done for answer in answers)
@@ -175,9 +176,9 @@ async def test_a_step_whose_storing_was_not_confirmed_is_answered_to_the_same_ca
     store.stores = True
     episodes = server(stage)
     made = await episodes.create("counter", NewEpisode())
-    store.broken = True
+    store.fails = True
     failed = await episodes.call("counter", made.id, ADD, Someone())
-    store.broken = False
+    store.fails = False
     again = await episodes.call("counter", made.id, ADD, Someone())
     after = await episodes.call("counter", made.id, ADD, Someone())
     assert (failed.text, failed.uncounted) == (UNCONFIRMED, "unavailable")
