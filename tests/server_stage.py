@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -134,9 +135,16 @@ class CounterModel:
 
 
 class BreakableStore(MemoryEpisodeStore):
-    """Fails like a database that went away, while `broken`."""
+    """Fails like a database that went away, while `broken`; its time is `later` than it was made."""
 
     broken = False
+    later = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.later
+
+    async def check(self) -> None:
+        self._check()
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         self._check()
@@ -157,6 +165,12 @@ class Stage:
     def __init__(self, buffer: ReplayBuffer, episodes: EpisodeStore) -> None:
         self.buffer, self.episodes = buffer, episodes
         self.model = CounterModel()
+
+    @property
+    def breakable(self) -> BreakableStore:
+        """The store, where it is one that breaks."""
+        assert isinstance(self.episodes, BreakableStore)
+        return self.episodes
 
     def dream(self, spec: EnvironmentSpec | None = None) -> DreamWorlds:
         return DreamWorlds(spec or counter_spec(), self.model, self.buffer)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from mcp.shared.inbound import encode_header_value, mcp_param_headers, x_mcp_header_map
+from pydantic import JsonValue
 
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
@@ -54,6 +55,8 @@ class RemoteEnvironment:
         self._connection: Connection | None = None
         self._started: Started | None = None
         self._over = False
+        self._step = 0
+        """Number of the last step that was answered."""
         self._ids = itertools.count(1)
 
     @property
@@ -95,7 +98,7 @@ class RemoteEnvironment:
                 group=self._group,
                 policy_version=self._policy_version,
             )
-        self._over = False
+        self._over, self._step = False, 0
         if self._env not in self._connection.listings:
             listed = (await self._ask("tools/list", {}))["tools"]
             assert isinstance(listed, list)
@@ -123,6 +126,7 @@ class RemoteEnvironment:
                 raise EpisodeFinished(text)
             case "refused":
                 return StepResult(observation=text, is_error=True)
+        self._count(meta.get("dreamgym/step"))
         reward = meta["dreamgym/reward"]
         assert isinstance(reward, int | float)
         return StepResult(
@@ -133,6 +137,18 @@ class RemoteEnvironment:
             is_error=result.get("isError") is True,
             info={"open_end": True} if meta.get("dreamgym/open_end") is True else {},
         )
+
+    def _count(self, step: JsonValue) -> None:
+        """Notice a step that was answered before and lost with the server's database.
+
+        A number may be left out: that is a step whose answer did not arrive.
+        """
+        if not isinstance(step, int):
+            return
+        if step <= self._step:
+            self._over = True
+            raise EnvironmentUnavailable(f"the server has lost step {step}, which it had answered: the episode is void")
+        self._step = step
 
     async def trajectory(self) -> Trajectory:
         """What the server remembers of the last episode, provenance included; one that still runs is finished first."""

@@ -38,7 +38,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For machines.")
 
 @app.command()
 def stop() -> None:
-    """Stop it, whoever uses it. It starts again with the next command that needs it."""
+    """Stop it, whoever uses it. It starts again with the next command that needs it, or call of a running server."""
     from dreamgym.replay import embedded
 
     typer.echo("stopped" if embedded.stop() else "it was not running")
@@ -46,15 +46,17 @@ def stop() -> None:
 
 @app.command()
 def prune(
-    days: Annotated[int, typer.Option(min=1, help="Predictions and watermarks older than this go.")] = 30,
+    days: Annotated[int, typer.Option(min=1, help="Episodes, predictions and watermarks older than this go.")] = 30,
     keep: Annotated[int, typer.Option(min=1, help="Dreams kept of a task that is always solved, per way to end.")] = 4,
     dsn: Dsn = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Delete what nobody needs any more: dreams of tasks that are always solved, old predictions and watermarks.
+    """Delete what nobody needs any more: dreams of tasks that are always solved, old episodes, predictions, watermarks.
 
-    What was seen in reality stays, and so does what a running episode may see. A prediction that went is asked of the
-    model again when it is needed.
+    What was seen in reality stays, and so does what a running episode may see. An episode goes, with its steps, when it
+    was over for so long and the replay buffer has its trajectory, which stays; its URLs answer 404 then. A training run
+    that is resumed after a longer rest cannot take back what it played after its last checkpoint. A prediction that
+    went is asked of the model again when it is needed.
 
     Example: dreamgym db prune --days 30
     """

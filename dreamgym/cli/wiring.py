@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from functools import cache
@@ -39,9 +39,11 @@ class Against(StrEnum):
     REAL = "real"
 
 
+DSN_VARIABLE = "DREAMGYM_DSN"
+
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
 Dsn = Annotated[
-    str | None, typer.Option(envvar="DREAMGYM_DSN", help="PostgreSQL with pgvector. Default: the embedded server.")
+    str | None, typer.Option(envvar=DSN_VARIABLE, help="PostgreSQL with pgvector. Default: the embedded server.")
 ]
 ModelName = Annotated[
     str | None,
@@ -161,6 +163,11 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
     return tasks
 
 
+def with_dsn(environ: Mapping[str, str], dsn: str | None) -> dict[str, str]:
+    """Variables of a child process with a database: its command line, password and all, anybody could read."""
+    return {**environ, **({DSN_VARIABLE: dsn} if dsn else {})}
+
+
 class ServerProcess:
     """`dreamgym-serve` in a process of its own, on a free port of this machine, with a token of its own.
 
@@ -180,8 +187,8 @@ class ServerProcess:
         self._command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
         self._command += ["--real"] if against is Against.REAL else []
         self._command += ["--model", model] if model and against is Against.DREAM else []
-        self._command += ["--dsn", dsn] if dsn else []
         self._command += ["--tied"]
+        self._dsn = dsn
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -190,10 +197,15 @@ class ServerProcess:
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
+            env={**with_dsn(os.environ, self._dsn), "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
             process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
         )
         _wait_for(self._address, self._process)
+
+    @property
+    def pid(self) -> int | None:
+        """None before it was started."""
+        return None if self._process is None else self._process.pid
 
     @property
     def exit_code(self) -> int | None:

@@ -1,14 +1,17 @@
-"""Connections to PostgreSQL: one pool, checked, migrated, and mended when the server drops it.
+"""Connections to PostgreSQL: one pool, checked, migrated, and made anew when the server went away.
 
 What PostgreSQL says of a failure becomes a StoreError with the command that mends it, and never the password.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from importlib import resources
 from typing import Any
 
@@ -17,7 +20,9 @@ from pgvector.psycopg import register_vector_async
 from psycopg import AsyncConnection, conninfo, errors
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from dreamgym.errors import StoreError
+from dreamgym.errors import InvalidInput, StoreError
+
+logger = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
 Connection = AsyncConnection[Row]
@@ -27,34 +32,44 @@ OLDEST_SERVER = 150_000
 OLDEST_PGVECTOR = (0, 8, 0)
 MIGRATION_LOCK = 728_900
 WAIT_FOR_CONNECTION_S = 30.0
+"""While the database answers, and all connections are in use."""
+RETURN_LIMIT_S = 5.0
+"""So long a call waits for a database that is away: an embedded one is back by then."""
+LOOK_S = 0.25
+"""Between two looks for it."""
+ANSWER_LIMIT_S = 5.0
+"""A database that does not answer a new connection by then is away."""
+CHECK_LIMIT_S = 2.0
 
 
 class Database:
-    """A pool on a database whose schema is ours."""
+    """A pool on a database whose schema is ours.
 
-    def __init__(self, dsn: str, pool: AsyncConnectionPool[Connection]) -> None:
+    When the server is away, each call waits a little for it and then fails; once it answers, the pool is made anew.
+    """
+
+    def __init__(self, dsn: str, pool: AsyncConnectionPool[Connection], revive: Callable[[], None] | None) -> None:
         self._dsn = dsn
         self._pool = pool
+        self._revive = revive
+        self._looking: asyncio.Task[None] | None = None
+        """Looks for a server that was lost, until it is back."""
 
     @classmethod
-    async def open(cls, dsn: str) -> Database:
-        """Connect, check the server, bring the schema up to date. Raises StoreError."""
+    async def open(cls, dsn: str, *, revive: Callable[[], None] | None = None) -> Database:
+        """Connect, check the server, bring the schema up to date.
+
+        Args:
+            dsn: the database.
+            revive: starts the server again where it is gone; blocking, raises StoreError.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
         with _translated(dsn):
             async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=10) as connection:
                 await _prepare(connection, _described(dsn))
-        pool = AsyncConnectionPool(
-            dsn,
-            connection_class=AsyncConnection[Row],
-            min_size=1,
-            max_size=min(4 * (os.cpu_count() or 1), 32),
-            open=False,
-            timeout=WAIT_FOR_CONNECTION_S,
-            configure=register_vector_async,
-            kwargs={"autocommit": True},
-        )
-        with _translated(dsn):
-            await pool.open(wait=True, timeout=WAIT_FOR_CONNECTION_S)
-        return cls(dsn, pool)
+            return cls(dsn, await _pool(dsn), revive)
 
     async def fetch(self, query: str, parameters: Parameters) -> list[Row]:
         """Run one statement that may safely run twice: after a lost connection it is tried once more."""
@@ -66,13 +81,14 @@ class Database:
         with _translated(self._dsn):
             try:
                 return await self._fetch(query, parameters), False
-            except PoolTimeout:  # it was waited for already
-                raise
-            except psycopg.OperationalError:
-                await self._pool.check()
+            except psycopg.OperationalError as error:
+                if isinstance(error, PoolTimeout) or not _lost(error):
+                    raise
+                self._look()
                 return await self._fetch(query, parameters), True
 
     async def _fetch(self, query: str, parameters: Parameters) -> list[Row]:
+        await self._back()
         async with self._pool.connection() as connection:
             cursor = await connection.execute(query, parameters, prepare=True, binary=True)
             return await cursor.fetchall() if cursor.description else []
@@ -81,26 +97,90 @@ class Database:
     async def transaction(self) -> AsyncIterator[Connection]:
         """One transaction on a connection that was just seen alive."""
         with _translated(self._dsn):
-            connection = await self._alive()
+            pool, connection = await self._alive()
             try:
                 async with connection.transaction():
                     yield connection
             finally:
-                await self._pool.putconn(connection)
+                await pool.putconn(connection)
 
-    async def _alive(self) -> Connection:
-        for _ in range(self._pool.max_size):
-            connection = await self._pool.getconn()
+    async def _alive(self) -> tuple[AsyncConnectionPool[Connection], Connection]:
+        for _ in range(2):
+            await self._back()
+            pool = self._pool
+            connection = await pool.getconn()
             try:
                 await AsyncConnectionPool.check_connection(connection)
             except psycopg.OperationalError:
-                await self._pool.putconn(connection)
+                await pool.putconn(connection)
+                self._look()
             else:
-                return connection
-        return await self._pool.getconn()
+                return pool, connection
+        raise psycopg.OperationalError("it keeps dropping its connections")
+
+    async def _back(self) -> None:
+        """Wait for a server that is away. Raises StoreError when it takes too long."""
+        if self._looking is not None:
+            done, _ = await asyncio.wait([self._looking], timeout=RETURN_LIMIT_S)
+            if not done:
+                raise StoreError(_unreachable(self._dsn, f"away for more than {RETURN_LIMIT_S:g} s"))
+
+    def _look(self) -> None:
+        """A connection was lost: find out what with, and see to it that the next ones are whole."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._find())
+
+    async def _find(self) -> None:
+        try:
+            if await self._answers():
+                await self._pool.check()
+                return
+            logger.warning("%s went away; waiting for it", _described(self._dsn))
+            await self._pool.close(timeout=1)  # whoever waits for one of its connections waits in vain
+            await self._reopen()
+            logger.warning("%s is back", _described(self._dsn))
+        finally:
+            self._looking = None
+
+    async def _reopen(self) -> None:
+        """Wait for the server, starting it where we may, and make a new pool."""
+        while True:
+            try:
+                if self._revive is not None:
+                    await asyncio.to_thread(self._revive)
+                if await self._answers():
+                    self._pool = await _pool(self._dsn)
+                    return
+            except (StoreError, psycopg.OperationalError) as error:
+                logger.warning("%s does not come back yet: %s", _described(self._dsn), _first_line(error, self._dsn))
+            await asyncio.sleep(LOOK_S)
+
+    async def _answers(self) -> bool:
+        try:
+            async with (
+                asyncio.timeout(ANSWER_LIMIT_S),
+                await AsyncConnection.connect(self._dsn, autocommit=True) as connection,
+            ):
+                await connection.execute("SELECT 1")
+        except (psycopg.OperationalError, TimeoutError):
+            return False
+        return True
+
+    async def check(self) -> None:
+        """Raises StoreError where the database does not answer at once."""
+        try:
+            async with asyncio.timeout(0 if self._looking is not None else CHECK_LIMIT_S):
+                await self.fetch("SELECT 1", {})
+        except TimeoutError:
+            raise StoreError(f"{_described(self._dsn)} does not answer") from None
+
+    async def time(self) -> datetime:
+        """What time it is there."""
+        moment: datetime = (await self.fetch("SELECT clock_timestamp()", {}))[0][0]
+        return moment
 
     async def started_at(self) -> str:
-        """When the server started: another one after a restart, whose last half second may be lost.
+        """When the server started: another one after a restart.
 
         Asked over a connection of its own, so that one that is away is seen at once. Raises StoreError.
         """
@@ -112,7 +192,34 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections; calling it twice is fine."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await self._pool.close()
+
+
+async def _pool(dsn: str) -> AsyncConnectionPool[Connection]:
+    pool = AsyncConnectionPool(
+        dsn,
+        connection_class=AsyncConnection[Row],
+        min_size=1,
+        max_size=min(4 * (os.cpu_count() or 1), 32),
+        open=False,
+        timeout=WAIT_FOR_CONNECTION_S,
+        configure=register_vector_async,
+        kwargs={"autocommit": True},
+    )
+    try:
+        await pool.open(wait=True, timeout=WAIT_FOR_CONNECTION_S)
+    except BaseException:
+        await pool.close()
+        raise
+    return pool
+
+
+def _lost(error: psycopg.OperationalError) -> bool:
+    """The connection is gone; the server's other refusals (no room, too long) would only be repeated."""
+    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}
 
 
 async def _prepare(connection: Connection, where: str) -> None:
@@ -192,17 +299,23 @@ def _translated(dsn: str) -> Iterator[None]:
             f"{_described(dsn)}: {_first_line(error, dsn)}; an administrator must run "
             f"psql -c 'GRANT CREATE ON SCHEMA public TO {user}' in this database"
         ) from None
+    except (errors.ProgramLimitExceeded, psycopg.DataError) as error:
+        raise InvalidInput(f"{_described(dsn)} cannot store this: {_first_line(error, dsn)}") from None
     except psycopg.OperationalError as error:
-        raise StoreError(
-            f"{_described(dsn)} cannot be reached ({_first_line(error, dsn)}): start it, correct --dsn, "
-            "or leave out --dsn to use the embedded one"
-        ) from None
+        if not _lost(error):
+            raise StoreError(f"{_described(dsn)} cannot do this now: {_first_line(error, dsn)}") from None
+        raise StoreError(_unreachable(dsn, _first_line(error, dsn))) from None
     except psycopg.ProgrammingError as error:
         if error.sqlstate is not None:
             raise
         raise StoreError(
             "--dsn is no PostgreSQL address: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from None
+
+
+def _unreachable(dsn: str, why: str) -> str:
+    mends = "start it, correct --dsn, or leave out --dsn to use the embedded one"
+    return f"{_described(dsn)} cannot be reached ({why}): {mends}"
 
 
 def _described(dsn: str) -> str:

@@ -5,8 +5,9 @@ Writes are optimistic: a step is appended only on top of the version it was comp
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from dreamgym.types import Frozen, StepResult, StopReason, Task, Transition
@@ -43,8 +44,29 @@ class Episode(Frozen):
         return len(self.transitions)
 
 
+class SteadyClock:
+    """The time at a moment, and from then on as this process measures it.
+
+    Where a machine's clock is set anew, no episode becomes an hour older. A store takes the moment from what all
+    processes share, so that those on machines whose clocks differ agree on when an episode is over.
+    """
+
+    def __init__(self, moment: datetime) -> None:
+        self._moment, self._measured_s = moment, time.monotonic()
+
+    def now(self) -> datetime:
+        """The time."""
+        return self._moment + timedelta(seconds=time.monotonic() - self._measured_s)
+
+
 class EpisodeStore(Protocol):
-    """Keeps episodes. Every method may be called from any replica."""
+    """Keeps episodes. Every method may be called from any replica. What has been stored survives any crash."""
+
+    def now(self) -> datetime:
+        """The time by which episodes are over; it never jumps."""
+
+    async def check(self) -> None:
+        """Raises StoreError where the store does not answer at once."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made."""
@@ -95,14 +117,28 @@ class EpisodeStore(Protocol):
     async def delete(self, episode_id: str) -> None:
         """Forget the episode. Raises UnknownEpisode."""
 
-    async def running(self, now: datetime) -> int:
-        """How many episodes run and are not expired."""
+    async def running(self, now: datetime, idle_since: datetime) -> int:
+        """How many episodes run, are not expired, and were created, stepped or ended after `idle_since`."""
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
         """Those of the given episodes that are over or forgotten."""
 
-    async def expired(self, now: datetime) -> tuple[Episode, ...]:
-        """Running episodes whose time is over."""
+    async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
+        """Running episodes whose time is over, or that nobody has used since."""
+
+    async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
+        """Episodes that are over and not marked as archived, of these environments, in the order of their ids.
+
+        Those of a policy's version are left out: a training run looks for its own, and takes some of them back.
+
+        Args:
+            envs: names of environments.
+            after: only greater ids.
+            limit: at most so many.
+        """
+
+    async def mark_archived(self, episode_ids: Sequence[str]) -> None:
+        """The replay buffer has what it keeps of these episodes."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dreamgym.embedding import Encoder
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode, UnknownName
 from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
-from dreamgym.replay.episodes import Episode, stale
+from dreamgym.replay.episodes import Episode, SteadyClock, stale
 from dreamgym.replay.keys import (
     Key,
     KeyEncoder,
@@ -181,6 +181,16 @@ class MemoryEpisodeStore:
     def __init__(self) -> None:
         self._episodes: dict[str, Episode] = {}
         self._keys: dict[str, str] = {}
+        self._used: dict[str, datetime] = {}
+        self._archived: set[str] = set()
+        self._clock = SteadyClock(datetime.now(UTC))
+
+    def now(self) -> datetime:
+        """The time when this store was made, and from then on as this process measures it."""
+        return self._clock.now()
+
+    async def check(self) -> None:
+        """Memory always answers."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made."""
@@ -189,7 +199,7 @@ class MemoryEpisodeStore:
             return self._episodes[self._keys[idempotency_key]]
         if episode.id in self._episodes:
             raise InvalidInput(f"episode {episode.id!r} exists already: a new episode needs an id of its own")
-        self._episodes[episode.id] = episode
+        self._episodes[episode.id], self._used[episode.id] = episode, self.now()
         if idempotency_key is not None:
             self._keys[idempotency_key] = episode.id
         return episode
@@ -221,6 +231,7 @@ class MemoryEpisodeStore:
             raise StaleEpisode(stale(episode, version))
         transitions = (*episode.transitions, transition)
         self._update(episode, transitions=transitions, stop_reason=stop_reason, undelivered=undelivered)
+        self._used[episode_id] = self.now()
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
         """Note whether the answer of step `version` reached its client."""
@@ -249,23 +260,34 @@ class MemoryEpisodeStore:
     async def delete(self, episode_id: str) -> None:
         """Forget the episode."""
         await self.load(episode_id)
-        del self._episodes[episode_id]
+        del self._episodes[episode_id], self._used[episode_id]
+        self._archived.discard(episode_id)
         self._keys = {key: value for key, value in self._keys.items() if value != episode_id}
 
-    async def running(self, now: datetime) -> int:
-        """How many episodes run and are not expired."""
-        episodes = self._episodes.values()
-        return sum(episode.stop_reason is None and episode.expires_at > now for episode in episodes)
+    async def running(self, now: datetime, idle_since: datetime) -> int:
+        """How many episodes run, are not expired, and were used since."""
+        running = sum(episode.stop_reason is None for episode in self._episodes.values())
+        return running - len(await self.expired(now, idle_since))
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
         """Those of the given episodes that are over or forgotten."""
         found = {name: self._episodes.get(name) for name in episode_ids}
         return frozenset(name for name, episode in found.items() if episode is None or episode.stop_reason is not None)
 
-    async def expired(self, now: datetime) -> tuple[Episode, ...]:
-        """Running episodes whose time is over."""
+    async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
+        """Running episodes whose time is over, or that nobody has used since."""
         running = (episode for episode in self._episodes.values() if episode.stop_reason is None)
-        return tuple(episode for episode in running if episode.expires_at <= now)
+        return tuple(found for found in running if found.expires_at <= now or self._used[found.id] <= idle_since)
+
+    async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
+        """Episodes that are over and not marked as archived, in the order of their ids."""
+        found = (self._episodes[name] for name in sorted(self._episodes.keys() - self._archived) if name > after)
+        waiting = [one for one in found if one.stop_reason is not None and one.policy_version is None]
+        return tuple([episode for episode in waiting if episode.env in envs][:limit])
+
+    async def mark_archived(self, episode_ids: Sequence[str]) -> None:
+        """The replay buffer has what it keeps of these episodes."""
+        self._archived.update(self._episodes.keys() & set(episode_ids))
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -22,6 +22,7 @@ from dreamgym.errors import StoreError, UnknownName
 from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
 from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
 from dreamgym.replay.embedded import EmbeddedServer
+from dreamgym.replay.episodes import SteadyClock
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
@@ -106,9 +107,10 @@ async def open_store(dsn: str | None, encoder: Encoder) -> Store:
     server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
     address = dsn if server is None else server.dsn
     try:
-        database = await Database.open(address or "")
+        database = await Database.open(address or "", revive=None if server is None else server.ensure_running)
         try:
             encoder_id = await _register(database, encoder)
+            clock = SteadyClock(await database.time())
         except BaseException:
             await database.close()
             raise
@@ -117,7 +119,8 @@ async def open_store(dsn: str | None, encoder: Encoder) -> Store:
             await asyncio.to_thread(server.release)
         raise
     buffer = PostgresBuffer(database, encoder, encoder_id)
-    return Store(buffer, PostgresEpisodeStore(database), PostgresPredictions(database), address or "", database, server)
+    episodes = PostgresEpisodeStore(database, clock)
+    return Store(buffer, episodes, PostgresPredictions(database), address or "", database, server)
 
 
 async def _register(database: Database, encoder: Encoder) -> int:

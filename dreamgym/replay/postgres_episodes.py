@@ -1,8 +1,7 @@
 """Running episodes in PostgreSQL: a step is one conditional statement in one round trip.
 
-Steps and ends do not wait for the disk (synchronous_commit off, for their transaction only): a crash of PostgreSQL
-itself may lose the last half second of a running episode, a crash of our server loses nothing. Its beginning does wait:
-the trajectory of an episode that the store no longer knows could never be taken back.
+Every write waits for the disk, unless the server is set up not to (synchronous_commit, fsync): what was answered is
+there after a crash of PostgreSQL too. Steps of parallel episodes share the wait.
 """
 
 from __future__ import annotations
@@ -15,12 +14,9 @@ import psycopg
 
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
 from dreamgym.replay.database import Database, Row
-from dreamgym.replay.episodes import Episode, stale
+from dreamgym.replay.episodes import Episode, SteadyClock, stale
 from dreamgym.replay.keys import check_storable
 from dreamgym.types import StopReason, Transition
-
-NO_WAIT = "set_config('synchronous_commit', 'off', true) = 'off'"
-"""In a WHERE clause: does not wait for the disk at the end of this statement's transaction."""
 
 CHANGING = ("stop_reason", "answer", "final_reward", "error", "undelivered", "expires_at")
 
@@ -34,8 +30,17 @@ FROM episodes
 class PostgresEpisodeStore:
     """An EpisodeStore that all replicas share."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: SteadyClock) -> None:
         self._database = database
+        self._clock = clock
+
+    def now(self) -> datetime:
+        """The database's time when it was opened, and from then on as this process measures it."""
+        return self._clock.now()
+
+    async def check(self) -> None:
+        """Raises StoreError where the database does not answer at once."""
+        await self._database.check()
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made."""
@@ -57,9 +62,9 @@ class PostgresEpisodeStore:
             cursor = await connection.execute(
                 """
                 INSERT INTO episodes (id, body, version, stop_reason, answer, final_reward, error, undelivered,
-                                      expires_at, idempotency_key)
+                                      expires_at, used_at, idempotency_key)
                 VALUES (%(id)s, %(body)s::json, %(version)s, %(stop_reason)s, %(answer)s, %(final_reward)s::float8,
-                        %(error)s, %(undelivered)s, %(expires_at)s, %(key)s)
+                        %(error)s, %(undelivered)s, %(expires_at)s, %(now)s, %(key)s)
                 ON CONFLICT (idempotency_key) DO NOTHING
                 """,
                 {
@@ -68,6 +73,7 @@ class PostgresEpisodeStore:
                     "id": episode.id,
                     "body": episode.model_dump_json(exclude={"transitions", *CHANGING}),
                     "version": episode.version,
+                    "now": self.now(),
                     "key": idempotency_key,
                 },
             )
@@ -111,11 +117,11 @@ class PostgresEpisodeStore:
         """Add a step on top of `version` steps."""
         body = check_storable(transition, f"step {version} of episode {episode_id!r}")
         rows, retried = await self._database.attempt(
-            f"""
+            """
             WITH moved AS (
               UPDATE episodes
-              SET version = version + 1, stop_reason = %(stop_reason)s, undelivered = %(undelivered)s
-              WHERE id = %(id)s AND version = %(version)s AND stop_reason IS NULL AND {NO_WAIT}
+              SET version = version + 1, stop_reason = %(stop_reason)s, undelivered = %(undelivered)s, used_at = %(now)s
+              WHERE id = %(id)s AND version = %(version)s AND stop_reason IS NULL
               RETURNING id
             )
             INSERT INTO episode_steps SELECT id, %(version)s, %(body)s::json FROM moved RETURNING step
@@ -125,6 +131,7 @@ class PostgresEpisodeStore:
                 "version": version,
                 "stop_reason": stop_reason and stop_reason.value,
                 "undelivered": undelivered,
+                "now": self.now(),
                 "body": body,
             },
         )
@@ -138,8 +145,7 @@ class PostgresEpisodeStore:
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
         """Note whether the answer of step `version` reached its client."""
         await self._database.fetch(
-            "UPDATE episodes SET undelivered = %(undelivered)s "
-            f"WHERE id = %(id)s AND version = %(version)s AND {NO_WAIT}",
+            "UPDATE episodes SET undelivered = %(undelivered)s WHERE id = %(id)s AND version = %(version)s",
             {"id": episode_id, "version": version, "undelivered": undelivered},
         )
 
@@ -156,9 +162,8 @@ class PostgresEpisodeStore:
         """End the episode; one that is over keeps its first end."""
         await self._database.fetch(
             "UPDATE episodes SET stop_reason = %(stop_reason)s, answer = %(answer)s, "
-            "final_reward = %(final_reward)s::float8, error = %(error)s "
-            "WHERE id = %(id)s AND stop_reason IS NULL AND version = coalesce(%(version)s::int, version) "
-            f"AND {NO_WAIT}",
+            "final_reward = %(final_reward)s::float8, error = %(error)s, used_at = %(now)s "
+            "WHERE id = %(id)s AND stop_reason IS NULL AND version = coalesce(%(version)s::int, version)",
             {
                 "id": episode_id,
                 "version": version,
@@ -166,6 +171,7 @@ class PostgresEpisodeStore:
                 "answer": answer,
                 "final_reward": final_reward,
                 "error": error,
+                "now": self.now(),
             },
         )
         episode = await self.load(episode_id)
@@ -180,10 +186,12 @@ class PostgresEpisodeStore:
         if cursor.rowcount == 0:
             raise UnknownEpisode(episode_id)
 
-    async def running(self, now: datetime) -> int:
-        """How many episodes run and are not expired."""
-        counted = "SELECT count(*) FROM episodes WHERE stop_reason IS NULL AND expires_at > %(now)s"
-        return int((await self._database.fetch(counted, {"now": now}))[0][0])
+    async def running(self, now: datetime, idle_since: datetime) -> int:
+        """How many episodes run, are not expired, and were used since."""
+        counted = (
+            "SELECT count(*) FROM episodes WHERE stop_reason IS NULL AND expires_at > %(now)s AND used_at > %(idle)s"
+        )
+        return int((await self._database.fetch(counted, {"now": now, "idle": idle_since}))[0][0])
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
         """Those of the given episodes that are over or forgotten."""
@@ -194,9 +202,24 @@ class PostgresEpisodeStore:
         )
         return frozenset(episode_ids) - {str(name) for (name,) in rows}
 
-    async def expired(self, now: datetime) -> tuple[Episode, ...]:
-        """Running episodes whose time is over."""
-        return await self._episodes("WHERE stop_reason IS NULL AND expires_at <= %(now)s", {"now": now})
+    async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
+        """Running episodes whose time is over, or that nobody has used since."""
+        over = "WHERE stop_reason IS NULL AND (expires_at <= %(now)s OR used_at <= %(idle)s)"
+        return await self._episodes(over, {"now": now, "idle": idle_since})
+
+    async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
+        """Episodes that are over and not marked as archived, in the order of their ids."""
+        return await self._episodes(
+            "WHERE stop_reason IS NOT NULL AND NOT archived AND id > %(after)s AND body ->> 'env' = ANY (%(envs)s) "
+            "AND body ->> 'policy_version' IS NULL ORDER BY id LIMIT %(limit)s",
+            {"envs": list(envs), "after": after, "limit": limit},
+        )
+
+    async def mark_archived(self, episode_ids: Sequence[str]) -> None:
+        """The replay buffer has what it keeps of these episodes."""
+        await self._database.fetch(
+            "UPDATE episodes SET archived = true WHERE id = ANY (%(ids)s)", {"ids": list(episode_ids)}
+        )
 
     async def unstored(self, env: str, run: str, iteration: int) -> tuple[Episode, ...]:
         """Those of groups named `RUN-ITERATION-…` that are over, and whose trajectories the buffer does not have."""

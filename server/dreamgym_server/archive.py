@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import DreamGymError
+from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.types import Source, StopReason, Tier, Trajectory
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+AT_ONCE = 100
+"""Episodes that are read and stored together."""
 
 
 def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
@@ -54,16 +57,23 @@ def _kept(trajectory: Trajectory) -> Trajectory | None:
 
 
 class Archive:
-    """A queue in front of the buffer. Failed and empty episodes stay out."""
+    """A queue in front of the buffer. Failed and empty episodes stay out.
 
-    def __init__(self, buffer: ReplayBuffer) -> None:
+    An episode is marked in its store when the buffer has it; one that a killed server left without the mark is found
+    and stored by `rest`. The buffer takes a trajectory once, whoever brings it and however often.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, episodes: EpisodeStore) -> None:
         self._buffer = buffer
+        self._episodes = episodes
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue()
+        self._handled: set[str] = set()
+        """Ids of what is in the queue, and of what the buffer does not take: the next process tries it again."""
 
     def put(self, trajectory: Trajectory) -> None:
         """Store it soon."""
-        if (kept := _kept(trajectory)) is not None:
-            self._queue.put_nowait(kept)
+        self._handled.add(trajectory.id)
+        self._queue.put_nowait(trajectory)
 
     async def flush(self) -> None:
         """Wait until everything put so far is stored."""
@@ -76,19 +86,57 @@ class Archive:
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             try:
-                await self._store(batch)
+                await self._insist(batch)
             finally:
                 for _ in batch:
                     self._queue.task_done()
 
-    async def _store(self, batch: list[Trajectory]) -> None:
+    async def rest(self, specs: Mapping[str, EnvironmentSpec]) -> None:
+        """Store the episodes of these environments that are over and that no process has stored. Raises StoreError."""
+        after = ""
+        while found := await self._episodes.unarchived(list(specs), after=after, limit=AT_ONCE):
+            trajectories = [
+                trajectory
+                for episode in found
+                if episode.id not in self._handled and (trajectory := trajectory_of(episode, specs[episode.env]))
+            ]
+            if trajectories:
+                logger.info("storing %d episodes that no server has stored yet", len(trajectories))
+                await self.store(trajectories)
+            after = found[-1].id
+
+    async def _insist(self, batch: list[Trajectory]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await self._buffer.add(batch)
+                await self.store(batch)
                 return
-            except DreamGymError as error:
+            except StoreError as error:
                 logger.warning("storing %d trajectories failed (%d of %d): %s", len(batch), attempt, ATTEMPTS, error)
                 await asyncio.sleep(attempt)
             except Exception:  # the queue must outlive one bad batch; its episodes remain in the episode store
                 logger.exception("storing %d trajectories failed", len(batch))
-                return
+                break
+        self._handled.difference_update(trajectory.id for trajectory in batch)  # for `rest`
+
+    async def store(self, batch: Sequence[Trajectory]) -> None:
+        """Store these now; one that the buffer does not take loses only itself. Raises StoreError."""
+        kept = [kept for trajectory in batch if (kept := _kept(trajectory)) is not None]
+        refused = await self._refused(kept)
+        done = {trajectory.id for trajectory in batch} - refused
+        await self._episodes.mark_archived(sorted(done))
+        self._handled -= done
+        self._handled |= refused
+
+    async def _refused(self, kept: list[Trajectory]) -> set[str]:
+        """Add trajectories to the buffer; the ids of those that it does not take."""
+        try:
+            if kept:
+                await self._buffer.add(kept)
+        except StoreError:
+            raise
+        except Exception:  # whatever is wrong with one of them must not cost the others
+            if len(kept) == 1:
+                logger.exception("trajectory %s cannot be stored", kept[0].id)
+                return {kept[0].id}
+            return set().union(*[await self._refused([trajectory]) for trajectory in kept])
+        return set()

@@ -1,10 +1,10 @@
 """Who may come in: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
-One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` needs no token. The
-server's token opens every door. An episode's token names its episode and opens the agent's door to it alone: as a part
-of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header X-DreamGym-Episode. It
-follows from the server's token, so nothing is stored and every replica of the same token knows it. An episode's id is
-no secret.
+One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` and `/readyz` need no
+token. The server's token opens every door. An episode's token names its episode and opens the agent's door to it alone:
+as a part of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header
+X-DreamGym-Episode. It follows from the server's token, so nothing is stored and every replica of the same token knows
+it. An episode's id is no secret.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Guard:
             origin = headers.get("origin")
             if origin is not None and _origin(origin) not in self._hosts:
                 return JSONResponse({"error": f"origin {origin!r} is not allowed: start with --allowed-host"}, 403)
-        if self._keys is None or scope["path"] == "/healthz":
+        if self._keys is None or scope["path"] in {"/healthz", "/readyz"}:
             return None
         given = _bearer(headers.get("authorization", ""))
         scope["dreamgym.control"] = self._keys.is_server(given)

@@ -49,7 +49,8 @@ class TrainerDoor:
         """All of them."""
         episode = "/envs/{env}/episodes/{episode}"
         return [
-            Route("/healthz", self._health),
+            Route("/healthz", self._alive),
+            Route("/readyz", self._ready),
             Route("/envs", self._environments),
             Route("/envs/{env}/episodes", self._create, methods=["POST"]),
             Route(episode, self._read, methods=["GET"]),
@@ -59,8 +60,17 @@ class TrainerDoor:
             Route(f"{episode}/events", self._events, methods=["GET"]),
         ]
 
-    async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    async def _alive(self, request: Request) -> Response:
+        """Say that the process answers; whether it can do anything is another question."""
+        return JSONResponse({"status": "alive", "see": "/readyz"})
+
+    async def _ready(self, request: Request) -> Response:
+        """Ask the database. No token is needed, so nothing is said of where it is."""
+        try:
+            await self._episodes.check()
+        except StoreError:
+            return JSONResponse({"status": "unavailable", "error": "the database does not answer"}, 503)
+        return JSONResponse({"status": "ready"})
 
     async def _environments(self, request: Request) -> Response:
         return JSONResponse(

@@ -14,10 +14,17 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dreamgym.environment import Environment
-from dreamgym.errors import DreamGymError, EnvironmentUnavailable, StaleEpisode, UnknownEpisode, UnknownName
+from dreamgym.errors import (
+    DreamGymError,
+    EnvironmentUnavailable,
+    StaleEpisode,
+    StoreError,
+    UnknownEpisode,
+    UnknownName,
+)
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.tools import Tools
@@ -32,7 +39,13 @@ __all__ = ["GONE", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEp
 logger = logging.getLogger(__name__)
 
 UNAVAILABLE = "The environment is currently unavailable and the call had no effect. Please try again."
+UNCONFIRMED = "The environment is currently unavailable. Please send the same call again."
 GONE = "The environment is unavailable. The session has ended."
+LOST = "The environment has lost calls that it had answered. The session has ended."
+
+
+class StepsLost(EnvironmentUnavailable):
+    """The store has fewer steps than were answered: to go on would be another history."""
 
 
 ATTEMPTS = 8
@@ -53,7 +66,7 @@ class Episodes:
         self._tools = {name: Tools(world.spec) for name, world in worlds.items()}
         self._store = store
         self._buffer = buffer
-        self._archive = Archive(buffer)
+        self._archive = Archive(buffer, store)
         self._limits = limits or Limits()
         self._live: dict[str, Live] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -91,7 +104,8 @@ class Episodes:
             as_of=as_of,
             expires_at=self._expiry(),
         )
-        return await self._start(episode, environment, order.idempotency_key or episode_id)
+        key = order.idempotency_key or episode_id
+        return await self._start(episode, environment, key and f"create {env} {key}")
 
     async def fork(self, env: str, episode_id: str, order: Fork) -> Episode:
         """Start an episode that begins with the first steps of another, running or over.
@@ -104,7 +118,10 @@ class Episodes:
         await self._check_room()
         begun = first_steps(await self.read(env, episode_id), order.step)
         episode = begun.model_copy(update={"id": secrets.token_hex(16), "expires_at": self._expiry()})
-        return await self._start(episode, await self._restored(episode), order.idempotency_key)
+        key = order.idempotency_key
+        return await self._start(
+            episode, await self._restored(episode), key and f"fork {env} {episode_id} {order.step} {key}"
+        )
 
     async def _start(self, episode: Episode, environment: Environment, idempotency_key: str | None) -> Episode:
         try:
@@ -177,11 +194,14 @@ class Episodes:
                     reward = await self._judged(live.episode, answer)
                 else:
                     reward = None if success is None else float(success)
-                judged = None if reward is None else live.episode.version
+                ended_at = live.episode.version
                 try:
-                    await self._finish(live, reason, answer=answer, final_reward=reward, version=judged)
-                except StaleEpisode:  # the verdict was on fewer steps than there are
-                    await self._reload(live)
+                    await self._finish(live, reason, answer=answer, final_reward=reward, version=ended_at)
+                except StaleEpisode:  # another process took a step meanwhile, which the verdict must see
+                    try:
+                        await self._reload(live)
+                    except StepsLost as lost:
+                        await self._finish(live, StopReason.ERROR, error=str(lost))
             return live.episode
 
     async def _judged(self, episode: Episode, answer: str | None) -> float | None:
@@ -191,21 +211,35 @@ class Episodes:
 
     async def delete(self, env: str, episode_id: str) -> None:
         """End the episode and forget it; what was played is in the buffer."""
-        await self.finish(env, episode_id, StopReason.CLOSED)
+        episode = await self.finish(env, episode_id, StopReason.CLOSED)
+        if (trajectory := trajectory_of(episode, self.worlds[env].spec)) is not None:
+            await self._archive.store([trajectory])  # nobody could find it later
         await self._store.delete(episode_id)
 
-    async def sweep(self, now: datetime) -> int:
-        """Close the episodes whose time is over, and say how many; let go of those that ended in another process."""
-        expired = await self._store.expired(now)
-        ours = [episode for episode in expired if episode.env in self.worlds]
-        for episode in ours:
-            with suppress(UnknownEpisode):  # deleted meanwhile
-                await self.finish(episode.env, episode.id, StopReason.CLOSED)
+    async def check(self) -> None:
+        """Raises StoreError where the store does not answer at once."""
+        await self._store.check()
+
+    async def sweep(self) -> None:
+        """Close the episodes whose time is over or that nobody uses, let go of those that ended in another process.
+
+        And store those that are over and that the process in which they ended did not store.
+        """
+        expired = await self._store.expired(self._store.now(), self._idle_since())
+        for episode in expired:
+            if episode.env in self.worlds:
+                with suppress(UnknownEpisode, StaleEpisode):  # deleted or used meanwhile
+                    await self._close(episode)
         idle = [name for name, live in self._live.items() if not live.calls and not live.lock.locked()]
         for name in await self._store.ended(idle):
             if live := self._live.pop(name, None):
                 await self._release(live)
-        return len(ours)
+        await self._archive.rest({name: world.spec for name, world in self.worlds.items()})
+
+    async def _close(self, episode: Episode) -> None:
+        live = await self._find(episode.env, episode.id)
+        async with live.lock:
+            await self._finish(live, StopReason.CLOSED, version=episode.version)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -227,19 +261,24 @@ class Episodes:
 
     async def _sweep_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._limits.sweep_s)
             try:
-                await self.sweep(datetime.now(UTC))
+                await self.sweep()
             except DreamGymError as error:
-                logger.warning("expired episodes could not be closed: %s", error)
+                logger.warning("the sweep was broken off: %s", error)
+            except Exception:  # the sweep is for the other episodes too
+                logger.exception("the sweep was broken off")
+            await asyncio.sleep(self._limits.sweep_s)
 
     async def _check_room(self) -> None:
-        running = await self._store.running(datetime.now(UTC))
+        running = await self._store.running(self._store.now(), self._idle_since())
         if running >= self._limits.open_episodes:
             raise TooManyEpisodes(f"{running} episodes are open: finish or delete some, or try again later")
 
     def _expiry(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self._limits.episode_s)
+        return self._store.now() + timedelta(seconds=self._limits.episode_s)
+
+    def _idle_since(self) -> datetime:
+        return self._store.now() - timedelta(seconds=self._limits.idle_s)
 
     @asynccontextmanager
     async def _in_time(self, steps: int = 1) -> AsyncIterator[None]:
@@ -269,8 +308,11 @@ class Episodes:
             except UnknownEpisode:  # deleted by another process
                 self._live.pop(live.episode.id, None)
                 raise
+            except StoreError as error:
+                return await self._failed(live, str(error), counts=False)
             except DreamGymError as error:
-                return await self._failed(live, str(error), for_good=isinstance(error, WorldChanged))
+                last_words = LOST if isinstance(error, StepsLost) else GONE if isinstance(error, WorldChanged) else None
+                return await self._failed(live, str(error), last_words)
             except Exception as error:  # whatever an environment or a model throws must not reach the agent
                 logger.exception("episode %s: a step failed", live.episode.id)
                 return await self._failed(live, f"{type(error).__name__}: {error}")
@@ -285,7 +327,7 @@ class Episodes:
                 await self._reload(live)
             if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
                 return await self._redeliver(live)
-            if live.episode.stop_reason is None and live.episode.expires_at <= datetime.now(UTC):
+            if live.episode.stop_reason is None and live.episode.expires_at <= self._store.now():
                 await self._finish(live, StopReason.CLOSED)
             if live.episode.stop_reason is not None:
                 return ended(live.episode)
@@ -312,9 +354,13 @@ class Episodes:
             remembered = transition.result.model_copy(update={"truncated": True})
             transition = transition.model_copy(update={"result": remembered})
         reason, undelivered = stop_reason_of(result), await call.abandoned()
-        await self._store.append(
-            episode.id, transition, version=episode.version, stop_reason=reason, undelivered=undelivered
-        )
+        try:
+            await self._store.append(
+                episode.id, transition, version=episode.version, stop_reason=reason, undelivered=undelivered
+            )
+        except StoreError:
+            live.unconfirmed, live.is_shared = transition, True
+            raise
         live.failures = 0
         changes = {"undelivered": undelivered, "stop_reason": reason}
         live.episode = episode.model_copy(update={"transitions": (*episode.transitions, transition), **changes})
@@ -337,21 +383,33 @@ class Episodes:
             return await self.worlds[episode.env].restore(episode)
 
     async def _reload(self, live: Live) -> None:
-        """Another process has changed the episode, so the world here is of the past."""
+        """Another process has changed the episode, so the world here is of the past.
+
+        Raises:
+            StepsLost: the store has lost steps, as one does that was restored or does not wait for its disk.
+        """
         live.is_shared = True
         await self._release(live)
-        live.episode = await self._store.load(live.episode.id)
+        answered, stored = live.episode.version, await self._store.load(live.episode.id)
+        if stored.version < answered:
+            raise StepsLost(f"the database has {stored.version} steps of this episode, {answered} were answered")
+        live.episode, unconfirmed, live.unconfirmed = stored, live.unconfirmed, None
+        if unconfirmed is not None and stored.transitions[answered:] == (unconfirmed,):
+            await self._mark(live, undelivered=True)
 
-    async def _failed(self, live: Live, reason: str, *, for_good: bool = False) -> Answer:
-        """The step did not happen; what the world did meanwhile is forgotten."""
+    async def _failed(self, live: Live, reason: str, last_words: str | None = None, *, counts: bool = True) -> Answer:
+        """The step did not happen; what the world did meanwhile is forgotten.
+
+        The episode ends where there are last words for its agent, and after too many failures that count.
+        """
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
         await self._release(live)
-        live.failures += 1
-        text = UNAVAILABLE
-        if for_good or live.failures >= self._limits.failures:
+        live.failures += counts
+        text = UNAVAILABLE if live.unconfirmed is None else UNCONFIRMED
+        if last_words is not None or live.failures >= self._limits.failures:
             with suppress(DreamGymError):  # the store may be what failed; the sweeper closes the episode then
                 await self._finish(live, StopReason.ERROR, error=reason)
-                text = GONE
+                text = last_words or GONE
         over = live.episode.stop_reason is not None
         return Answer.refusal(text, live.episode.version, "unavailable", truncated=over)
 

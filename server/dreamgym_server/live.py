@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dreamgym.environment import Environment
 from dreamgym.replay.episodes import Episode
-from dreamgym.types import StepResult, StopReason, ToolCall
+from dreamgym.types import StepResult, StopReason, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,8 @@ class Live:
     """In a row."""
     is_shared: bool = False
     """Another process has served it too: what we hold may be old."""
+    unconfirmed: Transition | None = None
+    """A step that the store may have taken: it went away before it said so."""
 
 
 def unstorable(action: ToolCall, canonical: str) -> str | None:

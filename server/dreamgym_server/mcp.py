@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -42,6 +42,7 @@ from dreamgym_server.live import Answer
 from dreamgym_server.mirror import Mirror
 
 SESSION_HEADER = "mcp-session-id"
+REMEMBERED_SESSIONS = 4096
 TELL_HEADER = "x-dreamgym-tell"
 """With the value `reward`: the trainer's way to be told reward and end with each answer."""
 
@@ -91,7 +92,8 @@ class AgentDoor:
 
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
-        self._closed_sessions: set[str] = set()
+        self._closed_sessions: dict[str, None] = {}
+        """The last ones; of those that have called a tool the store knows too."""
         self._mirrors = {name: Mirror(worlds.spec) for name, worlds in episodes.worlds.items()}
         self._schemas_of = {
             name: {str(tool["name"]): tool.get("inputSchema") for tool in worlds.spec.tools}
@@ -156,11 +158,10 @@ class AgentDoor:
 
     async def _close_session(self, visit: Visit) -> None:
         assert visit.episode is not None
-        self._closed_sessions.add(visit.episode)
-        try:
-            await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
-        except UnknownEpisode:  # it never called a tool: stored as closed, so that every replica refuses it
-            await self._episodes.create(visit.env, NewEpisode(), episode_id=visit.episode)
+        while len(self._closed_sessions) >= REMEMBERED_SESSIONS:
+            del self._closed_sessions[next(iter(self._closed_sessions))]
+        self._closed_sessions[visit.episode] = None
+        with suppress(UnknownEpisode):  # it never called a tool
             await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
 
     async def _as_environment(self, ctx: Context, call_next: CallNext) -> HandlerResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
@@ -28,6 +28,8 @@ class Limits:
     """The most that a trainer may ask for; an environment's own limit may be higher."""
     episode_s: float = 3600.0
     """An episode that is not over by then is closed."""
+    idle_s: float = 900.0
+    """An episode without a step for so long is closed; longer than a step may take."""
     step_s: float = 300.0
     failures: int = 3
     """Failed steps in a row that end an episode."""
@@ -49,16 +51,28 @@ def _without_nul(text: str) -> str:
 Text = Annotated[str, Field(max_length=64 * 1024), AfterValidator(_without_nul)]
 """What PostgreSQL can hold, and a judge can read."""
 
+Name = Annotated[str, Field(max_length=512), AfterValidator(_without_nul)]
+"""What PostgreSQL can hold, and index: at most 2,704 bytes."""
+
+
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+def _nameable(task: Task) -> Task:
+    for name in (task.id, task.world, task.parent_id or ""):
+        _NAME.validate_python(name)
+    return task
+
 
 class NewEpisode(Frozen):
     """What a trainer asks for."""
 
-    task_id: str | None = None
-    task: Task | None = None
+    task_id: Name | None = None
+    task: Annotated[Task, AfterValidator(_nameable)] | None = None
     seed: int = 0
     max_steps: int | None = Field(default=None, ge=1)
-    group: str | None = None
-    idempotency_key: Text | None = None
+    group: Name | None = None
+    idempotency_key: Name | None = None
     policy_version: int | None = None
 
 
@@ -67,7 +81,7 @@ class Fork(Frozen):
 
     step: int = Field(ge=0)
     """How many steps the two have in common."""
-    idempotency_key: Text | None = None
+    idempotency_key: Name | None = None
 
 
 class FinalAnswer(Frozen):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
-from dreamgym.replay.episodes import Episode, EpisodeStore
+from dreamgym.replay.episodes import Episode, EpisodeStore, SteadyClock
 from dreamgym.replay.memory import MemoryEpisodeStore
 from dreamgym.testing.replay import sample_transition
 from dreamgym.types import StepResult, StopReason, Task
@@ -12,6 +12,7 @@ from dreamgym.types import StepResult, StopReason, Task
 pytestmark = pytest.mark.anyio
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 STEP = sample_transition("kitchen", "north", "hall")
 
 
@@ -124,7 +125,7 @@ async def test_the_running_are_counted_and_the_ended_are_told(episodes: EpisodeS
     for name in ("runs", "over", "late"):
         await episodes.create(episode(name, expires_at=NOW if name == "late" else NOW + timedelta(hours=1)))
     await episodes.finish("over", StopReason.FINISHED)
-    assert await episodes.running(NOW) == 1
+    assert await episodes.running(NOW, LONG_AGO) == 1
     assert await episodes.ended(["runs", "over", "late", "never"]) == {"over", "never"}
     assert await episodes.ended([]) == frozenset()
 
@@ -142,7 +143,44 @@ async def test_only_running_episodes_expire(episodes: EpisodeStore) -> None:
     await episodes.finish("over", StopReason.CLOSED)
     await episodes.create(episode("late"))
     await episodes.create(episode("fresh", expires_at=NOW + timedelta(seconds=1)))
-    assert [found.id for found in await episodes.expired(NOW)] == ["late"]
+    assert [found.id for found in await episodes.expired(NOW, LONG_AGO)] == ["late"]
+
+
+async def test_an_episode_expires_when_nobody_used_it_for_too_long(episodes: EpisodeStore) -> None:
+    await episodes.create(episode("forgotten"))
+    await episodes.create(episode("used"))
+    since = episodes.now()
+    await episodes.append("used", STEP, version=0)
+    now = episodes.now()
+    assert [found.id for found in await episodes.expired(now, since)] == ["forgotten"]
+    assert await episodes.running(now, since) == 1
+
+
+async def test_episodes_that_are_over_are_found_until_they_are_marked_as_archived(episodes: EpisodeStore) -> None:
+    for name in ("a", "b", "c", "runs"):
+        await episodes.create(episode(name))
+    await episodes.create(episode("other", env="garden"))
+    await episodes.create(episode("trained", policy_version=3))
+    for name in ("c", "a", "b", "other", "trained"):
+        await episodes.finish(name, StopReason.FINISHED)
+
+    async def found(after: str = "") -> list[str]:
+        return [one.id for one in await episodes.unarchived(["house", "shop"], after=after, limit=2)]
+
+    assert [await found(), await found("b"), await found("c")] == [["a", "b"], ["c"], []]
+    await episodes.mark_archived(["a", "c", "unknown"])
+    assert await found() == ["b"]
+
+
+async def test_a_store_that_answers_passes_its_check(episodes: EpisodeStore) -> None:
+    await episodes.check()
+
+
+def test_a_steady_clock_does_not_jump_with_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = iter([5.0, 6.5])
+    monkeypatch.setattr("time.monotonic", lambda: next(measured))
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert SteadyClock(NOW).now() == NOW + timedelta(seconds=1.5)
 
 
 async def test_an_id_that_is_no_text_is_unknown(episodes: EpisodeStore) -> None:

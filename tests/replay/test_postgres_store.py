@@ -1,4 +1,5 @@
 import hashlib
+from datetime import UTC, datetime, timedelta
 from importlib import resources
 
 import psycopg
@@ -7,9 +8,12 @@ import pytest
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
 from dreamgym.replay.database import Database
+from dreamgym.replay.episodes import Episode
 from dreamgym.replay.keys import digest_id, key_of
 from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres_episodes import CHANGING
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
+from dreamgym.types import StepResult
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +137,63 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
     await store.buffer.add([sample_trajectory("two", sample_transition("kitchen", "south", "cellar"))])
     assert len(await store.buffer.nearest(sample_retrieval("kitchen", "norht", as_of=0))) == 1
     assert len(await store.buffer.nearest(sample_retrieval("kitchen", "norht"))) == 2
+    await store.close()
+
+
+async def test_episodes_of_the_fourth_edition_are_kept_and_the_unstored_ones_found(dsn: str) -> None:
+    folder = resources.files("dreamgym.replay").joinpath("migrations")
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name < "0005"}
+    initial, task = StepResult(observation="kitchen"), PLAY.task
+    with psycopg.connect(dsn, autocommit=True) as old:
+        old.execute("CREATE EXTENSION vector")
+        old.execute(
+            "CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, "
+            "applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        for name, text in sorted(texts.items()):
+            with old.transaction():
+                old.execute(text)
+            applied = [int(name[:4]), name, hashlib.sha256(text.encode()).hexdigest()]
+            old.execute("INSERT INTO schema_migrations VALUES (%s, %s, %s)", applied)
+        old.execute("SELECT ensure_environment(%s)", [ENV])
+        old.execute("INSERT INTO worlds (env_id, name) VALUES (1, 'one')")
+        old.execute(
+            "INSERT INTO trajectories (id, env_id, world_id, source, body, goal) "
+            "VALUES ('stored', 1, 1, 2, '{}', gen_random_uuid())"
+        )
+        for name, reason, version in [
+            ("stored", "finished", None),
+            ("unstored", "finished", None),
+            ("trained", "finished", 3),
+            ("runs", None, None),
+        ]:
+            made = Episode(
+                id=name,
+                env=ENV,
+                task=task,
+                seed=0,
+                max_steps=9,
+                initial=initial,
+                policy_version=version,
+                expires_at=datetime.now(UTC) + timedelta(hours=1),
+            )
+            body = made.model_dump_json(exclude={"transitions", *CHANGING})
+            old.execute(
+                "INSERT INTO episodes (id, body, version, stop_reason, expires_at, idempotency_key) "
+                "VALUES (%s, %s, 1, %s, %s, %s)",
+                [name, body, reason, made.expires_at, f"key of {name}"],
+            )
+            old.execute("INSERT INTO episode_steps VALUES (%s, 0, %s)", [name, PLAY.transitions[0].model_dump_json()])
+    store = await open_store(dsn, TrigramEncoder())
+    assert [found.id for found in await store.episodes.unarchived([ENV], limit=9)] == ["unstored"]
+    running = await store.episodes.load("runs")
+    assert (running.transitions, running.stop_reason) == (PLAY.transitions, None)
+    again = await store.episodes.create(
+        running.model_copy(update={"id": "new"}), idempotency_key=f"create {ENV} key of runs"
+    )
+    assert again == running
+    now = store.episodes.now()
+    assert await store.episodes.expired(now, now - timedelta(minutes=15)) == ()
     await store.close()
 
 

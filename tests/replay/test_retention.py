@@ -101,6 +101,34 @@ async def test_what_is_retired_while_it_is_stored_again_is_there_all_the_same(st
     assert {shown.transition.next_state for shown in found} == {"dream 0", "dream 1", "kitchen"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "goes"),
+    [
+        ({"archived": True}, True),
+        ({}, False),
+        ({"archived": True, "days": 29}, False),
+        ({"archived": True, "runs": True}, False),
+        ({"policy_version": 3}, True),
+    ],
+    ids=["stored", "not stored yet", "young", "running", "of a training run"],
+)
+async def test_an_episode_goes_with_its_steps_when_it_was_over_for_long_and_the_buffer_has_it(
+    store: Store, dsn: str, changes: dict[str, int], goes: bool
+) -> None:
+    episode = running(None).model_copy(update={"policy_version": changes.get("policy_version")})
+    await store.episodes.create(episode)
+    await store.episodes.append("running", sample_transition("kitchen", "go", "hall"), version=0)
+    if not changes.get("runs"):
+        await store.episodes.finish("running", StopReason.FINISHED)
+    if changes.get("archived"):
+        await store.episodes.mark_archived(["running"])
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("UPDATE episodes SET used_at = now() - make_interval(days => %s)", [changes.get("days", 31)])
+        pruned = await prune(store, older_than=MONTH)
+        steps = admin.execute("SELECT count(*)::int FROM episode_steps").fetchone()
+    assert (pruned.episodes, steps) == ((1, (0,)) if goes else (0, (1,)))
+
+
 async def test_old_predictions_and_watermarks_go_and_young_ones_stay(store: Store, dsn: str) -> None:
     await store.buffer.add(dreams(range(6)))
     await solve(store)
@@ -111,7 +139,7 @@ async def test_old_predictions_and_watermarks_go_and_young_ones_stay(store: Stor
         admin.execute("UPDATE predictions SET made_at = now() - interval '31 days' WHERE key = %s", [b"old"])
         admin.execute("UPDATE watermarks SET asked_at = now() - interval '31 days' WHERE name = 'old'")
     pruned = await prune(store, older_than=MONTH)
-    assert pruned.model_dump() == {"trajectories": 2, "predictions": 1, "watermarks": 1}
+    assert pruned.model_dump() == {"trajectories": 2, "episodes": 0, "predictions": 1, "watermarks": 1}
     assert await store.predictions.get(b"young") == "an answer"
     assert await store.predictions.get(b"old") is None
     assert await store.predictions.put(b"old", "another") == "another"

@@ -13,6 +13,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from server_stage import ADD_TOOL, BreakableStore, Stage, counter_spec, told
 
+from dreamgym.errors import UnknownEpisode
+
 pytestmark = pytest.mark.anyio
 
 MODES = ["legacy", "auto", "2026-07-28"]
@@ -248,7 +250,9 @@ async def test_a_client_without_a_handshake_is_told_that_the_bare_url_names_no_e
 
 
 @pytest.mark.parametrize("plays", [True, False])
-async def test_a_deleted_session_is_not_found_even_after_a_restart(stage: Stage, plays: bool) -> None:
+async def test_a_deleted_session_is_not_found_and_after_a_restart_neither_if_it_had_played(
+    stage: Stage, plays: bool
+) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     call = ("tools/call", {"name": "add", "arguments": {"n": 1}})
     async with stage.serve() as (_, http):
@@ -258,8 +262,27 @@ async def test_a_deleted_session_is_not_found_even_after_a_restart(stage: Stage,
             assert (await ask(http, "/envs/counter/mcp", *call, session)).status_code == 200
         assert (await http.delete("/envs/counter/mcp", headers=session)).status_code == 200
         assert (await ask(http, "/envs/counter/mcp", "tools/list", {}, session)).status_code == 404
-    async with stage.serve() as (_, http):
         assert (await ask(http, "/envs/counter/mcp", *call, session)).status_code == 404
+    async with stage.serve() as (_, http):
+        assert (await ask(http, "/envs/counter/mcp", *call, session)).status_code == (404 if plays else 200)
+
+
+async def test_a_session_that_is_invented_and_deleted_creates_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym_server.mcp.REMEMBERED_SESSIONS", 2)
+    sessions = [f"session-{number:032x}" for number in range(3)]
+    async with stage.serve() as (_, http):
+        deleted = [await http.delete("/envs/counter/mcp", headers={"mcp-session-id": name}) for name in sessions]
+        listed = [
+            (await ask(http, "/envs/counter/mcp", "tools/list", {}, {"mcp-session-id": name, **HANDSHAKE})).status_code
+            for name in sessions
+        ]
+    assert [answer.status_code for answer in deleted] == [200] * 3
+    assert listed == [200, 404, 404], "the first is forgotten"
+    for name in sessions:
+        with pytest.raises(UnknownEpisode):
+            await stage.episodes.load(name)
 
 
 async def test_a_session_that_was_never_opened_is_not_found(stage: Stage) -> None:

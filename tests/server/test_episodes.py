@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
+import sys
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -285,20 +286,70 @@ async def test_what_was_played_is_in_the_buffer_when_the_server_has_stopped(stag
     assert (real.source, real.world, real.success) == (Source.REAL, "", True)
 
 
-async def test_an_episode_whose_time_is_over_is_closed(stage: Stage) -> None:
-    episodes = episodes_of(stage)
+@pytest.mark.parametrize(("limit", "minutes"), [({"idle_s": 9999}, 60), ({}, 15)])
+async def test_an_episode_whose_time_is_over_or_that_nobody_uses_is_closed(
+    stage: Stage, limit: dict[str, float], minutes: int
+) -> None:
+    store = stage.breakable
+    episodes = Episodes({"counter": stage.dream()}, store, stage.buffer, Limits(**limit))
     made = await episodes.create("counter", NewEpisode())
-    assert await episodes.sweep(datetime.now(UTC)) == 0
-    assert await episodes.sweep(datetime.now(UTC) + timedelta(days=1)) == 1
+    store.later = timedelta(minutes=minutes - 1)
+    await episodes.sweep()
+    assert (await episodes.read("counter", made.id)).stop_reason is None
+    store.later = timedelta(minutes=minutes)
+    await episodes.sweep()
     assert (await episodes.read("counter", made.id)).stop_reason is StopReason.CLOSED
     assert (await episodes.call("counter", made.id, ADD, Someone())).result.is_error
+
+
+async def test_an_episode_that_is_used_is_not_closed_by_the_sweep_that_found_it_idle(stage: Stage) -> None:
+    asked, go_on = hold(stage)
+    store = stage.breakable
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    step = asyncio.create_task(episodes.call("counter", made.id, ADD, Someone()))
+    await asked.wait()
+    store.later = timedelta(minutes=20)
+    sweep = asyncio.create_task(episodes.sweep())
+    await asyncio.wait({sweep}, timeout=0)
+    go_on.set()
+    await asyncio.gather(step, sweep)
+    state = await episodes.read("counter", made.id)
+    assert (state.version, state.stop_reason) == (1, None)
+
+
+async def test_forgotten_episodes_take_no_room(stage: Stage) -> None:
+    store = stage.breakable
+    async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
+        first = await http.post("/envs/counter/episodes", json={})
+        store.later = timedelta(minutes=15)
+        second = await http.post("/envs/counter/episodes", json={})
+    assert [first.status_code, second.status_code] == [201, 201]
+
+
+async def test_a_clock_of_the_machine_that_jumps_closes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(days=1)
+
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("dreamgym") and hasattr(module, "datetime"):
+            monkeypatch.setattr(module, "datetime", Tomorrow)
+    await episodes.sweep()
+    answer = await episodes.call("counter", made.id, ADD, Someone())
+    assert (answer.step, answer.result.is_error) == (1, False)
 
 
 async def test_what_another_servers_environment_left_behind_is_not_swept(stage: Stage) -> None:
     spec = counter_spec("other")
     other = Episodes({"other": stage.real(spec)}, stage.episodes, stage.buffer)
     made: Episode = await other.create("other", NewEpisode())
-    assert await episodes_of(stage).sweep(datetime.now(UTC) + timedelta(days=1)) == 0
+    stage.breakable.later = timedelta(days=1)
+    await episodes_of(stage).sweep()
     assert (await other.read("other", made.id)).stop_reason is None
 
 

@@ -113,6 +113,19 @@ async def test_another_process_plays_the_fork_on(stage: Stage) -> None:
         assert await add(url + urlsplit(forked["mcp_url"]).path, 4) == "count 5"
 
 
+async def test_an_idempotency_key_is_one_environments_and_one_verbs(stage: Stage) -> None:
+    async with stage.serve(stage.dream(), stage.dream(counter_spec("other"))) as (url, http):
+        made = await played(http, 1, 2, idempotency_key="k")
+        async with ControlClient(url) as control:
+            other = await control.create("other", idempotency_key="k")
+            forks = [await control.fork("counter", made["episode"], step, idempotency_key="k") for step in (1, 1, 2)]
+            again = await control.create("counter", idempotency_key="k")
+    assert (again.episode, other.task.env) == (made["episode"], "other")
+    assert forks[0] == forks[1]
+    assert len({made["episode"], other.episode, forks[0].episode, forks[2].episode}) == 4
+    assert [fork.observation for fork in forks[1:]] == ["count 1", "count 3"]
+
+
 async def test_the_control_client_forks_and_a_request_sent_twice_makes_one_fork(stage: Stage) -> None:
     async with stage.serve() as (url, http), ControlClient(url) as control:
         made = await played(http, 1, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import uuid
 from typing import Any
 
 import httpx2
@@ -14,6 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
 from server_stage import Stage, counter_spec
+
+from dreamgym.replay.postgres import Store
+from dreamgym.types import Source
 
 pytestmark = pytest.mark.anyio
 
@@ -184,6 +189,35 @@ async def test_text_that_cannot_be_stored_is_refused(stage: Stage) -> None:
         assert (await http.get(f"{EPISODES}/{made['episode']}")).json()["stop_reason"] is None
     assert [answer.status_code for answer in answers] == [400, 400]
     assert "a NUL character is no text" in answers[0].json()["error"]
+
+
+@pytest.mark.parametrize("name", ["x" * 513, "a\x00b"])
+@pytest.mark.parametrize("field", ["task_id", "task.id", "task.world", "group", "idempotency_key"])
+async def test_a_name_that_cannot_be_indexed_is_refused(stage: Stage, field: str, name: str) -> None:
+    task = {"id": "t", "env": "counter", "instruction": "", "metadata": {"world": "w"}}
+    order = {
+        "task.id": {"task": {**task, "id": name}},
+        "task.world": {"task": {**task, "metadata": {"world": name}}},
+    }.get(field, {field: name})
+    async with stage.serve() as (_, http):
+        answer = await http.post(EPISODES, json=order)
+    expected = "at most 512 characters" if len(name) > 512 else "a NUL character is no text"
+    assert answer.status_code == 400
+    assert field.partition(".")[0] in answer.json()["error"]
+    assert expected in answer.json()["error"]
+
+
+async def test_names_of_the_greatest_length_are_stored(store: Store) -> None:
+    env, letters = f"counter-{uuid.uuid4().hex[:12]}", random.Random(0).choices("𐀀𐁀𐂀𐃀" + "\U00010900\U0001f600", k=2048)
+    names = ["".join(letters[start : start + 512]) for start in (0, 512, 1024, 1536)]
+    stage = Stage(store.buffer, store.episodes)
+    task = {"id": names[0], "env": env, "instruction": "", "metadata": {"world": names[3]}, "initial_state": "count 0"}
+    async with stage.serve(stage.dream(counter_spec(env, deterministic=True))) as (_, http):
+        order = {"task": task, "group": names[1], "idempotency_key": names[2]}
+        made = (await http.post(f"/envs/{env}/episodes", json=order)).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 10})
+    assert len(await store.buffer.trajectories(env, sources=frozenset(Source))) == 1
 
 
 async def test_a_final_answer_has_a_limit(stage: Stage) -> None:

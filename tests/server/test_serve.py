@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
+import psycopg
 import pytest
 from misuse import refused_start
 
 from dreamgym.cli.serve import main
+from dreamgym.cli.wiring import Against, server_process
 from dreamgym.experience.confidence import FEATURES, calibrate
 
 SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
@@ -144,3 +146,16 @@ def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(folder: Pat
     code, said = refused("--env", str(folder), "--model", "nearest", "--encoder", "nope")
     assert code == 2
     assert said == "dreamgym: unknown encoder 'nope': there is minilm, trigram"
+
+
+def test_the_address_of_the_database_is_on_no_command_line(folder: Path, dsn: str) -> None:
+    with server_process(
+        str(folder), Against.DREAM, model="nearest", dsn=dsn, extra=("--encoder", "trigram")
+    ) as process:
+        assert process.pid is not None
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        made = httpx2.post(f"{process.url}/envs/house/episodes", json={"task_id": "t"})
+    assert b"--tied" in command
+    assert dsn.encode() not in command
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT id FROM episodes").fetchall() == [(made.json()["episode"],)]

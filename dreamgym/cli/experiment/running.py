@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from dreamgym.cli.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.cli.experiment.prepared import Prepared, alone
 from dreamgym.cli.players import player_in
 from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.wiring import commit, say, tasks_of
+from dreamgym.cli.wiring import commit, say, tasks_of, with_dsn
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation import Evaluation, evaluate, wilson
 from dreamgym.replay import databases
@@ -229,14 +230,15 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
     plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
-    command += ["--dsn", prepared.database(run, arm), *flags(plain | (arm.train or {}))]
+    command += flags(plain | (arm.train or {}))
     command += ["--model", str(_fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, None)]), encoding="utf-8")
     with (folder / LOG).open("a", encoding="utf-8") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        environ = with_dsn(os.environ, prepared.database(run, arm))
+        done = subprocess.run(command, env=environ, stdout=log, stderr=subprocess.STDOUT, check=False)
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
     if done.returncode:
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")
