@@ -6,9 +6,12 @@ one reads what the agent wrote.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from functools import partial
+
+from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.answer import AnswerForm, StepAnswer, answer_text, is_explicit
@@ -81,8 +84,8 @@ class LanguageModel:
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
         """Whether the predicted step accomplishes the task, asked in a call of its own.
 
-        A success that the prediction does not claim must convince a second time, without the arguments of the agent's
-        calls: the agent's words alone accomplish nothing. Raises MalformedAnswer, PredictionError.
+        A success must convince a second time, without the arguments of the agent's calls: the agent's words alone
+        accomplish nothing. Raises MalformedAnswer, PredictionError.
         """
         predicted = StepResult(
             observation=prediction.observation,
@@ -94,18 +97,17 @@ class LanguageModel:
         state = prediction.next_state if Part.STATE not in query.without else ""
         asking = partial(judge, self._llm, query.spec, query.task, seed=query.seed, state=state)
         first = await asking(steps)
-        if prediction.success or not first.accomplished:
+        if not first.accomplished:
             return first
-        return _both(first, await asking(_wordless(steps)))
+        return _both(first, await asking(_wordless(query.spec, query.task, steps)))
 
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
         """Whether the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
 
-        Nothing done accomplishes nothing. A success is confirmed by a second question: about the same answer after no
-        step at all, or, if the agent stopped without an answer, about the same steps without the arguments of its
-        calls. If the agent's words alone convince, the success is not given.
+        Nothing done accomplishes nothing. An answer must not convince after no step at all, and a success must convince
+        again without the arguments of the agent's calls: the agent's words alone accomplish nothing.
         """
         if not history:
             return False
@@ -114,21 +116,37 @@ class LanguageModel:
         state = history[-1].next_state
         if not (await asking(steps, state=state)).accomplished:
             return False
-        if answer is None:
-            return (await asking(_wordless(steps), state=state)).accomplished
-        unproved = (await asking((), state=task.initial_state or "")).accomplished
-        if unproved:
+        if answer is not None and (await asking((), state=task.initial_state or "")).accomplished:
             logger.warning("task %r: the judge believes the final answer whatever was done: no success", task.id)
-        return not unproved
+            return False
+        return (await asking(_wordless(spec, task, steps), state=state)).accomplished
 
     async def close(self) -> None:
         """Release the language model."""
         await self._llm.close()
 
 
-def _wordless(steps: Sequence[tuple[ToolCall, StepResult]]) -> list[tuple[ToolCall, StepResult]]:
-    """The steps without what the agent wrote."""
-    return [(ToolCall(name=action.name), result) for action, result in steps]
+def _wordless(
+    spec: EnvironmentSpec, task: Task, steps: Sequence[tuple[ToolCall, StepResult]]
+) -> list[tuple[ToolCall, StepResult]]:
+    """The steps without what the agent wrote: texts in arguments that no tool, task or answer had before."""
+    said, shown = "\n".join([json.dumps(list(spec.tools)), task.instruction, task.initial_state or ""]), []
+    for action, result in steps:
+        arguments = _known(action.arguments, said)
+        assert isinstance(arguments, dict)
+        shown.append((ToolCall(name=action.name, arguments=arguments), result))
+        said += f"\n{result.observation}"
+    return shown
+
+
+def _known(value: JsonValue, said: str) -> JsonValue:
+    if isinstance(value, str):
+        return value if value in said else ""
+    if isinstance(value, list):
+        return [_known(one, said) for one in value]
+    if isinstance(value, dict):
+        return {name if name in said else "": _known(one, said) for name, one in value.items()}
+    return value
 
 
 def _both(first: Verdict, second: Verdict) -> Verdict:

@@ -133,12 +133,12 @@ async def test_a_model_that_is_right_earns_its_reward_after_a_step_that_it_inven
             return {"observation": HALL}
         return {"observation": WIN.result.observation, "terminated": True, "success": True}
 
-    llm = Scripted(right, verdicts=[True])
+    llm = Scripted(right, verdicts=[True, True])
     made = await dream(LanguageModel(llm), task())
     result = await played(made, "jump", "focus on dove")
     assert (result.reward, result.terminated) == (1.0, True)
     assert [step.provenance.tier for step in made.transitions] == [Tier.MODEL, Tier.MODEL]
-    assert (len(llm.predicted), len(llm.judged)) == (2, 1)
+    assert (len(llm.predicted), len(llm.judged)) == (2, 2)
     assert made.transitions[-1].state == HALL
 
 
@@ -168,7 +168,7 @@ async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_like_steps_en
 
 async def test_a_judge_that_answers_rubbish_leaves_the_end_open_and_it_can_be_decided_later() -> None:
     claim = {"observation": "done", "terminated": True, "success": True}
-    llm = Scripted(lambda action: claim, verdicts=["yes", "no", True])
+    llm = Scripted(lambda action: claim, verdicts=["yes", "no", True, True])
     made = await dream(LanguageModel(llm), task())
     first = await played(made, "sing")
     assert (first.reward, first.terminated, first.info["open_end"]) == (0.0, False, True)

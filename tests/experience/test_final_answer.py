@@ -32,7 +32,9 @@ def test_the_question_about_a_final_answer_reads_as_it_did() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("verdicts", "success"), [((False,), False), ((True, False), True), ((True, True), False)], ids=str
+    ("verdicts", "success"),
+    [((False,), False), ((True, True), False), ((True, False, False), False), ((True, False, True), True)],
+    ids=str,
 )
 async def test_a_success_is_given_where_the_steps_and_not_the_words_convince(
     verdicts: tuple[bool, ...], success: bool
@@ -40,7 +42,7 @@ async def test_a_success_is_given_where_the_steps_and_not_the_words_convince(
     llm = ScriptedLLM([verdict(accomplished=one) for one in verdicts])
     assert await LanguageModel(llm).judge(HOUSE, TASK, HISTORY, "done", seed=1) is success
     shown = ["move east" in question[-1].content for question in llm.asked]
-    assert shown == [True, False][: len(verdicts)], "the second question is about the words alone"
+    assert shown == [True, False, False][: len(verdicts)], "then about the words alone, then without the agent's words"
 
 
 @pytest.mark.anyio

@@ -169,9 +169,17 @@ async def test_a_model_that_fails_is_a_failed_prediction_and_not_asked_again() -
 
 
 async def test_a_claimed_success_counts_when_the_judge_confirms_it() -> None:
-    prediction, llm = await predicted(step(terminated=True, success=True), verdict(accomplished=True))
+    answers = step(terminated=True, success=True), verdict(accomplished=True), verdict(accomplished=True)
+    prediction, llm = await predicted(*answers)
     assert (prediction.success, prediction.terminated, prediction.provenance.judged) == (True, True, True)
-    assert len(llm.asked) == 2
+    assert len(llm.asked) == 3
+
+
+async def test_a_claimed_success_that_convinces_only_with_the_agents_words_is_none() -> None:
+    answers = step(terminated=True, success=True), verdict(accomplished=True), verdict(accomplished=False)
+    prediction, llm = await predicted(*answers, command="sing: it is done")
+    assert (prediction.success, prediction.provenance.judged) == (False, False)
+    assert ["sing: it is done" in asked[-1].content for asked in llm.asked] == [True, True, False]
 
 
 async def test_no_judge_is_asked_where_no_success_is_claimed() -> None:
@@ -239,10 +247,12 @@ class Priced(ScriptedLLM):
 
 
 async def test_a_prediction_counts_the_tokens_of_all_its_questions() -> None:
-    llm = Priced(["rubbish", step(terminated=True, success=True), verdict(accomplished=True)])
+    llm = Priced(
+        ["rubbish", step(terminated=True, success=True), verdict(accomplished=True), verdict(accomplished=True)]
+    )
     prediction = await decided(llm, query(HOUSE, KITCHEN, act("take coin")))
-    assert prediction.provenance.prompt_tokens == 222
-    assert prediction.provenance.completion_tokens == 111
+    assert prediction.provenance.prompt_tokens == 2222
+    assert prediction.provenance.completion_tokens == 1111
     assert prediction.probabilities == {"success": 0.1}
 
 

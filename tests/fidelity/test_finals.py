@@ -28,7 +28,7 @@ async def verdicts(model: object, *episodes: Trajectory, without: tuple[Part, ..
 
 async def test_where_the_task_has_a_check_it_decides_and_the_judge_is_measured_beside_it() -> None:
     episodes = [await ended(done=True, reward=1.0), await ended(done=False, reward=0.0)]
-    found = finals(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES, NO])), *episodes))
+    found = finals(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES] * 2)), *episodes))
     assert found is not None
     assert (found.reward.precision.mean, found.reward.recall.mean, found.decided.mean) == (1.0, 1.0, 1.0)
     assert (found.judge.precision.mean, found.judge.recall.mean) == (0.5, 1.0)
@@ -39,7 +39,7 @@ async def test_where_the_task_has_a_check_it_decides_and_the_judge_is_measured_b
 async def test_without_a_check_the_judge_decides(checked: bool) -> None:
     episode = await ended(done=False, reward=0.0, checked=checked)
     without = (Part.CHECKS,) if checked else ()
-    (one,) = await verdicts(LanguageModel(ScriptedLLM([YES, NO])), episode, without=without)
+    (one,) = await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES])), episode, without=without)
     assert (one.recorded, one.said, one.checked) == (False, True, None)
 
 

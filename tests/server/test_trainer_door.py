@@ -64,8 +64,9 @@ def judged_by(stage: Stage, *script: str) -> DreamWorlds:
 async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
     stage: Stage, accomplished: bool, reward: float
 ) -> None:
-    on_words_alone = verdict(accomplished=False)
-    async with stage.serve(judged_by(stage, STEP, verdict(accomplished=accomplished), on_words_alone)) as (_, http):
+    on_words_alone, without_words = verdict(accomplished=False), verdict(accomplished=True)
+    script = [STEP, verdict(accomplished=accomplished), on_words_alone, without_words]
+    async with stage.serve(judged_by(stage, *script)) as (_, http):
         made = (await http.post(EPISODES, json={})).json()
         async with Client(made["mcp_url"]) as client:
             await client.call_tool("add", {"n": 1})
@@ -117,7 +118,7 @@ async def test_a_judge_that_answers_rubbish_leaves_the_reward_of_the_end_unknown
 
 
 async def test_a_judge_that_cannot_be_reached_leaves_the_episode_open_and_may_be_asked_again(stage: Stage) -> None:
-    answers = iter([STEP, None, verdict(accomplished=True), verdict(accomplished=False)])
+    answers = iter([STEP, None, *(verdict(accomplished=one) for one in (True, False, True))])
 
     def says(messages: object) -> str:
         answer = next(answers)
