@@ -85,6 +85,10 @@ class NotingModel:
         """Nothing to release."""
 
 
+class NoTmpfs(Exception):
+    """The user may mount none."""
+
+
 @dataclass
 class Row:
     """One line of the table."""
@@ -351,13 +355,13 @@ def _counted(row: Row, dsn: str, ledger: Ledger) -> Row:
 
 @contextmanager
 def tmpfs() -> Iterator[str]:
-    """A small disk in memory. Raises OSError where this user may mount none."""
+    """A small disk in memory. Raises NoTmpfs."""
     folder = tempfile.mkdtemp(prefix="dreamgym-disk-")
     command = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MEGABYTES}m,mode=0711", "tmpfs", folder]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         os.rmdir(folder)
-        raise OSError(mounted.stderr.strip())
+        raise NoTmpfs(mounted.stderr.strip())
     try:
         yield folder
     finally:
@@ -402,7 +406,7 @@ async def run(args: argparse.Namespace) -> list[Row]:
             try:
                 rows.append(await campaign(name, kills, args.clients, args.seed, kill, servers=servers))
                 _say(str(rows[-1]))
-            except OSError as error:
+            except NoTmpfs as error:
                 _say(f"{name}: skipped, no tmpfs can be mounted here ({error})")
     return rows
 

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from pgvector.psycopg import register_vector_async
 from psycopg import AsyncConnection, conninfo, errors
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from dreamgym.errors import InvalidInput, StoreError
 
@@ -105,10 +105,13 @@ class Database:
                 await pool.putconn(connection)
 
     async def _alive(self) -> tuple[AsyncConnectionPool[Connection], Connection]:
-        for _ in range(2):
+        for _ in range(3):
             await self._back()
             pool = self._pool
-            connection = await pool.getconn()
+            try:
+                connection = await pool.getconn()
+            except PoolClosed:  # while it was waited for a connection, the server was found to be away
+                continue
             try:
                 await AsyncConnectionPool.check_connection(connection)
             except psycopg.OperationalError:
