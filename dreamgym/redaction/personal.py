@@ -15,7 +15,9 @@ from dreamgym.redaction.placeholder import Placeholders
 CARD_PREFIX = "40000000"
 IBAN_PREFIX = "XX00"
 
-_EMAIL = re.compile(r"\w[\w.+'-]*(?:@|%40)[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
+_EMAIL = re.compile(
+    r"(?<![\w.+-])\w[\w.+'-]{0,63}(?:@|%40)(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}[a-z]{2,24}", re.IGNORECASE
+)
 _CARD = re.compile(r"(?<![\w.-])[3-6](?:[ -]?\d){12,18}(?![\w-])")
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)")
 _SSN = re.compile(r"(?<![\w-])\d{3}-\d{2}-\d{4}(?![\w-])")

@@ -33,13 +33,12 @@ LEFT_OUT = frozenset(
         "IbmCloudIamDetector",
         "IbmCosHmacDetector",
         "SoftlayerDetector",
+        "NpmDetector",
     }
 )
 
 _LONG_RUN = re.compile(r"[\w+/=-]{11}|://")
 """Every pattern of the library needs one: prose is passed over."""
-_NEEDED = {"npm_tokens": "_authToken"}
-"""A literal without which a pattern cannot match, where trying it costs more than all others together."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL)
 _PREFIXED = re.compile(
@@ -50,7 +49,7 @@ _PREFIXED = re.compile(
 _SCHEME = re.compile(r"(?i)\b(?:bearer|basic)\s+([\w.~+/=-]{12,})")
 _COOKIES = re.compile(r"(?i)\bcookie:\s*([\w.-]+=[^\r\n\"']+)")
 _NAME = re.compile(
-    r"(?i)(?<![\w-])([a-z][\w.-]{0,60}?)\\?[\"']?\s?(?:=>|=|:)\s?\\?[\"']?(?:(?:bearer|basic|token)\s+)?"
+    r"(?i)(?<![\w-])([a-z_][\w.-]{0,60}?)\\?[\"']?\s?(?:=>|=|:)\s?\\?[\"']?(?:(?:bearer|basic|token)\s+)?"
 )
 _VALUE = re.compile(r"[^\s\"'\\,;&<>(){}\[\]]{4,}")
 
@@ -71,8 +70,6 @@ def found_in(text: str) -> Iterator[tuple[str, str]]:
     if "PRIVATE KEY" in text:
         yield from (("private_key", match[0]) for match in _PRIVATE_KEY.finditer(text))
     for name, pattern in _patterns() if _LONG_RUN.search(text) else ():
-        if _NEEDED.get(name, "") not in text:
-            continue
         for match in pattern.finditer(text):
             yield name, max((group for group in match.groups() if group and len(group) >= 8), key=len, default=match[0])
     yield from (("token", match[0]) for match in _PREFIXED.finditer(text))

@@ -20,7 +20,7 @@ from dreamgym.environment import Environment
 from dreamgym.errors import DreamGymError, EnvironmentUnavailable, StaleEpisode, UnknownEpisode, UnknownName
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
-from dreamgym.tools import Tools
+from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
 from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of, unstorable
@@ -130,7 +130,9 @@ class Episodes:
             UnknownEpisode: there is none of this id in this environment.
         """
         live = await self._find(env, episode_id)
-        action, key = self.worlds[env].admitted(action)
+        key = action.canonical()
+        if not is_too_long(key):  # else it is refused before anything of it is kept
+            action, key = self.worlds[env].admitted(action)
         running = live.calls.get(key)
         if running is None or not await running.abandoned() or running.task is None or running.task.done():
             running = live.calls[key] = Call(clients=[client], request_id=request_id)

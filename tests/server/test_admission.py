@@ -14,6 +14,7 @@ from test_episodes import Someone
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.tools import MAX_ARGUMENT_BYTES
 from dreamgym.types import JsonObject, Source, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -110,3 +111,20 @@ def test_what_a_client_answers_to_a_question_is_redacted_like_arguments(stage: S
     _, remembered = world.admitted(ToolCall(name="peek", answers=answers))
     assert MAIL not in remembered
     assert '"requestState": "1"' in remembered
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_arguments_over_their_bound_are_refused_before_they_are_redacted(
+    stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(Redactor, "value", lambda self, value: read.append(value) or value)
+    world = stage.dream(redacted()) if kind == "dream" else stage.real(redacted())
+    async with stage.serve(world) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        read.clear()
+        async with Client(made["mcp_url"]) as client:
+            result = await client.call_tool("add", {"n": 1, "a": "a" * MAX_ARGUMENT_BYTES})
+    assert result.is_error
+    assert f"the arguments exceed {MAX_ARGUMENT_BYTES} bytes" in str(result.content)
+    assert read == []
