@@ -44,9 +44,9 @@ class Admission:
         said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
         return Task.model_validate({**task.model_dump(), **{key: self._redactor.value(said[key]) for key in said}})
 
-    def text(self, text: str | None) -> str | None:
-        """A final answer."""
-        return text if self._redactor is None or text is None else self._redactor.text(text)
+    def text(self, text: str) -> str:
+        """A final answer, or why something failed."""
+        return text if self._redactor is None else self._redactor.text(text)
 
     def transition(self, step: Transition) -> Transition:
         """A step of a real environment as it may be stored."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -74,7 +75,7 @@ class Episodes:
         as_of = await world.watermark(f"{order.seed}:{order.group}" if order.group else "")
         environment = world.create(identity, as_of)
         try:
-            async with self._in_time():
+            async with self._in_time(world):
                 initial = await environment.reset(task, seed=order.seed)
         except BaseException:
             await environment.close()
@@ -172,7 +173,7 @@ class Episodes:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
         """
         live = await self._find(env, episode_id)
-        answer = self.worlds[env].admission.text(answer)
+        answer = None if answer is None else self.worlds[env].admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
                 if success is None and reason is StopReason.FINISHED:
@@ -187,8 +188,9 @@ class Episodes:
             return live.episode
 
     async def _judged(self, episode: Episode, answer: str | None) -> float | None:
-        async with self._in_time():
-            success = await self.worlds[episode.env].judge(episode, answer)
+        world = self.worlds[episode.env]
+        async with self._in_time(world):
+            success = await world.judge(episode, answer)
         return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:
@@ -244,13 +246,17 @@ class Episodes:
         return datetime.now(UTC) + timedelta(seconds=self._limits.episode_s)
 
     @asynccontextmanager
-    async def _in_time(self, steps: int = 1) -> AsyncIterator[None]:
+    async def _in_time(self, world: Worlds, steps: int = 1) -> AsyncIterator[None]:
+        """A limit for what a world does; why it failed is told without what the rules of its environment take out."""
         limit_s = self._limits.step_s * steps
         try:
             async with asyncio.timeout(limit_s):
                 yield
         except TimeoutError:
             raise EnvironmentUnavailable(f"no answer within {limit_s:g} s") from None
+        except EnvironmentUnavailable as error:
+            error.args = (world.admission.text(str(error)),)
+            raise
 
     async def _find(self, env: str, episode_id: str) -> Live:
         live = self._live.get(episode_id)
@@ -273,8 +279,9 @@ class Episodes:
                 raise
             except DreamGymError as error:
                 return await self._failed(live, str(error), for_good=isinstance(error, WorldChanged))
-            except Exception as error:  # whatever an environment or a model throws must not reach the agent
-                logger.exception("episode %s: a step failed", live.episode.id)
+            except Exception as error:  # noqa: BLE001  # whatever an environment or a model throws must not reach the agent
+                said = self.worlds[live.episode.env].admission.text(traceback.format_exc())
+                logger.error("episode %s: a step failed: %s", live.episode.id, said)
                 return await self._failed(live, f"{type(error).__name__}: {error}")
             finally:
                 if live.calls.get(key) is call:
@@ -305,7 +312,7 @@ class Episodes:
         episode, world = live.episode, self.worlds[live.episode.env]
         if live.environment is None:
             live.environment = await self._restored(episode)
-        async with self._in_time():
+        async with self._in_time(world):
             result = await live.environment.step(action)
         self._check(world, action, result)
         transition = world.transition(live.environment, episode, action, result)
@@ -335,8 +342,9 @@ class Episodes:
             raise EnvironmentUnavailable(f"a simulated answer of {len(result.observation)} characters: at most {most}")
 
     async def _restored(self, episode: Episode) -> Environment:
-        async with self._in_time(1 + episode.version):
-            return await self.worlds[episode.env].restore(episode)
+        world = self.worlds[episode.env]
+        async with self._in_time(world, 1 + episode.version):
+            return await world.restore(episode)
 
     async def _reload(self, live: Live) -> None:
         """Another process has changed the episode, so the world here is of the past."""
@@ -346,6 +354,7 @@ class Episodes:
 
     async def _failed(self, live: Live, reason: str, *, for_good: bool = False) -> Answer:
         """The step did not happen; what the world did meanwhile is forgotten."""
+        reason = self.worlds[live.episode.env].admission.text(reason)
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
         await self._release(live)
         live.failures += 1

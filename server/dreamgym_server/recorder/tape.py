@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 
 from pydantic import JsonValue
 
+from dreamgym.folder.files import open_to_append
 from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.preview import Preview
@@ -250,8 +251,8 @@ def _line(event: JsonObject) -> bytes:
 
 def _open_run(folder: Path, run: str) -> int:
     """The file of a run, to append to; a line that a crash left unfinished is ended first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / f"{run}.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = open_to_append(folder / f"{run}.jsonl")
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")
