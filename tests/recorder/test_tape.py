@@ -177,3 +177,15 @@ def test_what_is_open_at_the_end_is_a_loss(tmp_path: Path) -> None:
     (lost,) = events(tmp_path, "r")
     assert isinstance(lost, Loss)
     assert lost.reason == "tools/call 'echo' has no answer: the recording was ended"
+
+
+def test_a_link_in_the_place_of_a_recording_is_not_followed(tmp_path: Path) -> None:
+    said: list[str] = []
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("theirs\n")
+    (tmp_path / "r.jsonl").symlink_to(elsewhere)
+    put(one := tape(tmp_path, said), "one")
+    one.close()
+    assert elsewhere.read_text() == "theirs\n"
+    assert one.summary.losses.total() == 1
+    assert "cannot write to" in said[0]
