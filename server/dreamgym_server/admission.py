@@ -6,7 +6,6 @@ anything is stored, logged or shown to a model. A real environment is given what
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec
@@ -20,15 +19,12 @@ class Admission:
     """Redacts by the rules of one environment; without rules, everything stays as it is."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        self._rules = spec.redact
+        self._redactor: Redactor | None = None
+        if spec.redact is not None:
+            from dreamgym.redaction import Redactor, load_key
 
-    @cached_property
-    def _redactor(self) -> Redactor | None:
-        if self._rules is None:
-            return None
-        from dreamgym.redaction import Redactor, load_key
-
-        return Redactor(self._rules, key=load_key())
+            self._redactor = Redactor(spec.redact, key=load_key())
+            self._redactor.text("loads the rules before the first episode")
 
     def call(self, action: ToolCall) -> ToolCall:
         """A call as it may be stored."""
