@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.types import StepResult, Task, ToolCall, Transition
+from dreamgym.types import Task, ToolCall, Transition
 
 if TYPE_CHECKING:
     from dreamgym.redaction import Redactor
@@ -49,13 +49,15 @@ class Admission:
         redactor = self._redactor
         if redactor is None:
             return step
-        result = step.result.model_dump(mode="json")
-        said = {"observation": redactor.text(step.result.observation), "info": redactor.value(result["info"])}
-        return step.model_copy(
-            update={
-                "state": redactor.text(step.state),
-                "action": self.call(step.action),
-                "result": StepResult.model_validate({**result, **said}),
-                "next_state": redactor.text(step.next_state),
-            }
+        row = step.model_dump(mode="json")
+        places = (
+            *((row, "state"), (row["action"], "arguments"), (row["action"], "answers")),
+            *((row["result"], "observation"), (row["result"], "info"), (row, "next_state")),
         )
+        said = [(part, name) for part, name in places if name in part]  # a call without answers has no such field
+        # as one value: what the call names as a secret is taken out of the answer, too
+        clean = redactor.value([part[name] for part, name in said])
+        assert isinstance(clean, list)
+        for (part, name), value in zip(said, clean, strict=True):
+            part[name] = value
+        return Transition.model_validate(row)

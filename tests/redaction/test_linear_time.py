@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from growth import grows_linearly
 
-from dreamgym.redaction import RedactionRules, Redactor
+from dreamgym.redaction import RedactionRules, Redactor, encodings, forms, pairs, personal, tables
+from dreamgym.redaction.placeholder import Placeholders
 
 PIECES = (
     *(
@@ -61,6 +64,31 @@ PIECES = (
     ),
 )
 """What a text may repeat without an end."""
+MAKE = Placeholders(b"k" * 32)
+EACH: dict[str, Callable[[str], object]] = {
+    **{
+        rule.__name__: lambda text, rule=rule: list(rule(text))
+        for rule in (forms.prefixed, pairs.beside, pairs.named, pairs.said, pairs.private_keys, tables.columns)
+    },
+    **{kind: lambda text, rule=rule: list(rule(text, MAKE)) for kind, rule in personal.RULES.items()},
+    "escapes": encodings.Unescaped,
+    "blobs": lambda text: encodings.redact_blobs(text, str),
+}
+"""Each rule on the whole text, which a redactor gives it in parts."""
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_rule_alone_takes_time_in_proportion_to_the_text(name: str) -> None:
+    slow = [
+        piece
+        for piece in ("a", "0", "/", "=", '"', "<a>", "a.", "a@", "a:", "4 ", "password=", "|password|\n", "('a'),")
+        if not grows_linearly(EACH[name], lambda size, piece=piece: piece * (size // len(piece)) + ' @ password="')  # type: ignore[misc]
+    ]
+    assert slow == []
+
+
+def test_an_address_in_a_long_text_is_found_in_time_that_grows_with_the_text() -> None:
+    assert grows_linearly(EACH["email"], lambda size: "a" * size + " @")
 
 
 @pytest.mark.parametrize("piece", PIECES)

@@ -182,3 +182,30 @@ async def test_why_an_episode_could_not_start_is_told_without_the_address(
         refused = await http.post("/envs/counter/episodes", json={})
     assert refused.status_code == 503
     assert refused.json() == {"error": f"no mailbox {placeholder()}"}
+
+
+async def test_a_password_that_a_call_names_is_not_stored_in_its_answer_either(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = stage.real(redacted())
+    create = world._create
+
+    def echoing() -> Any:
+        environment = create()
+        step = environment.step
+
+        async def echo(action: Any) -> Any:
+            result = await step(action)
+            return result.model_copy(update={"observation": "you may log in with hunter42x now"})
+
+        environment.step = echo  # type: ignore[method-assign]
+        return environment
+
+    monkeypatch.setattr(world, "_create", echoing)
+    async with stage.serve(world) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1, "a": "password=hunter42x"})
+        stored = (await stage.episodes.load(made["episode"])).model_dump_json()
+    assert "you may log in with REDACTED-PASSWORD-" in stored
+    assert "hunter42x" not in stored
