@@ -48,7 +48,7 @@ class Tools:
         schema = self._inputs.get(action.name)
         if schema is None:
             return self._unknown_tool.replace("{tool}", action.name)
-        if len(canonical.encode()) > MAX_ARGUMENT_BYTES:
+        if is_too_long(canonical):
             reason: str | None = f"the arguments exceed {MAX_ARGUMENT_BYTES} bytes"
         else:
             reason = _fault(schema, action.name, action.arguments)
@@ -67,6 +67,11 @@ class Tools:
             return f"the output schema of {tool!r} wants structured content, got text: {result.observation[:200]!r}"
         fault = _fault(schema, tool, result.structured)
         return fault and f"the answer of {tool!r} is off its output schema: {fault}"
+
+
+def is_too_long(canonical: str) -> bool:
+    """The canonical text of a call is over the bound: it is refused, and nothing that takes time looks at it."""
+    return len(canonical) > MAX_ARGUMENT_BYTES or len(canonical.encode("utf-8", "surrogatepass")) > MAX_ARGUMENT_BYTES
 
 
 def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import NamedTuple, Protocol
 from dreamgym.cli.wiring import say
 from dreamgym.environment import first_reason, read_jsonl
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.folder.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 
@@ -77,7 +79,7 @@ class InFile:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
-            self._file = opened.enter_context(path.open("ab+"))
+            self._file = opened.enter_context(os.fdopen(open_to_append(path), "ab+"))
             self._lock()
             self._heal()
             self.ids = {trajectory.id for trajectory in read_jsonl(path, Trajectory)}
@@ -118,9 +120,7 @@ class InFile:
             places = [order.get(name, -1) for name in ids]
             if places != sorted(places):
                 arranged = [lines[i] for i in sorted(range(len(lines)), key=places.__getitem__)]
-                fresh = self._path.with_name(f".{self._path.name}.new")
-                fresh.write_bytes(b"".join(arranged))
-                fresh.replace(self._path)
+                write_whole(self._path, b"".join(arranged).decode())
         self._file.close()
 
 

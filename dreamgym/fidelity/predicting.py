@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
@@ -22,6 +23,7 @@ from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec, Row, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.model import ExperienceModel, Part
+from dreamgym.folder.files import open_to_append
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import parsed
@@ -237,5 +239,5 @@ class Kept(Generic[Row]):
     def add(self, row: Row) -> None:
         """Keep one more."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
+        with os.fdopen(open_to_append(self.path), "a", encoding="utf-8") as file:
             file.write(row.model_dump_json() + "\n")

@@ -62,7 +62,7 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
     _check_tomlkit()
     text = _new(name, real).as_string()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(file, text)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error

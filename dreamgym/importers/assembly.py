@@ -104,14 +104,18 @@ class _Unusable(Exception):
 def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
     """The same trajectory with everything that was said or answered in it redacted; ids and numbers are kept."""
     row = trajectory.model_dump(mode="json")
-    for fields, part in [
+    parts = [
         (("answer", "error"), row),
         (("instruction", "initial_state", "metadata"), row["task"]),
         *((("state", "next_state", "reasoning"), transition) for transition in row["transitions"]),
         *((("arguments",), transition["action"]) for transition in row["transitions"]),
         *((("observation", "info"), transition["result"]) for transition in row["transitions"]),
-    ]:
-        part.update({name: redact(part[name]) for name in fields})
+    ]
+    # as one value: what is named as a secret in one part is taken out of the others, too
+    clean = redact([{name: part[name] for name in fields} for fields, part in parts])
+    assert isinstance(clean, list)
+    for (_, part), said in zip(parts, clean, strict=True):
+        part.update(said)
     return Trajectory.model_validate(row)
 
 

@@ -60,7 +60,7 @@ def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
     if not name:
         raise InvalidInput(f"{folder} gives no name for an environment: a letter or a digit is needed")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "env.toml").exists():
             write_whole(folder / "env.toml", _ENV.format(name=name))
         write_whole(folder / "tools.json", json.dumps({"tools": tools}, ensure_ascii=False, indent=2) + "\n")

@@ -6,22 +6,35 @@ import importlib
 import ipaddress
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import ModuleType
-from typing import NamedTuple
 
 from dreamgym.errors import MissingPackage
+from dreamgym.redaction.find import Find
 from dreamgym.redaction.placeholder import Placeholders
 
 CARD_PREFIX = "40000000"
 IBAN_PREFIX = "XX00"
 
-_EMAIL = re.compile(r"\w[\w.+'-]*(?:@|%40)[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
-_CARD = re.compile(r"(?<![\w.-])[3-6](?:[ -]?\d){12,18}(?![\w-])")
-_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)")
-_SSN = re.compile(r"(?<![\w-])\d{3}-\d{2}-\d{4}(?![\w-])")
-_PHONE = re.compile(r"(?<![\w.+])\+\d[\d ().-]{6,18}\d(?!\w)")
-_US_PHONE = re.compile(r"(?<![\w.+-])(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}(?![\w-])")
-_IP4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
+_EMAIL = re.compile(r"(?<![\w.+-])\w[\w.+'-]{0,63}(?:@|%40)(?:\w[\w-]{0,62}\.){1,8}[^\W\d_]{2,24}")
+_CARD = re.compile(r"(?<![\w.-])[2-6](?:[ \u00a0-]?\d){12,18}(?![\w-])")
+_CARD_LENGTHS = (
+    (re.compile(r"4"), {13, 16, 19}),
+    (re.compile(r"5[0-8]|222[1-9]|22[3-9]|2[3-6]|27[01]|2720"), {16}),
+    (re.compile(r"3[47]"), {15}),
+    (re.compile(r"3[0689]"), {14}),
+    (re.compile(r"35|6"), {16, 17, 18, 19}),
+)
+"""How the numbers of each network begin, and how long they are (ISO/IEC 7812, as the networks publish it)."""
+_IBAN = re.compile(r"(?<![^\W_])[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}")
+_SSN = re.compile(r"(?<![\w-])(?<!\d )\d{3}([- ])\d{2}\1\d{4}(?![\w-])(?! \d)")
+_PHONE = re.compile(r"(?<![\w.+])(?:\+|00(?=[1-9]))\d[\d ().-]{6,18}\d(?!\w)")
+_US_PHONE = re.compile(r"(?<![\w.+-])(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}(?![\w-])")
+_NATIONAL = re.compile(r"(?<![\w.+/-])(?:\(0\d{1,4}\)|0\d{1,4}[ /-])[ ]?\d[\d /-]{4,12}\d(?![\w-])")
+_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{2,4}\b|\d{1,2}/(?:19|20)\d{2}\b")
+_REGIONS = ("DE", "GB", "FR", "IT", "NL", "AT", "CH", "AU")
+"""Whose national numbers, which begin with a zero, are known without a country code."""
+_IP4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\w)")
 _IP6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
 DIGIT = re.compile(r"\d")
 _VERSION = re.compile(r"(?:version|release|\bv)\W{0,3}$", re.IGNORECASE)
@@ -29,55 +42,58 @@ _BENCHMARKING = ipaddress.ip_network("198.18.0.0/15")
 _DOCUMENTATION = ipaddress.ip_network("2001:db8::/32")
 
 
-class Find(NamedTuple):
-    """Something personal in a text, and what stands in its place."""
-
-    start: int
-    end: int
-    placeholder: str
-
-
 Rule = Callable[[str, Placeholders], Iterator[Find]]
 
 
 def emails(text: str, make: Placeholders) -> Iterator[Find]:
-    """`alice@corp.com`, also percent-encoded."""
+    """`alice@corp.com`, in every script."""
     if "@" in text or "%40" in text:
         for match in _EMAIL.finditer(text):
-            yield Find(*match.span(), make.email(match[0]))
+            yield Find(*match.span(), "email", make.email(match[0]))
 
 
 def cards(text: str, make: Placeholders) -> Iterator[Find]:
-    """13 to 19 digits under the Luhn check; in their place a number of a test range that passes it too."""
+    """Numbers of card networks under the Luhn check; in their place a number of a test range that passes it too."""
     luhn = _stdnum("luhn")
     for match in _CARD.finditer(text):
         digits = "".join(filter(str.isdigit, match[0]))
-        if not digits.startswith(CARD_PREFIX) and luhn.is_valid(digits):
+        is_one = any(begin.match(digits) and len(digits) in lengths for begin, lengths in _CARD_LENGTHS)
+        if is_one and not digits.startswith(CARD_PREFIX) and luhn.is_valid(digits):
             body = make.digits(match[0], CARD_PREFIX)
             last = luhn.calc_check_digit("".join(filter(str.isdigit, body))[:-1])
-            yield Find(*match.span(), body[:-1] + last)
+            yield Find(*match.span(), "credit_card", body[:-1] + last)
 
 
 def ibans(text: str, make: Placeholders) -> Iterator[Find]:
     """International bank account numbers under their check digits; in their place one of no country."""
     for match in _IBAN.finditer(text):
-        if _stdnum("iban").is_valid(match[0]):
-            yield Find(*match.span(), make.capitals(match[0], IBAN_PREFIX))
+        length = _iban_length(match[0][:2].upper())
+        place = [at for at, letter in enumerate(match[0]) if letter.isalnum()][:length]
+        end = match.start() + place[-1] + 1
+        found = text[match.start() : end]
+        if (
+            len(place) == length
+            and not text[end : end + 1].isalnum()
+            and _stdnum("iban").is_valid(found.replace("-", ""))
+        ):
+            yield Find(match.start(), end, "iban", make.capitals(found, IBAN_PREFIX))
 
 
 def social_security_numbers(text: str, make: Placeholders) -> Iterator[Find]:
-    """US social security numbers with hyphens; in their place one of area 000, which nobody has."""
+    """US social security numbers with hyphens or blanks; in their place one of area 000, which nobody has."""
     for match in _SSN.finditer(text):
-        if _stdnum("us.ssn").is_valid(match[0]):
-            yield Find(*match.span(), make.digits(match[0], "000"))
+        if _stdnum("us.ssn").is_valid(match[0].replace(" ", "-")):
+            yield Find(*match.span(), "us_ssn", make.digits(match[0], "000"))
 
 
 def phones(text: str, make: Placeholders) -> Iterator[Find]:
-    """Numbers with a country code, and US ones that are set like a telephone number; ids of digits only are not."""
-    for pattern, region in ((_PHONE, None), (_US_PHONE, "US")):
+    """Numbers with a country code, and national ones that are set like a telephone number; ids of digits are not."""
+    for pattern, regions in ((_PHONE, (None,)), (_US_PHONE, ("US",)), (_NATIONAL, _REGIONS)):
         for match in pattern.finditer(text):
-            if _is_phone(match[0], region):
-                yield Find(*match.span(), _fictional(match[0], make))
+            number = f"+{match[0][2:]}" if pattern is _PHONE and match[0].startswith("00") else match[0]
+            is_date = pattern is _NATIONAL and (_DATE.match(match[0]) or sum(map(str.isdigit, number)) < 9)
+            if not is_date and any(_is_phone(number, region) for region in regions):
+                yield Find(*match.span(), "phone", _fictional(match[0], make))
 
 
 def ip_addresses(text: str, make: Placeholders) -> Iterator[Find]:
@@ -86,12 +102,12 @@ def ip_addresses(text: str, make: Placeholders) -> Iterator[Find]:
         for match in _IP4.finditer(text):
             found = _address(match[0])
             if found and found not in _BENCHMARKING and not _VERSION.search(text, 0, match.start()):
-                yield Find(*match.span(), str(_BENCHMARKING[1 + make.number(str(found), 2**17 - 2)]))
+                yield Find(*match.span(), "ip_address", str(_BENCHMARKING[1 + make.number(str(found), 2**17 - 2)]))
     if text.count(":") >= 2:
         for match in _IP6.finditer(text):
             found = _address(match[0]) if DIGIT.search(match[0]) else None  # abc::def is a name in many languages
             if found and found not in _DOCUMENTATION:
-                yield Find(*match.span(), str(_DOCUMENTATION[1 + make.number(str(found), 2**96 - 2)]))
+                yield Find(*match.span(), "ip_address", str(_DOCUMENTATION[1 + make.number(str(found), 2**96 - 2)]))
 
 
 RULES: dict[str, Rule] = {
@@ -102,14 +118,11 @@ RULES: dict[str, Rule] = {
     "phone": phones,
     "ip_address": ip_addresses,
 }
-"""In the order in which they are applied: what has more digits first."""
-WITHOUT_DIGITS = frozenset({"email"})
-"""The kinds that a text without a digit may have."""
 
 
 def _fictional(number: str, make: Placeholders) -> str:
     """The same layout and country code, with a national number that begins with zeros, which none does."""
-    code = re.match(r"\+\d{1,3}(?=[\s().-])|\+1|", number)
+    code = re.match(r"(?:\+|00)\d{1,3}(?=[\s().-])|\+1|1(?=[ .-])|", number)
     kept = code[0] if code else ""
     return kept + make.digits(number[len(kept) :], "000")
 
@@ -131,6 +144,13 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         return None
     return None if address.is_loopback or address.is_unspecified or address.is_multicast else address
+
+
+@cache
+def _iban_length(country: str) -> int | None:
+    """By the registry that comes with the checks."""
+    _, facts = _stdnum("numdb").get("iban").info(country)[0]
+    return 4 + sum(map(int, re.findall(r"\d+", facts["bban"]))) if "bban" in facts else None
 
 
 def _stdnum(name: str) -> ModuleType:

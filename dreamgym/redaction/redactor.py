@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeGuard, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pydantic import JsonValue
 
-from dreamgym.redaction import personal, secrets
+from dreamgym.redaction import forms, pairs, personal
+from dreamgym.redaction.encodings import Unescaped, redact_blobs
+from dreamgym.redaction.find import Find
+from dreamgym.redaction.linear import compiled
+from dreamgym.redaction.names import has_letter_and_digit, holds_secret, is_secret_name
 from dreamgym.redaction.placeholder import MARK, Placeholders
 from dreamgym.redaction.rules import RedactionRules
+from dreamgym.redaction.tables import columns
+from dreamgym.types import JsonObject
 
-_BLOB = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{16,}={0,2}(?![\w+/=-])")
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _SCHEMA = frozenset({"$ref", "anyOf", "oneOf", "allOf", "properties"})
 _EXAMPLES = frozenset({"default", "const", "example", "examples"})
@@ -30,47 +36,126 @@ _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
 )
 
 
+_WINDOW, _OVERLAP = 2**14, 2**12
+"""Characters that a rule reads at a time, and how many of them it has read before: no rule holds a thread for long."""
+_NAMES = ("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type")
+_VALUES = ("value", "content", "text", "data", "val")
+MAX_REMEMBERED = 2000
+MIN_REMEMBERED = 6
+
+Rule = Callable[[str], Iterable[Find]]
+Json = TypeVar("Json", str, JsonValue)
+
+
 class Redactor:
     """Takes out what the rules find. The same value gives the same placeholder; redacting twice changes nothing more.
+
+    What only its name told to be a secret is taken out wherever else it stands in the same value.
 
     Args:
         rules: what to look for.
         key: makes the placeholders; see `load_key`.
         known: literal secrets by value, each with the name of where it comes from; found also in base64 or in a URL.
+        remembers: what a name told in one value is also taken out of all that come later.
     """
 
-    def __init__(self, rules: RedactionRules, *, key: bytes, known: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, rules: RedactionRules, *, key: bytes, known: Mapping[str, str] | None = None, remembers: bool = False
+    ) -> None:
         self.counts: Counter[str] = Counter()
         """How often each rule found something."""
-        self._rules = rules
+        self.told: dict[str, str] = {}
+        """Secrets that only a name told, each with that name."""
+        self._rules, self._remembers = rules, remembers
         self._make = Placeholders(key)
         self._fields = frozenset(name.lower() for name in rules.fields)
-        self._patterns = {name: re.compile(pattern) for name, pattern in rules.patterns.items()}
-        self._allowed = [re.compile(pattern) for pattern in rules.allow]
-        self._known = {form: (name, value) for value, name in (known or {}).items() for form in _forms(value)}
-        longest_first = sorted(self._known, key=len, reverse=True)
-        self._any_known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._allowed = [compiled(pattern) for pattern in rules.allow]
+        self._known: dict[str, tuple[str, str]] = {}
+        self._literals: Any = None
+        self.know(known or {})
+        make = self._make
+        self._rules_of_form: tuple[Rule, ...] = (
+            *(_of_pattern(name, compiled(pattern)) for name, pattern in rules.patterns.items()),
+            *((forms.prefixed, forms.kingfisher) if rules.secrets else ()),
+            *(_of_kind(personal.RULES[kind], make) for kind in personal.RULES if kind in rules.personal),
+        )
+        self._telling: tuple[Rule, ...] = (pairs.beside, pairs.named, pairs.said) if rules.secrets else ()
+
+    def know(self, known: Mapping[str, str]) -> None:
+        """Take out these values from now on, each with the name of where it comes from."""
+        self._known |= {form: (name, value) for value, name in known.items() for form in _forms(value)}
+        self._literals = None
 
     def value(self, value: JsonValue) -> JsonValue:
         """JSON of the same shape. A text under a secret's name is taken out whole, a number there becomes 0."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, list):
-            return [self.value(item) for item in value]
-        if isinstance(value, dict):
-            entry = value.get("name", value.get("key"))  # of a list of headers or variables
-            is_secret = isinstance(entry, str) and self._is_secret(entry)
-            return {
-                self.text(name): self._field(str(entry) if is_secret and name == "value" else name, item)
-                for name, item in value.items()
-            }
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG_NUMBER:
-            redacted = self._personal(str(value), "credit_card")
-            return int(redacted)
-        return value
+        return self._twice(self._value, value)
 
     def text(self, text: str) -> str:
-        """Text, or JSON in a text, or base64 of a text, in the same form."""
+        """Text, or JSON in a text, or base64 or hexadecimal of a text, in the same form."""
+        return self._twice(self._text, text)
+
+    def _twice(self, redact: Callable[[Json], Json], value: Json) -> Json:
+        """A second time where a name told something that may have stood in the clear before."""
+        before = len(self.told)
+        redacted = redact(value)
+        if len(self.told) > before:
+            redacted = redact(redacted)
+        if not self._remembers and self.told:
+            self.told, self._literals = {}, None
+        return redacted
+
+    def _value(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, list):
+            return self._list(value)
+        if isinstance(value, dict):
+            return self._object(value)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG_NUMBER:
+            redacted = self._plain(str(value))
+            return int(redacted) if redacted.lstrip("-").isdigit() else 0
+        return value
+
+    def _list(self, items: list[JsonValue]) -> JsonValue:
+        """A name before its value: `["--password", "x"]`, and `["Authorization", "x"]` where there are two items."""
+        redacted: list[JsonValue] = []
+        for at, item in enumerate(items):
+            before = items[at - 1] if at else None
+            is_option = isinstance(before, str) and before.startswith("-") and isinstance(item, str) and item[:1] != "-"
+            is_pair = isinstance(before, str) and len(items) == 2 and isinstance(item, str)
+            if (is_option or is_pair) and self._is_secret(str(before).lstrip("-"), item):
+                redacted.append(self._field(str(before).lstrip("-"), item))
+            elif is_option and before in {"-u", "--user", "--proxy-user"} and isinstance(item, str) and ":" in item:
+                user, _, password = item.partition(":")
+                redacted.append(f"{self._text(user)}:{self._whole_text('password', password)}")
+            else:
+                redacted.append(self._value(item))
+        return redacted
+
+    def _object(self, value: JsonObject) -> JsonValue:
+        """Fields by their own names, and `{"name": "password", "value": "x"}`, and rows under the names of columns."""
+        entries = [name for key in _NAMES if isinstance(name := value.get(key), str)]
+        entry = next((name for name in entries if self._is_secret(name, "")), None)
+        names = next((item for item in value.values() if _is_heading(item) and any(map(is_secret_name, item))), None)
+        redacted: JsonObject = {}
+        for name, item in value.items():
+            if entry is not None and (
+                name == "value" or (name in _VALUES and isinstance(item, str) and " " not in item)
+            ):
+                clean = self._field(entry, item)
+            elif names is not None and item is not names and isinstance(item, list):
+                clean = [self._row(names, row) for row in item]
+            else:
+                clean = self._field(name, item)
+            redacted[self._text(name)] = clean
+        return redacted
+
+    def _row(self, names: list[str], row: JsonValue) -> JsonValue:
+        if not isinstance(row, list) or len(row) != len(names):
+            return self._value(row)
+        return [self._field(name, item) for name, item in zip(names, row, strict=True)]
+
+    def _text(self, text: str) -> str:
         if len(text) < 4:
             return text
         if text.lstrip()[:1] in ("{", "["):
@@ -78,40 +163,45 @@ class Redactor:
                 return self._json(text)
             except (ValueError, RecursionError):
                 pass  # it only begins like JSON, or is nested beyond reading
-        return self._plain(self._blobs(text))
+        return self._plain(redact_blobs(text, self._text))
 
     def _field(self, name: str, value: JsonValue) -> JsonValue:
-        if not self._is_secret(name):
-            return self.value(value)
+        if not self._is_secret(name, value):
+            return self._value(value)
         if isinstance(value, list):
             return [self._field(name, item) for item in value]
         if isinstance(value, str):
-            return self._whole(name, value)
+            return self._whole_text(name, value)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value:
             self.counts[name] += 1
             return 0
         if isinstance(value, dict):
             held = _EXAMPLES if _is_schema(value) else value.keys()
             return {
-                self.text(key): self._field(name, item) if key in held else self.value(item)
+                self._text(key): self._field(name, item) if key in held else self._value(item)
                 for key, item in value.items()
             }
         return value
 
-    def _is_secret(self, name: str) -> bool:
-        return name.lower() in self._fields or (self._rules.secrets and secrets.is_secret_field(name))
+    def _is_secret(self, name: str, value: JsonValue) -> bool:
+        if name.lower() in self._fields:
+            return True
+        if not self._rules.secrets:
+            return False
+        return holds_secret(name, str(value)) if isinstance(value, (str, int)) else is_secret_name(name)
 
-    def _whole(self, name: str, value: str) -> str:
-        bare = re.sub(r"(?i)^(?:bearer|basic|token)\s+", "", value)
-        if not bare.strip() or self._is_left_alone(bare):
+    def _whole_text(self, name: str, value: str) -> str:
+        bare = re.sub(r"(?i)^(?:bearer|basic|token|digest|apikey)\s+", "", value)
+        if not bare.strip() or MARK.search(bare) or self._is_allowed(bare):
             return value
         self.counts[name] += 1
+        self._remember(name, bare)
         return value[: len(value) - len(bare)] + self._make.secret(name, bare)
 
     def _json(self, text: str) -> str:
         """Raises ValueError where it is no JSON, or none in a layout that can be written again."""
         value = json.loads(text)
-        redacted = self.value(value)
+        redacted = self._value(value)
         if redacted == value:
             return text
         for indent, separators in _LAYOUTS:
@@ -121,63 +211,92 @@ class Redactor:
                     return json.dumps(redacted, **options)  # type: ignore[arg-type]
         return json.dumps(redacted, ensure_ascii=False)
 
-    def _blobs(self, text: str) -> str:
-        """Base64 whose content has to be redacted is replaced by base64 of the redacted content."""
-        return _BLOB.sub(lambda match: self._blob(match[0]), text)
-
-    def _blob(self, blob: str) -> str:
-        url_safe = "-" in blob or "_" in blob
-        padded = blob.rstrip("=") + "=" * (-len(blob.rstrip("=")) % 4)
-        try:
-            content = base64.b64decode(padded, altchars=b"-_" if url_safe else None, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            return blob
-        if not content.isprintable() and not set(content) & set("\n\t"):
-            return blob
-        redacted = self.text(content)
-        if redacted == content:
-            return blob
-        encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
-        encoded = encode(redacted.encode()).decode()
-        return encoded if blob.endswith("=") else encoded.rstrip("=")
-
     def _plain(self, text: str) -> str:
-        if self._any_known:
-            text = self._any_known.sub(self._known_secret, text)
-        for name, pattern in self._patterns.items():
-            text = pattern.sub(lambda match, name=name: self._taken(name, match[0]), text)  # type: ignore[misc]
+        """One pass: every rule reads the text without its escapes, and what they find is taken out of the original."""
+        seen = Unescaped(text)
+        finds = list(self._literal(seen.text))
         if self._rules.secrets:
-            for name, found in sorted(secrets.found_in(text), key=lambda pair: -len(pair[1])):
-                text = text.replace(found, self._taken(name, found)) if found in text else text
-        kinds = personal.RULES if personal.DIGIT.search(text) else personal.WITHOUT_DIGITS
-        for kind in personal.RULES:
-            if kind in kinds:
-                text = self._personal(text, kind)
-        return text
-
-    def _known_secret(self, match: re.Match[str]) -> str:
-        name, value = self._known[match[0]]
-        self.counts[name] += 1
-        return self._make.secret(name, value)
-
-    def _taken(self, name: str, found: str) -> str:
-        if self._is_left_alone(found):
-            return found
-        self.counts[name] += 1
-        return self._make.secret(name, found)
-
-    def _personal(self, text: str, kind: str) -> str:
-        if kind not in self._rules.personal:
+            finds += [*pairs.private_keys(seen.text), *columns(seen.text)]
+        for start in range(0, max(1, len(seen.text) - _OVERLAP), _WINDOW - _OVERLAP):
+            window = seen.text[start : start + _WINDOW]
+            finds += [
+                find._replace(start=find.start + start, end=find.end + start)
+                for rule in (*self._rules_of_form, *(self._telling if pairs.may_tell(window) else ()))
+                for find in rule(window)
+            ]
+        if not finds:
             return text
-        for start, end, placeholder in sorted(_apart(personal.RULES[kind](text, self._make)), reverse=True):
-            found = text[start:end]
-            if not self._is_left_alone(found) and found != placeholder:
-                self.counts[kind] += 1
-                text = text[:start] + placeholder + text[end:]
-        return text
+        marks = [match.span() for match in MARK.finditer(seen.text)]
+        parts, at = [], 0
+        for start, end, find in _apart(finds):
+            found = seen.text[start:end]
+            if _overlaps(marks, start, end) or self._is_allowed(found) or found == find.placeholder:
+                continue
+            is_whole = (find.start, find.end) == (start, end)
+            if find.is_told:
+                self._remember(find.name, seen.text[find.start : find.end])
+            self.counts[find.name] += 1
+            parts.append(text[at : seen.original(start)])
+            parts.append((is_whole and find.placeholder) or self._make.secret(find.name, self._meant(found)))
+            at = seen.original(end)
+        return "".join([*parts, text[at:]])
 
-    def _is_left_alone(self, found: str) -> bool:
-        return bool(MARK.search(found)) or any(pattern.fullmatch(found) for pattern in self._allowed)
+    def _literal(self, text: str) -> Iterator[Find]:
+        """Secrets that are known by their value."""
+        if self._literals is None:
+            literals = {**{value: (name, value) for value, name in self.told.items()}, **self._known}
+            longest_first = sorted(literals, key=len, reverse=True)
+            self._literals = compiled("|".join(map(re.escape, longest_first))) if longest_first else ()
+        if self._literals:
+            for match in self._literals.finditer(text):
+                yield Find(match.start(), match.end(), self._name_of(match[0]))
+
+    def _name_of(self, form: str) -> str:
+        return self._known[form][0] if form in self._known else self.told[form]
+
+    def _meant(self, form: str) -> str:
+        """The secret of which this is a form."""
+        return self._known[form][1] if form in self._known else form
+
+    def _remember(self, name: str, value: str) -> None:
+        is_new = value not in self.told and value not in self._known and len(self.told) < MAX_REMEMBERED
+        if is_new and len(value) >= MIN_REMEMBERED and has_letter_and_digit(value) and not MARK.search(value):
+            self.told[value] = name
+            self._literals = None
+
+    def _is_allowed(self, found: str) -> bool:
+        return any(pattern.fullmatch(found) for pattern in self._allowed)
+
+
+def _of_kind(rule: personal.Rule, make: Placeholders) -> Rule:
+    return lambda text: rule(text, make)
+
+
+def _of_pattern(name: str, pattern: Any) -> Rule:
+    return lambda text: [Find(match.start(), match.end(), name) for match in pattern.finditer(text)]
+
+
+def _apart(finds: Iterable[Find]) -> list[tuple[int, int, Find]]:
+    """Stretches of overlapping finds, each with the longest find in it, the first rule's of equal ones."""
+    stretches: list[tuple[int, int, Find]] = []
+    for find in sorted(finds, key=lambda find: find.start):
+        if stretches and find.start < stretches[-1][1]:
+            start, end, longest = stretches[-1]
+            longer = find if find.end - find.start > longest.end - longest.start else longest
+            stretches[-1] = (start, max(end, find.end), longer)
+        else:
+            stretches.append((find.start, find.end, find))
+    return stretches
+
+
+def _overlaps(marks: list[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether a placeholder of ours is in a stretch; in order of their places."""
+    at = bisect_left(marks, end, key=lambda mark: mark[0])
+    return at > 0 and marks[at - 1][1] > start
+
+
+def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) for name in value)
 
 
 def _is_schema(value: Mapping[str, JsonValue]) -> bool:
@@ -187,19 +306,10 @@ def _is_schema(value: Mapping[str, JsonValue]) -> bool:
     return any(kind in _TYPES for kind in listed) or bool(_SCHEMA & value.keys()) or value.keys() <= _TOLD
 
 
-def _apart(finds: Iterable[personal.Find]) -> list[personal.Find]:
-    """Finds that do not overlap; the earlier and longer ones."""
-    kept: list[personal.Find] = []
-    for find in sorted(finds, key=lambda find: (find.start, -find.end)):
-        if not kept or find.start >= kept[-1].end:
-            kept.append(find)
-    return kept
-
-
 def _forms(secret: str) -> set[str]:
     """How a literal secret may be written: as it is, in a URL, escaped in JSON, and in base64 at each alignment."""
     raw = secret.encode()
-    forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1]}
+    forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], raw.hex(), raw.hex().upper()}
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + raw).decode().rstrip("=")
         inner = encoded[(0, 2, 3)[shift] : len(encoded) - (1 if (shift + len(raw)) % 3 else 0)]

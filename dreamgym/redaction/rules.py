@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from pydantic import Field, field_validator
 
+from dreamgym.redaction.linear import compiled
 from dreamgym.types import Frozen
 
 KINDS = ("email", "phone", "credit_card", "iban", "ip_address", "us_ssn")
@@ -22,7 +21,7 @@ class RedactionRules(Frozen):
     fields: tuple[str, ...] = ()
     """Names of fields and arguments whose whole value is taken out, besides the known ones (password, api_key, …)."""
     patterns: dict[str, str] = Field(default_factory=dict)
-    """Regular expressions of your own, by the name their placeholder shall have."""
+    """Regular expressions of your own (RE2: no look-around), by the name their placeholder shall have."""
     allow: tuple[str, ...] = ()
     """Regular expressions of what is left alone although a rule finds it; the whole find must match."""
 
@@ -38,9 +37,9 @@ class RedactionRules(Frozen):
     def _compile(cls, value: dict[str, str] | tuple[str, ...]) -> dict[str, str] | tuple[str, ...]:
         for pattern in value.values() if isinstance(value, dict) else value:
             try:
-                compiled = re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-            if compiled.fullmatch(""):
+                found = compiled(pattern)
+            except ValueError as error:
+                raise ValueError(f"{pattern!r} is no regular expression of RE2: {error}") from error
+            if found.fullmatch(""):
                 raise ValueError(f"{pattern!r} matches the empty text, and so everywhere")
         return value

@@ -6,11 +6,10 @@ anything is stored, logged or shown to a model. A real environment is given what
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.types import StepResult, Task, ToolCall, Transition
+from dreamgym.types import Task, ToolCall, Transition
 
 if TYPE_CHECKING:
     from dreamgym.redaction import Redactor
@@ -20,15 +19,12 @@ class Admission:
     """Redacts by the rules of one environment; without rules, everything stays as it is."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        self._rules = spec.redact
+        self._redactor: Redactor | None = None
+        if spec.redact is not None:
+            from dreamgym.redaction import Redactor, load_key
 
-    @cached_property
-    def _redactor(self) -> Redactor | None:
-        if self._rules is None:
-            return None
-        from dreamgym.redaction import Redactor, load_key
-
-        return Redactor(self._rules, key=load_key())
+            self._redactor = Redactor(spec.redact, key=load_key())
+            self._redactor.text("loads the rules before the first episode")
 
     def call(self, action: ToolCall) -> ToolCall:
         """A call as it may be stored."""
@@ -44,22 +40,24 @@ class Admission:
         said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
         return Task.model_validate({**task.model_dump(), **{key: self._redactor.value(said[key]) for key in said}})
 
-    def text(self, text: str | None) -> str | None:
-        """A final answer."""
-        return text if self._redactor is None or text is None else self._redactor.text(text)
+    def text(self, text: str) -> str:
+        """A final answer, or why something failed."""
+        return text if self._redactor is None else self._redactor.text(text)
 
     def transition(self, step: Transition) -> Transition:
         """A step of a real environment as it may be stored."""
         redactor = self._redactor
         if redactor is None:
             return step
-        result = step.result.model_dump(mode="json")
-        said = {"observation": redactor.text(step.result.observation), "info": redactor.value(result["info"])}
-        return step.model_copy(
-            update={
-                "state": redactor.text(step.state),
-                "action": self.call(step.action),
-                "result": StepResult.model_validate({**result, **said}),
-                "next_state": redactor.text(step.next_state),
-            }
+        row = step.model_dump(mode="json")
+        places = (
+            *((row, "state"), (row["action"], "arguments"), (row["action"], "answers")),
+            *((row["result"], "observation"), (row["result"], "info"), (row, "next_state")),
         )
+        said = [(part, name) for part, name in places if name in part]  # a call without answers has no such field
+        # as one value: what the call names as a secret is taken out of the answer, too
+        clean = redactor.value([part[name] for part, name in said])
+        assert isinstance(clean, list)
+        for (part, name), value in zip(said, clean, strict=True):
+            part[name] = value
+        return Transition.model_validate(row)

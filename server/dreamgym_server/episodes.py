@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -27,7 +28,7 @@ from dreamgym.errors import (
 )
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
-from dreamgym.tools import Tools
+from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
 from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of, unstorable
@@ -87,7 +88,7 @@ class Episodes:
         as_of = await world.watermark(f"{order.seed}:{order.group}" if order.group else "")
         environment = world.create(identity, as_of)
         try:
-            async with self._in_time():
+            async with self._in_time(world):
                 initial = await environment.reset(task, seed=order.seed)
         except BaseException:
             await environment.close()
@@ -147,7 +148,9 @@ class Episodes:
             UnknownEpisode: there is none of this id in this environment.
         """
         live = await self._find(env, episode_id)
-        action, key = self.worlds[env].admitted(action)
+        key = action.canonical()
+        if not is_too_long(key):  # else it is refused before anything of it is kept
+            action, key = self.worlds[env].admitted(action)
         running = live.calls.get(key)
         if running is None or not await running.abandoned() or running.task is None or running.task.done():
             running = live.calls[key] = Call(clients=[client], request_id=request_id)
@@ -187,7 +190,7 @@ class Episodes:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
         """
         live = await self._find(env, episode_id)
-        answer = self.worlds[env].admission.text(answer)
+        answer = None if answer is None else self.worlds[env].admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
                 if success is None and reason is StopReason.FINISHED:
@@ -205,8 +208,9 @@ class Episodes:
             return live.episode
 
     async def _judged(self, episode: Episode, answer: str | None) -> float | None:
-        async with self._in_time():
-            success = await self.worlds[episode.env].judge(episode, answer)
+        world = self.worlds[episode.env]
+        async with self._in_time(world):
+            success = await world.judge(episode, answer)
         return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:
@@ -281,13 +285,17 @@ class Episodes:
         return self._store.now() - timedelta(seconds=self._limits.idle_s)
 
     @asynccontextmanager
-    async def _in_time(self, steps: int = 1) -> AsyncIterator[None]:
+    async def _in_time(self, world: Worlds, steps: int = 1) -> AsyncIterator[None]:
+        """A limit for what a world does; why it failed is told without what the rules of its environment take out."""
         limit_s = self._limits.step_s * steps
         try:
             async with asyncio.timeout(limit_s):
                 yield
         except TimeoutError:
             raise EnvironmentUnavailable(f"no answer within {limit_s:g} s") from None
+        except EnvironmentUnavailable as error:
+            error.args = (world.admission.text(str(error)),)
+            raise
 
     async def _find(self, env: str, episode_id: str) -> Live:
         live = self._live.get(episode_id)
@@ -313,8 +321,9 @@ class Episodes:
             except DreamGymError as error:
                 last_words = LOST if isinstance(error, StepsLost) else GONE if isinstance(error, WorldChanged) else None
                 return await self._failed(live, str(error), last_words)
-            except Exception as error:  # whatever an environment or a model throws must not reach the agent
-                logger.exception("episode %s: a step failed", live.episode.id)
+            except Exception as error:  # noqa: BLE001  # whatever an environment or a model throws must not reach the agent
+                said = self.worlds[live.episode.env].admission.text(traceback.format_exc())
+                logger.error("episode %s: a step failed: %s", live.episode.id, said)
                 return await self._failed(live, f"{type(error).__name__}: {error}")
             finally:
                 if live.calls.get(key) is call:
@@ -345,7 +354,7 @@ class Episodes:
         episode, world = live.episode, self.worlds[live.episode.env]
         if live.environment is None:
             live.environment = await self._restored(episode)
-        async with self._in_time():
+        async with self._in_time(world):
             result = await live.environment.step(action)
         self._check(world, action, result)
         transition = world.transition(live.environment, episode, action, result)
@@ -379,8 +388,9 @@ class Episodes:
             raise EnvironmentUnavailable(f"a simulated answer of {len(result.observation)} characters: at most {most}")
 
     async def _restored(self, episode: Episode) -> Environment:
-        async with self._in_time(1 + episode.version):
-            return await self.worlds[episode.env].restore(episode)
+        world = self.worlds[episode.env]
+        async with self._in_time(world, 1 + episode.version):
+            return await world.restore(episode)
 
     async def _reload(self, live: Live) -> None:
         """Another process has changed the episode, so the world here is of the past.
@@ -402,6 +412,7 @@ class Episodes:
 
         The episode ends where there are last words for its agent, and after too many failures that count.
         """
+        reason = self.worlds[live.episode.env].admission.text(reason)
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
         await self._release(live)
         live.failures += counts

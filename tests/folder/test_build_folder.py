@@ -202,3 +202,24 @@ def test_a_faulty_tasks_file_is_named_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match=r"tasks.jsonl, line 1: env"):
         build_folder(folder)
     assert contents(folder) == before
+
+
+def test_what_was_recorded_is_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    build_folder(folder)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir() if path.is_file()}
+    assert {"env.toml", "tools.json", "trajectories.jsonl"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_of_the_folder_takes_the_place_of_a_link(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("theirs\n")
+    (folder / "tools.json").symlink_to(elsewhere)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    build_folder(folder)
+    assert elsewhere.read_text() == "theirs\n"
+    assert not (folder / "tools.json").is_symlink()

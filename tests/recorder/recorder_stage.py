@@ -172,7 +172,7 @@ async def recording(upstream: Sequence[str] | str, folder: Path, **options: Any)
     rules = options.pop("rules", RedactionRules())
     environ = {**ENVIRON, **options.pop("environ", {})}
     runs = Runs(folder, **{name: options.pop(name) for name in ("idle_s", "clock") if name in options})
-    tape = Tape(folder, lambda known: Redactor(rules, key=b"0" * 32, known=known), said.append)
+    tape = Tape(folder, Redactor(rules, key=b"0" * 32, remembers=True), said.append)
     server: Upstream
     if isinstance(upstream, str):
         token = options.get("token")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dreamgym_server.recorder.known import is_secret_name, secrets_in, secrets_of_environment, secrets_of_url
+from dreamgym_server.recorder.known import secrets_in, secrets_of_environment, secrets_of_url
 
 
 @pytest.mark.parametrize(
@@ -15,19 +15,31 @@ from dreamgym_server.recorder.known import is_secret_name, secrets_in, secrets_o
     ],
 )
 def test_a_name_that_tells_of_a_secret_is_known(name: str) -> None:
-    assert is_secret_name(name)
+    assert secrets_in([(name, "aB3dE5fG7hI9kL1mN")]) == {"aB3dE5fG7hI9kL1mN": name.lower()}
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "value"),
     [
-        *("Accept", "Content-Type", "User-Agent", "Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate"),
-        *("PATH", "PWD", "HOME", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "SSH_AUTH_SOCK", "GIT_AUTHOR_NAME"),
-        *("KEYBOARD", "MONKEY", "GOOGLE_APPLICATION_CREDENTIALS_FILE", "DESKTOP_SESSION", "XAUTHORITY"),
+        *((name, "aB3dE5fG7hI9kL1mN") for name in ("Accept", "Content-Type", "User-Agent", "Mcp-Session-Id")),
+        *((name, "/home/ada/Work_7") for name in ("PATH", "PWD", "HOME", "SSH_AUTH_SOCK", "XAUTHORITY", "MONKEY")),
+        *((name, "2025-06-18T10:00Z") for name in ("Mcp-Protocol-Version", "TOKEN_EXPIRES_AT", "PASSWORD_CHANGED")),
+        *(("MAX_TOKENS", "16384"), ("TOKENIZERS_PARALLELISM", "false"), ("GIT_AUTHOR_NAME", "Ada Lovelace")),
+        *(("KEYBOARD", "us-intl"), ("GOOGLE_APPLICATION_CREDENTIALS_FILE", "/run/x1"), ("DESKTOP_SESSION", "gnome")),
+        ("WWW-Authenticate", 'Bearer realm="a1b2c3d4"'),
     ],
 )
-def test_a_name_that_only_looks_like_one_is_not(name: str) -> None:
-    assert not is_secret_name(name)
+def test_a_name_that_only_looks_like_one_is_not(name: str, value: str) -> None:
+    assert secrets_in([(name, value)]) == {}
+
+
+def test_a_random_part_of_the_path_of_a_url_is_a_secret_and_a_name_is_not() -> None:
+    assert secrets_of_url("https://mcp.host/api/mcp/s/MzQ1NjAtYWJj0xZ9k2QpLm/mcp-server-for-tests") == {
+        "MzQ1NjAtYWJj0xZ9k2QpLm": "path"
+    }
+    assert secrets_of_url("https://host/v1/123e4567-e89b-12d3-a456-426614174000/models-2024-11-20-preview") == {
+        "123e4567-e89b-12d3-a456-426614174000": "path"
+    }
 
 
 def test_a_value_is_known_whole_and_without_its_scheme_and_a_cookie_in_its_parts() -> None:

@@ -236,3 +236,31 @@ async def test_the_public_memory_server_is_recorded_under_an_agent_over_stdio(tm
     assert trajectory.transitions[0].result.structured == made.structured_content
     assert json.loads(trajectory.transitions[1].result.observation)["entities"] == [ada]
     assert os.stat(out / "recordings" / "r.jsonl").st_size > 0
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        [*ODD, "--password=hunter3-cl"],
+        [*ODD, "--api-key", "hunter3-cl"],
+        [*ODD, "--header", "X-Auth-Token: hunter3-cl"],
+        ["env", "DB_PASS=hunter3-cl", *ODD],
+    ],
+)
+def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], tmp_path: Path) -> None:
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--stdio", "--", *server]
+    sent = json.dumps(call("echo", 1, said="it is hunter3-cl")).encode() + b"\n"
+    subprocess.run(command, input=sent, env=ENVIRON, capture_output=True, check=True, timeout=60)
+    for file in (tmp_path / "env.toml", tmp_path / "recordings" / "r.jsonl"):
+        assert "hunter3-cl" not in file.read_text()
+        assert "REDACTED-" in file.read_text()
+
+
+def test_a_secret_in_the_path_of_the_upstream_is_not_in_env_toml(tmp_path: Path) -> None:
+    secret = "MzQ1NjAtYWJj0xZ9k2QpLm"
+    url = f"http://127.0.0.1:9/api/mcp/s/{secret}/mcp"
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--stdio", "--upstream", url]
+    subprocess.run(command, input=b"", env=ENVIRON, capture_output=True, check=False, timeout=60)
+    written = (tmp_path / "env.toml").read_text()
+    assert secret not in written
+    assert "/api/mcp/s/REDACTED-PATH-" in written

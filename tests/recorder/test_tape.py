@@ -21,7 +21,7 @@ from dreamgym.redaction import RedactionRules, Redactor
 
 
 def tape(folder: Path | None, said: list[str]) -> Tape:
-    return Tape(folder, lambda known: Redactor(RedactionRules(), key=b"0" * 32, known=known), said.append)
+    return Tape(folder, Redactor(RedactionRules(), key=b"0" * 32, remembers=True), said.append)
 
 
 def exchange(text: str, request_id: int = 1, run: str = "r") -> Iterator[Heard]:
@@ -118,7 +118,7 @@ def test_a_redactor_that_fails_writes_nothing_unredacted_and_is_a_loss(tmp_path:
             return super().value(value)
 
     said: list[str] = []
-    on = Tape(tmp_path, lambda known: Failing(RedactionRules(), key=b"0" * 32, known=known), said.append)
+    on = Tape(tmp_path, Failing(RedactionRules(), key=b"0" * 32, remembers=True), said.append)
     put(on, "poison", "good")
     on.close()
     assert said == ["dreamgym record: r: the recorder failed with ZeroDivisionError"]
@@ -177,3 +177,63 @@ def test_what_is_open_at_the_end_is_a_loss(tmp_path: Path) -> None:
     (lost,) = events(tmp_path, "r")
     assert isinstance(lost, Loss)
     assert lost.reason == "tools/call 'echo' has no answer: the recording was ended"
+
+
+def test_a_link_in_the_place_of_a_recording_is_not_followed(tmp_path: Path) -> None:
+    said: list[str] = []
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("theirs\n")
+    (tmp_path / "r.jsonl").symlink_to(elsewhere)
+    put(one := tape(tmp_path, said), "one")
+    one.close()
+    assert elsewhere.read_text() == "theirs\n"
+    assert one.summary.losses.total() == 1
+    assert "cannot write to" in said[0]
+
+
+def test_a_value_that_a_name_tells_later_is_taken_out_of_the_lines_before_it(tmp_path: Path) -> None:
+    put(one := tape(tmp_path, []), "he typed hunter42x")
+    assert one.flush()
+    assert "hunter42x" in (tmp_path / "r.jsonl").read_text()
+    for heard in exchange('{"password": "hunter42x"}', run="other"):
+        one.put(heard)
+    assert one.flush()
+    append_event(tmp_path, {"kind": "note", "run": "r", "answer": "1", "at": 2.0})
+    put(one, "and more")
+    one.close()
+    written = (tmp_path / "r.jsonl").read_text()
+    assert "hunter42x" not in written
+    assert "he typed REDACTED-PASSWORD-" in written
+    assert [event.kind for event in events(tmp_path, "r")] == ["exchange", "note", "exchange"]
+    assert (tmp_path / "r.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_run_whose_name_holds_a_secret_is_written_under_a_redacted_name(tmp_path: Path) -> None:
+    token = "ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8"
+    said: list[str] = []
+    one = tape(tmp_path, said)
+    for heard in exchange("x", run=f"run-{token}"):
+        one.put(heard)
+    one.lose(f"run-{token}", "was lost")
+    one.close()
+    (file,) = tmp_path.iterdir()
+    assert file.name.startswith("run-REDACTED-TOKEN-")
+    assert token not in file.read_text() + "".join(said)
+
+
+def test_a_private_key_on_stderr_is_one_value(tmp_path: Path) -> None:
+    said: list[str] = []
+    one = tape(tmp_path, said)
+    for line in (
+        "before",
+        "-----BEGIN PRIVATE KEY-----",
+        "MIIEowIBAAKCAQEA",
+        "q83vEjRW",
+        "-----END PRIVATE KEY-----",
+        "after",
+    ):
+        one.put(Said(line))
+    one.close()
+    assert (said[0], said[-1], len(said)) == ("before", "after", 3)
+    assert "MIIE" not in said[1]
+    assert "q83v" not in said[1]

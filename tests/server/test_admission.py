@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dreamgym_server.episodes import Episodes, NewEpisode
+from dreamgym_server.episodes import Episodes, Limits, NewEpisode
 from mcp import Client
 from server_stage import Stage, counter_spec
 from test_episodes import Someone
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.redaction import RedactionRules, Redactor, load_key
+from dreamgym.tools import MAX_ARGUMENT_BYTES
 from dreamgym.types import JsonObject, Source, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -110,3 +112,100 @@ def test_what_a_client_answers_to_a_question_is_redacted_like_arguments(stage: S
     _, remembered = world.admitted(ToolCall(name="peek", answers=answers))
     assert MAIL not in remembered
     assert '"requestState": "1"' in remembered
+
+
+@pytest.mark.parametrize("kind", ["dream", "real"])
+async def test_arguments_over_their_bound_are_refused_before_they_are_redacted(
+    stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(Redactor, "value", lambda self, value: read.append(value) or value)
+    world = stage.dream(redacted()) if kind == "dream" else stage.real(redacted())
+    async with stage.serve(world) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        read.clear()
+        async with Client(made["mcp_url"]) as client:
+            result = await client.call_tool("add", {"n": 1, "a": "a" * MAX_ARGUMENT_BYTES})
+    assert result.is_error
+    assert f"the arguments exceed {MAX_ARGUMENT_BYTES} bytes" in str(result.content)
+    assert read == []
+
+
+@pytest.mark.parametrize("kind", [EnvironmentUnavailable, RuntimeError])
+async def test_the_reason_of_a_failure_is_stored_logged_and_told_without_the_address(
+    stage: Stage, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = stage.real(redacted())
+    create = world._create
+
+    def broken() -> Any:
+        environment = create()
+
+        async def fail(action: Any) -> Any:
+            raise kind(f"the server said: no mailbox {MAIL}, password=hunter2pass")
+
+        environment.step = fail  # type: ignore[method-assign]
+        return environment
+
+    monkeypatch.setattr(world, "_create", broken)
+    async with stage.serve(world) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            for _ in range(Limits().failures):
+                await client.call_tool("add", {"n": 1})
+        told = (await http.get(f"/envs/counter/episodes/{made['episode']}")).text
+    stored = await stage.episodes.load(made["episode"])
+    assert stored.error is not None
+    assert placeholder() in stored.error
+    for text in (stored.model_dump_json(), told, caplog.text):
+        assert MAIL not in text
+        assert "hunter2pass" not in text
+
+
+async def test_why_an_episode_could_not_start_is_told_without_the_address(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = stage.real(redacted())
+    create = world._create
+
+    def broken() -> Any:
+        environment = create()
+
+        async def fail(*_: Any, **__: Any) -> Any:
+            raise EnvironmentUnavailable(f"no mailbox {MAIL}")
+
+        environment.reset = fail  # type: ignore[method-assign]
+        return environment
+
+    monkeypatch.setattr(world, "_create", broken)
+    async with stage.serve(world) as (_, http):
+        refused = await http.post("/envs/counter/episodes", json={})
+    assert refused.status_code == 503
+    assert refused.json() == {"error": f"no mailbox {placeholder()}"}
+
+
+async def test_a_password_that_a_call_names_is_not_stored_in_its_answer_either(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = stage.real(redacted())
+    create = world._create
+
+    def echoing() -> Any:
+        environment = create()
+        step = environment.step
+
+        async def echo(action: Any) -> Any:
+            result = await step(action)
+            return result.model_copy(update={"observation": "you may log in with hunter42x now"})
+
+        environment.step = echo  # type: ignore[method-assign]
+        return environment
+
+    monkeypatch.setattr(world, "_create", echoing)
+    async with stage.serve(world) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with Client(made["mcp_url"]) as client:
+            await client.call_tool("add", {"n": 1, "a": "password=hunter42x"})
+        stored = (await stage.episodes.load(made["episode"])).model_dump_json()
+    assert "you may log in with REDACTED-PASSWORD-" in stored
+    assert "hunter42x" not in stored

@@ -6,22 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dreamgym.redaction.names import holds_secret
+
 MIN_LENGTH = 6
 """A shorter value stands in too many places by chance."""
+MAX_PART = 1024
 
-_SECRET = re.compile(
-    r"auth(?!or(?!i))|cookie|credential|csrf|dsn|passphrase|passw|[-_]pwd$|private|secret|token(?!s|iz)|(^|[-_])pat$"
-    r"|api[-_]?key|access[-_]?key|(^|[-_])key$|(database|redis|mongo\w*|amqp|connection)[-_]?(url|uri|string)",
-    re.IGNORECASE,
+_RANDOM = re.compile(
+    r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])(?:[\w.~=-]*[A-Za-z0-9]{16}[\w.~=-]*|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-.*)"
 )
-_PLACE = re.compile(r"[-_](sock|file|path|dir|home|host|port|type|timeout)$|^xauthority$", re.IGNORECASE)
-_PROTOCOL = {"mcp-session-id", "www-authenticate", "proxy-authenticate"}
+"""What no path is called but for a secret in it: https://host/mcp/s/SECRET/mcp."""
 _SCHEME = re.compile(r"(basic|bearer|token|apikey|digest)\s+", re.IGNORECASE)
-
-
-def is_secret_name(name: str) -> bool:
-    """A header or variable of this name holds a secret."""
-    return bool(_SECRET.search(name)) and not _PLACE.search(name) and name.lower() not in _PROTOCOL
 
 
 def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -29,18 +24,19 @@ def secrets_in(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {
         part: name.lower()
         for name, value in named
-        if is_secret_name(name)
+        if holds_secret(name, value)
         for part in _parts(name, value)
         if len(part) >= MIN_LENGTH
     }
 
 
 def secrets_of_url(url: str) -> dict[str, str]:
-    """Names by secret value: the password and the secret-looking query values of a URL."""
+    """Names by secret value: a URL's password, its secret-looking query values and the random parts of its path."""
     parts = urlsplit(url)
-    named = [(name, value) for name, value in parse_qsl(parts.query) if is_secret_name(name)]
+    named = [(name, value) for name, value in parse_qsl(parts.query) if holds_secret(name, value)]
     if parts.password:
         named.append(("password", unquote(parts.password)))
+    named += [("path", part) for part in parts.path.split("/") if len(part) <= MAX_PART and _RANDOM.fullmatch(part)]
     return {value: name for name, value in named if len(value) >= MIN_LENGTH}
 
 

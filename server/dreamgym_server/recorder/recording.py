@@ -25,7 +25,7 @@ from dreamgym_server.recorder.outlet import carry
 from dreamgym_server.recorder.pipe import pump
 from dreamgym_server.recorder.reverse_proxy import ReverseProxy
 from dreamgym_server.recorder.runs import Runs, checked, new_run
-from dreamgym_server.recorder.tape import Known, Tape, append_event
+from dreamgym_server.recorder.tape import Tape, append_event
 from dreamgym_server.running import running
 
 
@@ -60,17 +60,17 @@ class Recording:
         rules, key = rules_of(folder), load_key()
         known = secrets_of_environment(os.environ)
         known |= {value: name.lower() for name, value in headers.items()} | secrets_of_url(url or "")
+        redactor = Redactor(rules, key=key, known=known, remembers=True)
         if not dry_run:
             real: JsonObject = (
                 {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": list(command or ())}
             )
-            clean = Redactor(rules, key=key, known=known).value(real)
+            clean = redactor.value(real)
             assert isinstance(clean, dict)
             if clean != real:
                 _say("the server's address or command holds a secret; env.toml has a placeholder in its place")
             start_folder(folder, name, clean)
-        self.tape = Tape(self._recordings, lambda values: Redactor(rules, key=key, known=values))
-        self.tape.put(Known(known))
+        self.tape = Tape(self._recordings, redactor)
 
     def over_stdio(self, run: str | None) -> int:
         """Speak to the agent over stdin and stdout until it leaves or the server ends; the exit code."""

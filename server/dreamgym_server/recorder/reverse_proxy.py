@@ -20,8 +20,9 @@ import aiohttp
 from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
+from dreamgym.redaction.names import may_be_secret_name
 from dreamgym_server.recorder.hidden import Events, shown
-from dreamgym_server.recorder.known import is_secret_name, secrets_in
+from dreamgym_server.recorder.known import secrets_in
 from dreamgym_server.recorder.runs import RUN_HEADER
 from dreamgym_server.recorder.tap import Ended, Form, Heard
 from dreamgym_server.recorder.tape import Known, Tape
@@ -160,7 +161,7 @@ class ReverseProxy:
         new = [
             (name.decode("latin-1").lower(), value.decode("latin-1"))
             for name, value in headers
-            if value not in self._seen and is_secret_name(name.decode("latin-1"))
+            if value not in self._seen and may_be_secret_name(name.decode("latin-1"))
         ]
         if new:
             self._seen.update(value.encode("latin-1") for _, value in new)

@@ -7,6 +7,7 @@ control API or by `dreamgym label`, or when nothing was asked for `idle_s`; the 
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import time
@@ -52,7 +53,8 @@ class Runs:
         self._current: str | None = None
         self._last: float | None = None
         self._open: Counter[str] = Counter()
-        self._read: dict[str, int] = {}
+        self._read: dict[str, tuple[int, int]] = {}
+        """By run: which file it was, and how far it was read."""
         self.finished: set[str] = set()
 
     @property
@@ -92,12 +94,14 @@ class Runs:
             return False
         try:
             with (self._folder / f"{run}.jsonl").open("rb") as file:
-                start = self._read.get(run, 0)
+                number = os.fstat(file.fileno()).st_ino
+                before, start = self._read.get(run, (number, 0))
+                start = start if before == number else 0
                 file.seek(start)
                 text = file.read()
         except OSError:
             return False
         whole = text.rfind(b"\n") + 1
-        self._read[run] = start + whole
+        self._read[run] = (number, start + whole)
         notes = [line for line in text[:whole].splitlines() if line.startswith(b'{"kind":"note"')]
         return any(b'"answer":' in note or b'"success":' in note for note in notes)

@@ -7,8 +7,10 @@ server comes out on ours, through the same redaction.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -20,6 +22,7 @@ from queue import Empty, SimpleQueue
 
 from pydantic import JsonValue
 
+from dreamgym.folder.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.preview import Preview
@@ -28,6 +31,8 @@ from dreamgym_server.recorder.tap import Ended, Heard, Tap, loss
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Bytes that may wait for the thread; what comes on top is lost."""
 MAX_OPEN_FILES = 64
+MAX_KEY_LINES = 200
+_NO_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +88,26 @@ class Tape:
 
     Args:
         folder: where RUN.jsonl files are appended to; None writes nothing and previews the redaction.
-        redactor: makes a redactor that knows these secret values.
+        redactor: only this tape uses it from now on.
         say: prints a line that is free of secrets.
     """
 
     def __init__(
         self,
         folder: Path | None,
-        redactor: Callable[[Mapping[str, str]], Redactor],
+        redactor: Redactor,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
         self.summary = Summary()
         self.preview = Preview() if folder is None else None
         self._folder = folder
-        self._make_redactor, self._say = redactor, say
-        self._known: dict[str, str] = {}
-        self._redactor = redactor({})
+        self._redactor, self._say = redactor, say
+        self._written: set[str] = set()
+        """Runs that have been written to."""
+        self._mended = 0
+        """So many of the values that only a name told are out of what is written."""
+        self._key: list[str] = []
+        """Lines of a private key on stderr, which is one value."""
         self._tap = Tap()
         self._files: dict[str, int] = {}
         self._queue: SimpleQueue[object] = SimpleQueue()
@@ -143,7 +152,8 @@ class Tape:
 
     def _run(self) -> None:
         # imports what the rules need before the first event: half a second in which a crash would cost whole calls
-        self._make_redactor({}).text("nothing: +1 415 555 2671, 4111 1111 1111 1111, x=/AKIA0")
+        self._redactor.text("nothing: +1 415 555 2671, 4111 1111 1111 1111, DE89 3704 0044 0532 0130 00")
+        self._redactor.counts.clear()
         while True:
             try:
                 item = self._queue.get_nowait()
@@ -155,9 +165,9 @@ class Tape:
                 self._take(item)
             except Exception as error:  # noqa: BLE001  # the boundary: a recording that fails must not fail the agent
                 self._lost(str(getattr(item, "run", "")), f"the recorder failed with {type(error).__name__}")
-        for file in self._files.values():
-            os.close(file)
-        self._files.clear()
+        self._say_key()
+        self._mend()
+        self._close_files()
 
     def _take(self, item: object) -> None:
         if isinstance(item, Heard):
@@ -168,25 +178,50 @@ class Tape:
             ends = self._tap.end(item) if item.scope else self._tap.unanswered(item.reason, item.at)
             self._record(ends)
         elif isinstance(item, Known):
-            self._learn(item.values)
+            self._redactor.know(item.values)
         elif isinstance(item, Said):
-            self._say(self._redactor.text(item.text))
+            self._say_redacted(item.text)
         elif isinstance(item, Noted):
             try:
                 self._record([item.event])
             finally:
                 item.written.set()
         elif isinstance(item, Waited):
+            self._mend()
             item.reached.set()
         elif isinstance(item, dict):
             self._record([item])
 
-    def _learn(self, values: Mapping[str, str]) -> None:
-        if values.keys() - self._known.keys():
-            self._known = {**values, **self._known}
-            counts = self._redactor.counts
-            self._redactor = self._make_redactor(self._known)
-            self._redactor.counts.update(counts)
+    def _say_redacted(self, line: str) -> None:
+        """A private key comes in many lines, of which each alone looks like nothing."""
+        if self._key or "PRIVATE KEY-----" in line:
+            self._key.append(line)
+            if "-----END" in line or len(self._key) >= MAX_KEY_LINES:
+                self._say_key()
+        else:
+            self._say(self._redactor.text(line))
+
+    def _say_key(self) -> None:
+        if self._key:
+            self._say(self._redactor.text("\n".join(self._key)))
+            self._key.clear()
+
+    def _mend(self) -> None:
+        """Take out of what is written what a name told to be a secret after it was written."""
+        told = list(self._redactor.told)[self._mended :]
+        self._mended += len(told)
+        if told and self._folder is not None:
+            self._close_files()
+            for run in self._written:
+                try:
+                    _rewrite(self._folder, run, told, self._redactor)
+                except OSError as error:
+                    self._lost("", f"cannot write to {self._folder}: {error.strerror}")
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
 
     def _record(self, events: Iterable[JsonObject] | Iterator[JsonObject]) -> None:
         for event in events:
@@ -200,26 +235,32 @@ class Tape:
                 self.summary.exchanges[run] += 1
 
     def _clean(self, event: JsonObject, key: str, value: JsonValue) -> JsonValue:
-        if key in {"kind", "run", "session", "method", "protocol"}:
+        if key == "run":
+            return self._file_name(str(value))
+        if key in {"kind", "protocol"}:
             return value
         clean = self._redactor.value(value)
         if self.preview is not None:
             self.preview.compare(event, key, value, clean, self._redactor)
         return clean
 
+    def _file_name(self, run: str) -> str:
+        """The name of a run without what is secret in it, such as it may be one of a file."""
+        return _NO_FILE_NAME.sub("-", self._redactor.text(run))
+
     def _lost(self, run: str, reason: str) -> None:
         reason = self._redactor.text(reason)
         if reason not in self.summary.losses:
-            self._say(f"dreamgym record: {run + ': ' if run else ''}{reason}")
+            self._say(f"dreamgym record: {self._file_name(run) + ': ' if run else ''}{reason}")
         self.summary.losses[reason] += 1
         if run:
-            self._write(run, loss(run, reason, time.time()), is_loss=True)
+            self._write(run, loss(self._file_name(run), reason, time.time()), is_loss=True)
 
     def _write(self, run: str, event: JsonObject, *, is_loss: bool = False) -> None:
         if self._folder is None:
             return
         try:
-            _append(self._file(self._folder, run), _line(event))
+            _append(self._file(self._folder, str(event["run"])), _line(event))
         except OSError as error:
             if not is_loss:
                 self._lost(run, f"cannot write to {self._folder}: {error.strerror}")
@@ -229,16 +270,50 @@ class Tape:
             while len(self._files) >= MAX_OPEN_FILES:
                 os.close(self._files.pop(next(iter(self._files))))
             self._files[run] = _open_run(folder, run)
+            self._written.add(run)
         return self._files[run]
 
 
 def append_event(folder: Path, event: JsonObject) -> None:
     """Add one event, already redacted, to its run's file. Raises OSError."""
-    file = _open_run(folder, str(event["run"]))
+    file = _open_alone(folder, str(event["run"]))
     try:
         _append(file, _line(event))
     finally:
         os.close(file)
+
+
+def _rewrite(folder: Path, run: str, told: Iterable[str], redactor: Redactor) -> None:
+    """Redact again the lines of a run in which one of these values stands. Raises OSError."""
+    forms = [form for value in told for form in {value, json.dumps(value)[1:-1]}]
+    file = _open_alone(folder, run)
+    try:
+        before = os.pread(file, os.fstat(file).st_size, 0).decode("utf-8", "replace")
+        lines = before.splitlines(keepends=True)
+        after = "".join(_again(line, redactor) if any(form in line for form in forms) else line for line in lines)
+        write_whole(folder / f"{run}.jsonl", after)
+    finally:
+        os.close(file)
+
+
+def _again(line: str, redactor: Redactor) -> str:
+    try:
+        event = json.loads(line)
+    except ValueError:  # a line that a crash left unfinished
+        return redactor.text(line)
+    return _line(
+        {name: item if name in {"kind", "run"} else redactor.value(item) for name, item in event.items()}
+    ).decode()
+
+
+def _open_alone(folder: Path, run: str) -> int:
+    """The file of a run, locked until it is closed against others who append to it or write it anew."""
+    while True:
+        file = _open_run(folder, run)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_ino == os.stat(folder / f"{run}.jsonl").st_ino:
+            return file
+        os.close(file)  # somebody has put another file in its place
 
 
 def _line(event: JsonObject) -> bytes:
@@ -250,8 +325,8 @@ def _line(event: JsonObject) -> bytes:
 
 def _open_run(folder: Path, run: str) -> int:
     """The file of a run, to append to; a line that a crash left unfinished is ended first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / f"{run}.jsonl", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = open_to_append(folder / f"{run}.jsonl")
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")

@@ -1,0 +1,94 @@
+"""How traffic writes what it says: escapes in a text, and whole texts in hexadecimal or base64."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+
+_ESCAPE = re.compile(
+    r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[nrt\"'/\\]|%[0-7][0-9a-fA-F]"
+    r"|&(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});|[\u00ad\u200b-\u200d\u2060\ufeff]|[\uff01-\uff5e]"
+)
+_BLANKS = {ord(letter): " " for letter in "\t\r\n"}
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
+_BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{4,}+)*+={0,2}")
+_HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")
+
+
+class Unescaped:
+    """A text without its escapes (JSON, HTML, URLs), zero-width characters and full-width letters."""
+
+    def __init__(self, text: str) -> None:
+        parts: list[str] = []
+        self._here, self._there = [0], [0]
+        at = length = 0
+        for match in _ESCAPE.finditer(text) if _ESCAPE.search(text) else ():
+            meant = _meant(match[0])
+            if meant == match[0]:
+                continue
+            parts += [text[at : match.start()], meant]
+            length += match.start() - at + len(meant)
+            at = match.end()
+            self._here.append(length)
+            self._there.append(at)
+        self.text = "".join([*parts, text[at:]]) if parts else text
+
+    def original(self, index: int) -> int:
+        """Where a place in `text` is in the text that was given."""
+        last = bisect_right(self._here, index) - 1
+        return self._there[last] + index - self._here[last]
+
+
+def _meant(escape: str) -> str:
+    if escape[0] == "\\":
+        return chr(int(escape[2:], 16)) if len(escape) > 2 else _LETTERS.get(escape[1], escape[1])
+    if escape[0] == "%":
+        return chr(int(escape[1:], 16))
+    if escape[0] == "&":
+        meant = html.unescape(escape)
+        return meant if len(meant) == 1 else escape
+    return chr(ord(escape) - 0xFEE0) if "\uff01" <= escape <= "\uff5e" else ""
+
+
+def redact_blobs(text: str, redact: Callable[[str], str]) -> str:
+    """Text that stands in base64 or hexadecimal is replaced by its redacted self, encoded in the same way."""
+    return _BLOB.sub(lambda match: _blob(match[0], redact), text)
+
+
+def _blob(blob: str, redact: Callable[[str], str]) -> str:
+    if _HEX.fullmatch(blob):
+        changed = _redacted(bytes.fromhex(blob), redact)
+        if changed is not None:
+            return changed.hex() if blob == blob.lower() else changed.hex().upper()
+    url_safe = "-" in blob or "_" in blob
+    line = blob.find("\n")
+    joined = blob.replace("\n", "").replace("\r", "").rstrip("=")
+    padded = joined + "=" * (-len(joined) % 4)
+    try:
+        content = base64.b64decode(padded, altchars=b"-_" if url_safe else None, validate=True)
+    except binascii.Error:
+        return blob
+    changed = _redacted(content, redact)
+    if changed is None:
+        lines = blob.split("\n")
+        return blob if len(lines) == 1 else "\n".join(redact_blobs(part, redact) for part in lines)
+    encoded = (base64.urlsafe_b64encode if url_safe else base64.b64encode)(changed).decode()
+    if line > 0:
+        encoded = "\n".join(encoded[at : at + line] for at in range(0, len(encoded), line))
+    return encoded if blob.endswith("=") else encoded.rstrip("=")
+
+
+def _redacted(content: bytes, redact: Callable[[str], str]) -> bytes | None:
+    """The same text redacted, or None if this is no text or nothing is found."""
+    for encoding in ("utf-16-le", "utf-16-be") if b"\0" in content else ("utf-8", "latin-1"):
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if text.translate(_BLANKS).isprintable() and (redacted := redact(text)) != text:
+            return redacted.encode(encoding)
+    return None

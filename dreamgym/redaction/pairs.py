@@ -1,0 +1,145 @@
+"""Secrets in a text by what stands beside them: a telling name, an option, a column, a scheme, an address.
+
+Each rule reads a text once from start to end: what it has taken, or looked at as a value, it does not read again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from dreamgym.redaction.find import Find
+from dreamgym.redaction.linear import compiled
+from dreamgym.redaction.names import holds_secret, looks_made_up, may_be_secret_name, stands_for_one
+
+_SCHEME = r"(?:(?:bearer|basic|token|apikey|digest)\s{1,4})?"
+_VALUE = re.compile(
+    rf"""(?i)(?:"{_SCHEME}(?P<a>[^"\n]{{1,4096}})"|'{_SCHEME}(?P<b>[^'\n]{{1,4096}})'|`(?P<c>[^`\n]{{1,4096}})`"""
+    rf"""|["'`]?{_SCHEME}(?P<bare>[^\s"'`\\,;&<>(){{}}\[\]|]{{4,}}))"""
+)
+_NAME = re.compile(
+    r"(?i)(?<![\w-])(?P<name>[a-z_][\w.-]{0,60}?)[\"'`*_]{0,3}[ \t]{0,4}(?:=>|:=|==|=|:)[*_]{0,3}[ \t]{0,4}"
+)
+_WORD_BEFORE = re.compile(r"(?i)[a-z]{2,16}(?=[ \t]\Z)")
+_OPTION = re.compile(r"(?i)(?<![\w-])--?(?P<name>[a-z][\w-]{1,60})(?:=|[ \t]{1,4})(?!-)")
+_SAID = re.compile(
+    r"(?i)\b(?P<name>(?:(?:api|access|auth|secret|private|license|security|recovery|login|session|bearer|admin|root|user)"
+    r"[ \t](?:code|key|token|pin|password|secret))"
+    r"|password|passphrase|passcode|pass[ \t]phrase|secret|token|key|pin|pwd)"
+    r"(?:[ \t](?:for|of|to|on)[ \t][\w.@-]{1,40})?[ \t](?:is|was|are|to|will[ \t]be)"
+    r"(?:[ \t](?:now|set[ \t]to))?:?[ \t]{1,4}"
+)
+_MEASURE = re.compile(r"(?i)\d+[-_ ]?(?:bit|byte|char|digit|day|hour|min|sec|time|x|%|st|nd|rd|th)")
+_WRITTEN = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{6,}|(?=.*[!@#$%^*+=]).{6,}")
+_ELEMENT = re.compile(r"<(?P<name>[A-Za-z_][\w:.-]{0,60})(?:\s[^<>]{0,256})?>\s{0,16}(?P<value>[^<>]{1,4096})<")
+_USERINFO = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://(?P<user>[^\s:/@\"'<>]{0,128}):(?P<value>[^\s/\"'<>]{1,256})@")
+_TOKEN_AS_USER = re.compile(r"(?i)\bhttps?://(?P<value>[\w.~-]{16,256})@")
+_AUTHORIZATION = re.compile(r"(?i)\b(?:bearer|basic)\s{1,4}(?P<value>[\w.~+/=-]{12,}+)")
+_COOKIES = re.compile(r"(?i)\b(?:set-)?cookie:\s{0,4}(?P<value>[\w.-]{1,64}=[^\r\n\"']+)")
+_COOKIE = re.compile(r"[^\s=;]{1,64}=(?P<value>[^;\s]{3,})")
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)", re.DOTALL
+)
+_CURL = re.compile(r"(?:^|\s)(?:-u|--user|--proxy-user)(?:[ =]{1,4})[\"']?[^\s:\"']{1,128}:(?P<value>[^\s\"']{1,256})")
+_MYSQL = re.compile(r"\bmysql\w{0,10}\s[^\n]{0,200}?\s-p(?P<value>[^\s-][^\s]{3,128})")
+_NETRC = re.compile(
+    r"\blogin\s{1,8}\S{1,128}\s{1,8}(?:account\s{1,8}\S{1,128}\s{1,8})?password\s{1,8}(?P<value>\S{1,256})"
+)
+_PGPASS = re.compile(r"(?m)^[\w.*/-]{1,255}:(?:\d{1,5}|\*):[\w*.-]{1,64}:[A-Za-z_*][\w.@-]{0,63}:(?P<value>\S{1,256})$")
+_BY_SQL = re.compile(r"(?i)\b(?:identified\s{1,4}by|password|pwd)\s{1,4}'(?P<value>[^'\n]{1,256})'")
+_BY_PATTERN = (
+    ("password", _USERINFO, False),
+    ("token", _TOKEN_AS_USER, True),
+    ("authorization", _AUTHORIZATION, False),
+    ("password", _CURL, True),
+    ("password", _MYSQL, False),
+    ("password", _NETRC, False),
+    ("password", _PGPASS, True),
+    ("password", _BY_SQL, False),
+)
+"""Name, pattern, and whether the value has to look made up."""
+
+
+def may_tell(text: str) -> bool:
+    """Whether anything in the text can be a telling name, scheme or line: without one, no rule here finds anything."""
+    return bool(_telling().search(text))
+
+
+@cache
+def _telling() -> Any:
+    return compiled(
+        r"(?i)pass|pw|secret|token|key|auth|cookie|cred|cv[vc]|otp|[cx]srf|dsn|jwt|bearer|basic|mnemonic|code|phrase|sess|sid"
+        r"|conn|ur[li]|pin|pat|licen|sig|://|--user|-u|identified|mysql|:[0-9*]{1,5}:"
+    )
+
+
+def private_keys(text: str) -> Iterator[Find]:
+    """Keys in PEM or PGP armour, from their first line to their last."""
+    if "PRIVATE KEY" in text:
+        for match in _PRIVATE_KEY.finditer(text):
+            yield Find(*match.span(), "private_key")
+
+
+def beside(text: str) -> Iterator[Find]:
+    """Schemes, addresses and lines of well-known files and commands that hold a secret."""
+    for name, pattern, made_up in _BY_PATTERN:
+        for match in pattern.finditer(text):
+            if not made_up or (looks_made_up(match["value"]) and not match["value"].isdigit()):
+                yield Find(*match.span("value"), name, is_told=name == "password")
+    for match in _COOKIES.finditer(text):
+        for cookie in _COOKIE.finditer(text, *match.span("value")):
+            yield Find(*cookie.span("value"), "cookie")
+
+
+def named(text: str) -> Iterator[Find]:
+    """Values behind a telling name: `name: value`, `NAME=value`, `--name value`, `<name>value</name>`."""
+    yield from _values_behind(_NAME, text)
+    yield from _values_behind(_OPTION, text)
+    for match in _ELEMENT.finditer(text):
+        value = match["value"].strip()
+        if value and holds_secret(match["name"].rpartition(":")[2], value) and not stands_for_one(value):
+            start = match.start("value") + match["value"].index(value)
+            yield Find(start, start + len(value), match["name"], is_told=True)
+
+
+def _values_behind(pattern: re.Pattern[str], text: str) -> Iterator[Find]:
+    done = 0
+    for match in pattern.finditer(text):
+        if match.start() < done:
+            continue
+        before = _WORD_BEFORE.search(text, max(0, match.start() - 17), match.start())
+        names = [match["name"], *([f"{before[0]}_{match['name']}"] if before else [])]
+        found = _VALUE.match(text, match.end()) if any(map(may_be_secret_name, names)) else None
+        if found is None:
+            continue
+        done = found.end()
+        group = str(found.lastgroup)
+        value = (
+            found[group].rstrip(".:!?") if group == "bare" else found[group]
+        )  # the end of a sentence is no part of it
+        name = next((name for name in names if _is_taken(name, value, group != "bare" or pattern is _OPTION)), None)
+        if name is not None:
+            yield Find(found.start(group), found.start(group) + len(value), name, is_told=True)
+
+
+def _is_taken(name: str, value: str, is_plain: bool) -> bool:
+    """Behind a name of secrets, words that are neither quoted nor an option's are part of a sentence."""
+    if not holds_secret(name, value) or stands_for_one(value):
+        return False
+    return looks_made_up(value) or (is_plain and " " not in value)
+
+
+def said(text: str) -> Iterator[Find]:
+    """The password is X."""
+    for match in _SAID.finditer(text):
+        found = _VALUE.match(text, match.end())
+        if found is None:
+            continue
+        group = str(found.lastgroup)
+        value = found[group].rstrip(".:!?")
+        is_code = match["name"].lower().endswith(("pin", "code")) and value.isdigit() and 4 <= len(value) <= 8
+        written = _WRITTEN.fullmatch(value) and not _MEASURE.match(value) and not stands_for_one(value)
+        if is_code or written or (group != "bare" and " " not in value):
+            yield Find(found.start(group), found.start(group) + len(value), match["name"], is_told=True)

@@ -1,0 +1,91 @@
+"""Secrets in columns: lines of comma-separated values, tables of Markdown, and SQL's INSERT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dreamgym.redaction.find import Find
+from dreamgym.redaction.names import is_secret_name, stands_for_one
+from dreamgym.redaction.pairs import may_tell
+
+_INSERT = re.compile(r"(?i)\((?P<names>[^()']{1,2000})\)\s{0,16}values\s{0,16}(?=\()")
+_ROW = re.compile(r"\s{0,16},?\s{0,16}\((?P<row>(?:[^()']|'(?:[^']|'')*+')*+)\)")
+_HEADING = re.compile(r"[\w.-]{1,40}(?: [\w.-]{1,20}){0,2}")
+_RULE = re.compile(r"[\s:|-]*")
+_AROUND = " \t\"'`*"
+_LONGEST_HEAD = 2000
+_CELL = {
+    delimiter: re.compile(rf"""(?:"[^"\n]*+"|'[^'\n]*+'|[^{re.escape(delimiter)}])*+""")
+    for delimiter in ("|", "\t", ",", ";")
+}
+_MAY_BE_HEAD = re.compile(
+    r"(?i)pass|pw|secret|token|key|auth|cookie|cred|cv[vc]|otp|csrf|dsn|jwt|bearer|code|phrase|sess"
+)
+
+
+def columns(text: str) -> Iterator[Find]:
+    """Cells under a heading that is a secret's name."""
+    if not may_tell(text):
+        return
+    yield from _lines(text)
+    for insert in _INSERT.finditer(text):
+        names = [name.strip(' \t\n"`[]') for name in insert["names"].split(",")]
+        secret = {at: name for at, name in enumerate(names) if is_secret_name(name)}
+        at = insert.end()
+        while secret and (row := _ROW.match(text, at)):
+            at = row.end()
+            yield from _taken(text, _cells(",", text, *row.span("row")), secret)
+
+
+def _lines(text: str) -> Iterator[Find]:
+    at, head = 0, None
+    for line in text.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        end = start + len(line.rstrip("\r\n"))
+        if head is not None:
+            delimiter, count, secret = head
+            cells = _cells(delimiter, text, start, end)
+            if len(cells) == count:
+                yield from _taken(text, cells, secret)
+                continue
+        head = _head(text, start, end) if _MAY_BE_HEAD.search(text, start, end) else None
+
+
+def _head(text: str, start: int, end: int) -> tuple[str, int, dict[int, str]] | None:
+    """Delimiter, number of cells, and the names of the secret ones, where the line can be the heading of a table."""
+    for delimiter in _CELL if end - start <= _LONGEST_HEAD else ():
+        if text.find(delimiter, start, end) >= 0:
+            cells = _cells(delimiter, text, start, end)
+            names = [text[first:last].strip("*_`") for first, last in cells]
+            inner = names[1:-1] if delimiter == "|" and not names[0] and not names[-1] else names
+            secret = {at: name for at, name in enumerate(names) if is_secret_name(name)}
+            if secret and len(inner) > 1 and all(map(_HEADING.fullmatch, inner)):
+                return delimiter, len(cells), secret
+    return None
+
+
+def _cells(delimiter: str, text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Where the content of each cell of a row stands, without quotes and blanks."""
+    cells = []
+    while True:
+        first, last = _CELL[delimiter].match(text, start, end).span()  # type: ignore[union-attr]  # it matches nothing, too
+        start = last + 1
+        while first < last and text[first] in _AROUND:
+            first += 1
+        while first < last and text[last - 1] in _AROUND:
+            last -= 1
+        cells.append((first, last))
+        if start > end:
+            return cells
+
+
+def _taken(text: str, cells: list[tuple[int, int]], secret: dict[int, str]) -> Iterator[Find]:
+    for at, (start, end) in enumerate(cells):
+        if (
+            at in secret
+            and start < end
+            and not stands_for_one(text[start:end])
+            and not _RULE.fullmatch(text, start, end)
+        ):
+            yield Find(start, end, secret[at], is_told=True)

@@ -1,0 +1,114 @@
+"""Redaction reads what strangers send: twice the text takes twice the time, whatever the text is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from growth import grows_linearly
+
+from dreamgym.redaction import RedactionRules, Redactor, encodings, forms, pairs, personal, tables
+from dreamgym.redaction.placeholder import Placeholders
+
+PIECES = (
+    *(
+        "a",
+        "A",
+        "0",
+        "4",
+        "/",
+        "-",
+        "_",
+        ".",
+        ":",
+        "=",
+        "@",
+        "+",
+        "%",
+        "&",
+        "<",
+        "\\",
+        '"',
+        "[",
+        "{",
+        "|",
+        ",",
+        " ",
+        "é",
+    ),
+    *("a.", "a@", "a@a.", "@a", "a:", "a=", "a=b ", "password", "password=", "password: ", "--key ", "<a>", "1.", "4 "),
+    *(
+        "+1 ",
+        "DE89",
+        "00-",
+        "sk-",
+        "://",
+        "a://b:",
+        "cookie: a=",
+        "-----BEGIN PRIVATE KEY-----",
+        "_authToken",
+        "\\u0061",
+    ),
+    *(
+        "&#64;",
+        "%40",
+        "a,password\n",
+        "|password|\n",
+        "VALUES (",
+        "eyJa.",
+        "QUFB",
+        "4142",
+        "\u200b",
+        "xoxb-1",
+        "bearer ",
+    ),
+)
+"""What a text may repeat without an end."""
+MAKE = Placeholders(b"k" * 32)
+EACH: dict[str, Callable[[str], object]] = {
+    **{
+        rule.__name__: lambda text, rule=rule: list(rule(text))
+        for rule in (forms.prefixed, pairs.beside, pairs.named, pairs.said, pairs.private_keys, tables.columns)
+    },
+    **{kind: lambda text, rule=rule: list(rule(text, MAKE)) for kind, rule in personal.RULES.items()},
+    "escapes": encodings.Unescaped,
+    "blobs": lambda text: encodings.redact_blobs(text, str),
+}
+"""Each rule on the whole text, which a redactor gives it in parts."""
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_rule_alone_takes_time_in_proportion_to_the_text(name: str) -> None:
+    slow = [
+        piece
+        for piece in ("a", "0", "/", "=", '"', "<a>", "a.", "a@", "a:", "4 ", "password=", "|password|\n", "('a'),")
+        if not grows_linearly(EACH[name], lambda size, piece=piece: piece * (size // len(piece)) + ' @ password="')  # type: ignore[misc]
+    ]
+    assert slow == []
+
+
+def test_an_address_in_a_long_text_is_found_in_time_that_grows_with_the_text() -> None:
+    assert grows_linearly(EACH["email"], lambda size: "a" * size + " @")
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_time_grows_with_the_length_of_the_text(piece: str) -> None:
+    redactor = Redactor(RedactionRules(), key=b"k" * 32)
+    assert grows_linearly(redactor.text, lambda size: piece * (size // len(piece)))
+
+
+def test_a_pattern_of_ones_own_takes_linear_time_too() -> None:
+    redactor = Redactor(RedactionRules(patterns={"badge": "(a+)+(a|aa)+b"}), key=b"k" * 32)
+    assert grows_linearly(redactor.text, lambda size: "a" * size)
+
+
+def test_many_known_values_take_no_more_time_than_one() -> None:
+    redactor = Redactor(RedactionRules(), key=b"k" * 32, known={f"v4lue-{n}": "token" for n in range(2000)})
+    assert grows_linearly(redactor.text, lambda size: "v4lue-" * (size // 6))
+
+
+@pytest.mark.parametrize("end", [" @", " %40", "@a.io", " _authToken", ' password="', " BEGIN PRIVATE KEY", " ://"])
+@pytest.mark.parametrize("piece", ["a", "/", "a.", "0", "a-", "\\"])
+def test_the_time_grows_with_the_length_whatever_stands_at_the_end(piece: str, end: str) -> None:
+    redactor = Redactor(RedactionRules(), key=b"k" * 32)
+    assert grows_linearly(redactor.text, lambda size: piece * (size // len(piece)) + end)

@@ -1,0 +1,96 @@
+"""Secrets and personal data in every form that README promises to find, and what is left as it is."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamgym.redaction import RedactionRules, Redactor
+
+BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "redaction.py"))
+PROMISED = [name for name in BENCHMARK["CLASSES"] if not name.startswith(("held out", "no form"))]
+
+
+def redactor(**options: Any) -> Redactor:
+    return Redactor(RedactionRules(), key=b"k" * 32, **options)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_everything_of_a_promised_class_is_found(name: str) -> None:
+    planted = list(BENCHMARK["CLASSES"][name]())
+    assert [form for value, form in planted if BENCHMARK["survives"](value, form)] == []
+
+
+def test_a_value_that_a_name_told_is_taken_out_of_the_whole_value_before_and_after_it() -> None:
+    said = redactor().value([{"note": "he typed hunter42x"}, {"password": "hunter42x"}, ["then hunter42x again"]])
+    assert "hunter42x" not in json.dumps(said)
+
+
+def test_a_redactor_that_remembers_takes_it_out_of_later_values_and_another_does_not() -> None:
+    for remembers in (True, False):
+        one = redactor(remembers=remembers)
+        one.value({"password": "hunter42x"})
+        assert ("hunter42x" in str(one.value("he typed hunter42x"))) is not remembers
+
+
+@pytest.mark.parametrize("value", ["expired", "none", "12", "changed yesterday"])
+def test_words_and_short_numbers_are_not_looked_for_elsewhere(value: str) -> None:
+    said = redactor(remembers=True).value([{"token": value}, f"the state is {value} now"])
+    assert isinstance(said, list)
+    assert said[1] == f"the state is {value} now"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"key": "PROJ-1234"},
+        {"key": "page.title"},
+        {"pass": 12, "fail": 3},
+        {"auth": "required"},
+        {"session": "afternoon"},
+        {"pin": True},
+        {"token_count": 512, "max_tokens": 4096, "token_type": "bearer"},
+        {"name": "password", "description": "The user's password.", "type": "string"},
+        {"columns": ["id", "city"], "rows": [[1, "Rome"]]},
+        ["password", "email", "name"],
+        ["--verbose", "--out", "folder1"],
+        "password: $DB_PASSWORD, token=${TOKEN}, secret: <your secret>, api_key: ****",
+        "The password is required. The key is 256-bit. The token is valid for 15 minutes.",
+        "my zip code is 19122 and the code is 12345",
+        "id,name,city\n1,ada,Rome\n",
+        "| name | city |\n|---|---|\n| ada | Rome |\n",
+        "sk-this-is-only-the-name-of-a-class and re_is_a_name_of_many_words_too",
+        "at 01-02-2024 10:30, on 2024-01-02 and 05/06/2023 11:15:30, for 01/2023-05/2023",
+        "1:2:3:4:5",
+        "C:\\new\\table\\u0041 100%25 &amp; more",
+        "commit 9fceb02d0ae598e95dc970b74767f19372d61af8, id 123e4567-e89b-12d3-a456-426614174000",
+    ],
+)
+def test_what_only_resembles_a_secret_is_left_as_it_is(value: Any) -> None:
+    assert redactor().value(value) == value
+
+
+def test_what_surrounds_an_escaped_find_stays_as_it_was_written() -> None:
+    mail = redactor().text("ada@corp.io")
+    assert redactor().text("a\\u002bb &lt;ada&#64;corp.io&gt; 100%25") == f"a\\u002bb &lt;{mail}&gt; 100%25"
+
+
+def test_a_token_at_the_end_of_what_a_rule_reads_at_a_time_is_found() -> None:
+    token = "ghp_" + "a1B2c3D4e" * 4
+    for before in range(12_280, 12_300):
+        assert token not in redactor().text("." * before + token + "." * 20_000)
+        assert token not in redactor().text("." * (before + 4096) + token + "." * 20_000)
+
+
+def test_finds_that_overlap_leave_nothing_of_either() -> None:
+    said = redactor().text("postgres://admin:hunter2pass@db.internal.io/crm?email=x@hunter2pass@db.internal.io")
+    assert "hunter2pass" not in said
+
+
+def test_a_pattern_with_look_around_is_refused_because_its_time_has_no_bound() -> None:
+    with pytest.raises(ValueError, match="no regular expression of RE2"):
+        RedactionRules(patterns={"badge": "(?<=x)B-[0-9]+"})
