@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import httpx2
 import psycopg
 import pytest
+from dreamgym_client.control import ControlClient
 from misuse import refused_start
 
 from dreamgym.cli.serve import main
@@ -148,14 +150,20 @@ def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(folder: Pat
     assert said == "dreamgym: unknown encoder 'nope': there is minilm, trigram"
 
 
+async def started(url: str) -> str:
+    """A new episode."""
+    async with ControlClient(url) as control:
+        return (await control.create("house", task_id="t")).episode
+
+
 def test_the_address_of_the_database_is_on_no_command_line(folder: Path, dsn: str) -> None:
     with server_process(
         str(folder), Against.DREAM, model="nearest", dsn=dsn, extra=("--encoder", "trigram")
     ) as process:
         assert process.pid is not None
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        made = httpx2.post(f"{process.url}/envs/house/episodes", json={"task_id": "t"})
+        episode = anyio.run(started, process.url)
     assert b"--tied" in command
     assert dsn.encode() not in command
     with psycopg.connect(dsn) as connection:
-        assert connection.execute("SELECT id FROM episodes").fetchall() == [(made.json()["episode"],)]
+        assert connection.execute("SELECT id FROM episodes").fetchall() == [(episode,)]
