@@ -1,0 +1,390 @@
+"""What malformed requests, expensive requests and too many connections do to a server, while its health is asked for.
+
+A `dreamgym-serve` process serves a dream with redaction and a token; everything is drawn from `--seed`. Counted are:
+
+- failed: answers with a status of 500 or more, but for 503 with a reason that is true;
+- hung: requests without an answer after ten seconds, other than those that never end themselves;
+- tracebacks in the log, and its length;
+- health: the longest wait for `/healthz` meanwhile, over a connection of its own; and how often it was refused.
+
+    python benchmarks/fuzz.py --requests 6000 --sessions 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from dreamgym.replay.embedded import EmbeddedServer
+
+COIN = Path(__file__).parents[1] / "examples" / "coin"
+TOKEN = "a token for fuzzing"
+ANSWER_S = 10.0
+FILES = 256
+"""Open files that the server may have in the last two rows."""
+AT_ONCE = 16
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    attack: str
+    requests: int = 0
+    answered: Counter[int] = field(default_factory=Counter)
+    failed: int = 0
+    hung: int = 0
+    tracebacks: int = 0
+    log_kilobytes: int = 0
+    health_ms: float = 0.0
+    health_refused: int = 0
+    megabytes: float = 0.0
+    """By which the server's memory grew."""
+
+
+class Server:
+    """The process, its log and its memory."""
+
+    def __init__(self, home: Path, dsn: str, files: int | None) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.log = home / f"server-{self.port}.log"
+        folder = home / "coin"
+        if not folder.exists():
+            shutil.copytree(COIN, folder)
+            with (folder / "env.toml").open("a", encoding="utf-8") as file:
+                file.write("\n[redact]\n")
+        environ = {**os.environ, "DREAMGYM_TOKEN": TOKEN, "DREAMGYM_DSN": dsn, "DREAMGYM_HOME": str(home)}
+        command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", str(folder), "--model", "nearest"]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*limited(files), *command, "--encoder", "trigram", "--port", str(self.port)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**environ, "OMP_NUM_THREADS": "1"},
+            )
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise SystemExit(f"dreamgym-serve did not start: {self.log.read_text()[-500:]}")
+
+    @property
+    def megabytes(self) -> float:
+        """Resident memory."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 2**20
+
+    def stop(self) -> None:
+        """In order."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def limited(files: int | None) -> list[str]:
+    """What gives a command no more open files."""
+    return [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
+
+
+def mutated(chance: random.Random, value: Any, depth: int = 0) -> Any:
+    """The value with something of it replaced by what nobody expects."""
+    if depth < 4 and isinstance(value, dict) and value and chance.random() < 0.8:
+        key = chance.choice(sorted(value))
+        return {**value, key: mutated(chance, value[key], depth + 1)}
+    odd: list[Any] = [
+        None,
+        True,
+        -1,
+        10**400,
+        float("nan"),
+        "",
+        "\x00",
+        "\ud800",
+        "a" * 70_000,
+        [],
+        {},
+        [[[]]],
+        "é" * 99,
+    ]
+    odd += [{"$ref": "http://127.0.0.1:9/x"}, {"key": "x" * 600}, [1] * 500, "../../etc/passwd", "<script>", 1e308]
+    return chance.choice(odd)
+
+
+def body_of(chance: random.Random, message: Any) -> bytes:
+    """As bytes, some of which are no JSON."""
+    text = json.dumps(mutated(chance, message))
+    raw = text.encode("utf-8", "surrogatepass")
+    if chance.random() < 0.2:
+        cut = chance.randrange(len(raw) + 1)
+        raw = raw[:cut] + chance.randbytes(chance.randrange(20)) + raw[cut:]
+    return raw[: chance.randrange(len(raw) + 1)] if chance.random() < 0.1 else raw
+
+
+def called(**arguments: Any) -> dict[str, Any]:
+    """A tool call as a message."""
+    params = {"name": "act", "arguments": arguments or {"command": "look around"}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+def requests_of(chance: random.Random, episode: str, token: str) -> tuple[str, str, bytes, dict[str, str]]:
+    """Method, path, body and headers of a malformed request at a door."""
+    base = "/envs/coin"
+    doors: list[tuple[str, str, Any]] = [
+        ("POST", f"{base}/episodes", {"task_id": "coin-train-0", "seed": 1, "group": "g", "idempotency_key": "k"}),
+        (
+            "POST",
+            f"{base}/episodes",
+            {"task": {"id": "t", "env": "coin", "instruction": "x", "metadata": {"success": {}}}},
+        ),
+        ("POST", f"{base}/episodes/{episode}/fork", {"step": 0, "idempotency_key": "f"}),
+        ("POST", f"{base}/episodes/none/finish", {"answer": "x", "success": True}),
+        ("POST", f"{base}/episodes/{episode}/mcp", called()),
+        ("POST", f"{base}/episodes/{token}/mcp", called()),
+        ("POST", f"{base}/mcp", {**called(), "method": chance.choice(["initialize", "tools/list", "ping", "x/y"])}),
+        ("POST", f"{base}/openenv/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}),
+        (chance.choice(["GET", "PUT", "DELETE", "PATCH"]), f"{base}/episodes/{chance.randbytes(4).hex()}", {}),
+    ]
+    method, path, message = chance.choice(doors)
+    headers = {"Authorization": f"Bearer {TOKEN}", "accept": "application/json", "content-type": "application/json"}
+    odd = ["", "x", "a" * 3000, "2099-01-01", "text/event-stream", "*/*", "chunked"]
+    if chance.random() < 0.3:
+        names = ["accept", "content-type", "mcp-protocol-version", "mcp-session-id", "x-dreamgym-episode", "mcp-method"]
+        headers[chance.choice(names)] = chance.choice(odd)
+    return method, path, body_of(chance, message), headers
+
+
+EXPENSIVE: dict[str, bytes] = {
+    "quotes in a string that never ends": b"[" * 65 + b'"' + b'\\"' * (2 * 2**20),
+    "brackets": b"[" * (4 * 2**20 - 1),
+    "a long word beside an @": json.dumps(called(command="a" * 60_000 + " @")).encode(),
+    "slashes beside _authToken": json.dumps(called(command="/" * 60_000 + " _authToken")).encode(),
+    "arguments of four megabytes": json.dumps(called(command="a" * (4 * 2**20 - 200) + " @")).encode(),
+    "a number of a million digits": b'{"jsonrpc": "2.0", "id": ' + b"9" * 10**6 + b"}",
+    "many keys": json.dumps({f"k{n}": n for n in range(200_000)}).encode(),
+}
+
+
+async def post(
+    http: aiohttp.ClientSession, row: Row, method: str, url: str, body: bytes, headers: dict[str, str]
+) -> None:
+    """Send it and count what came."""
+    row.requests += 1
+    try:
+        async with http.request(method, url, data=body, headers=headers) as answer:
+            await answer.read()
+            row.answered[answer.status] += 1
+            row.failed += answer.status >= 500
+    except TimeoutError:
+        row.hung += 1
+    except (aiohttp.ClientError, ValueError):
+        row.answered[0] += 1
+
+
+async def fuzz(server: Server, row: Row, count: int, seed: int) -> None:
+    """Malformed requests at all doors."""
+    async with client(server) as http:
+        made = await episode_of(http)
+        chances = [random.Random(f"{seed}:{number}") for number in range(count)]
+        waiting = iter(chances)
+
+        async def work() -> None:
+            for chance in waiting:
+                method, path, body, headers = requests_of(chance, made["episode"], made["token"])
+                await post(http, row, method, path, body, headers)
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+
+async def wire(server: Server, row: Row, count: int, seed: int) -> None:
+    """Bytes that are no HTTP."""
+    for number in range(count):
+        chance = random.Random(f"wire:{seed}:{number}")
+        raw = chance.choice(
+            [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST /envs HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\n"]
+        )
+        raw += chance.randbytes(chance.randrange(200)) + b"\r\n\r\n"
+        row.requests += 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(raw)
+        with suppress(OSError):
+            writer.write_eof()
+            async with asyncio.timeout(ANSWER_S):
+                await reader.read()
+        writer.close()
+        row.answered[0] += 1
+
+
+async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
+    """Bodies that took a server hours."""
+    async with client(server) as http:
+        made = await episode_of(http)
+        headers = {"accept": "application/json", "content-type": "application/json"}
+        for body in EXPENSIVE.values():
+            for path in (f"/envs/coin/episodes/{made['token']}/mcp", "/envs/coin/openenv/mcp", "/envs/coin/episodes"):
+                await post(http, row, "POST", path, body, {**headers, "Authorization": f"Bearer {TOKEN}"})
+
+
+async def half_sent(server: Server, row: Row, count: int, seed: int) -> None:
+    """Requests that are begun and not ended, without a token."""
+    opened = []
+    for _ in range(count):
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"POST /envs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            opened.append(writer)
+            row.requests += 1
+    await asyncio.sleep(3)
+    for writer in opened:
+        writer.close()
+
+
+async def sessions(server: Server, row: Row, count: int, seed: int) -> None:
+    """Honest agents at once, each with connections of its own: served, or refused with 503, and never half."""
+
+    async def one() -> None:
+        row.requests += 1
+        async with client(server) as http:
+            try:
+                made = await episode_of(http)
+            except (aiohttp.ClientError, OSError):
+                row.answered[503] += 1
+                return
+            async with http.post(f"/envs/coin/episodes/{made['token']}/mcp", json=called()) as answer:
+                await answer.read()
+            row.answered[answer.status] += 1
+            row.failed += answer.status != 200
+
+    for result in await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True):
+        row.failed += isinstance(result, Exception)
+
+
+@asynccontextmanager
+async def client(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of the server."""
+    limits = aiohttp.ClientTimeout(total=ANSWER_S)
+    headers = {"accept": "application/json"}
+    base = f"http://127.0.0.1:{server.port}"
+    async with aiohttp.ClientSession(base, timeout=limits, headers=headers) as http:
+        yield http
+
+
+async def episode_of(http: aiohttp.ClientSession) -> dict[str, Any]:
+    """A new episode."""
+    given = {"Authorization": f"Bearer {TOKEN}"}
+    async with http.post("/envs/coin/episodes", json={"seed": 1}, headers=given, raise_for_status=True) as answer:
+        made: dict[str, Any] = await answer.json()
+    return made
+
+
+async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
+    """Run the attack, and ask for the server's health meanwhile."""
+    before = server.megabytes
+    done = asyncio.Event()
+
+    async def watch() -> None:
+        while not done.is_set():
+            asked = time.monotonic()
+            async with client(server) as http:
+                try:
+                    async with http.get("/healthz") as answer:
+                        row.health_refused += answer.status != 200
+                except (aiohttp.ClientError, TimeoutError, OSError):
+                    row.health_refused += 1
+            row.health_ms = max(row.health_ms, 1000 * (time.monotonic() - asked))
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.create_task(watch())
+    try:
+        await attack
+    finally:
+        done.set()
+        await watching
+    log = server.log.read_bytes()
+    row.tracebacks, row.log_kilobytes = log.count(b"Traceback"), len(log) // 1024
+    row.megabytes = server.megabytes - before
+
+
+Attack = Callable[[Server, Row, int, int], Coroutine[Any, Any, None]]
+"""Takes how many requests, and a seed."""
+ATTACKS: dict[str, tuple[Attack, int | None]] = {
+    "malformed requests": (fuzz, None),
+    "bytes that are no HTTP": (wire, None),
+    "expensive bodies": (expensive, None),
+    f"half-sent requests, {FILES} files": (half_sent, FILES),
+    f"agents at once, {FILES} files": (sessions, FILES),
+}
+
+
+@contextmanager
+def placed() -> Iterator[tuple[Path, str]]:
+    """A folder and a database of its own."""
+    home = Path(tempfile.mkdtemp(prefix="dreamgym-fuzz-"))
+    home.chmod(0o711)
+    database = EmbeddedServer.start(home / "postgres")
+    try:
+        yield home, database.dsn
+    finally:
+        database.release()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """As Markdown."""
+    head = ("attack", "requests", "answered", "failed", "hung", "tracebacks", "log kB", "health, ms", "health refused")
+    yield f"| {' | '.join(head)} | memory, MB |"
+    yield "|---" * (len(head) + 1) + "|"
+    for row in rows:
+        answered = ", ".join(f"{count} × {status or 'closed'}" for status, count in sorted(row.answered.items()))
+        yield (
+            f"| {row.attack} | {row.requests} | {answered} | {row.failed} | {row.hung} | {row.tracebacks} | "
+            f"{row.log_kilobytes} | {row.health_ms:.0f} | {row.health_refused} | {row.megabytes:+.0f} |"
+        )
+
+
+def main() -> None:
+    """Attack, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=600)
+    parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    counts: dict[Attack, int] = {
+        fuzz: given.requests,
+        wire: given.requests // 10,
+        half_sent: 400,
+        sessions: given.sessions,
+    }
+    rows = []
+    with placed() as (home, dsn):
+        for name, (attack, files) in ATTACKS.items():
+            server = Server(home, dsn, files)
+            row = Row(name)
+            try:
+                asyncio.run(watched(server, row, attack(server, row, counts.get(attack, 0), given.seed)))
+            finally:
+                server.stop()
+            rows.append(row)
+            print(f"{name}: {row.requests} requests", file=sys.stderr, flush=True)
+    print(json.dumps([asdict(row) for row in rows]) if given.json else "\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The campaign of benchmarks/fuzz.py: no malformed request, expensive body or crowd makes a server fail or hang."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
+
+
+def endured(**counts: int) -> None:
+    options = [f"--{name}={count}" for name, count in counts.items()]
+    done = subprocess.run([sys.executable, str(FUZZ), "--json", *options], stdout=subprocess.PIPE, check=True)
+    for row in json.loads(done.stdout):
+        assert row["requests"] > 0
+        assert {name: row[name] for name in ("failed", "hung", "tracebacks")} == {
+            "failed": 0,
+            "hung": 0,
+            "tracebacks": 0,
+        }, row
+        assert row["log_kilobytes"] < 1000, row
+        assert row["health_refused"] == 0 or "half-sent" in row["attack"], row
+
+
+@pytest.mark.slow
+def test_a_server_endures_a_short_campaign() -> None:
+    endured(requests=300, sessions=60)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_server_endures_a_long_campaign() -> None:
+    endured(requests=6000, sessions=500, seed=1)
