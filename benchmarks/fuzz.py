@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from dreamgym_server.bodies import MAX_BODY_BYTES
 
 from dreamgym.replay.embedded import EmbeddedServer
 
@@ -41,6 +42,8 @@ ANSWER_S = 10.0
 FILES = 256
 """Open files that the server may have in the last two rows."""
 AT_ONCE = 16
+ROOM = MAX_BODY_BYTES - 400
+"""For what is odd in a body."""
 
 
 @dataclass
@@ -171,13 +174,13 @@ def requests_of(chance: random.Random, episode: str, token: str) -> tuple[str, s
 
 
 EXPENSIVE: dict[str, bytes] = {
-    "quotes in a string that never ends": b"[" * 65 + b'"' + b'\\"' * (2 * 2**20),
-    "brackets": b"[" * (4 * 2**20 - 1),
+    "quotes in a string that never ends": b"[" * 65 + b'"' + b'\\"' * (ROOM // 2),
+    "brackets": b"[" * ROOM,
     "a long word beside an @": json.dumps(called(command="a" * 60_000 + " @")).encode(),
     "slashes beside _authToken": json.dumps(called(command="/" * 60_000 + " _authToken")).encode(),
-    "arguments of four megabytes": json.dumps(called(command="a" * (4 * 2**20 - 200) + " @")).encode(),
-    "a number of a million digits": b'{"jsonrpc": "2.0", "id": ' + b"9" * 10**6 + b"}",
-    "many keys": json.dumps({f"k{n}": n for n in range(200_000)}).encode(),
+    "arguments of a megabyte": json.dumps(called(command="a" * ROOM + " @")).encode(),
+    "a number of a million digits": b'{"jsonrpc": "2.0", "id": ' + b"9" * ROOM + b"}",
+    "many keys": json.dumps({f"k{n}": n for n in range(ROOM // 14)}).encode(),
 }
 
 

@@ -10,7 +10,8 @@ import re
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_BODY_BYTES = 2**20
+"""Some megabytes of small keys would keep the event loop from others for longer than a tenth of a second."""
 MAX_DEPTH = 64
 """Arrays and objects within each other, the request's own envelope included."""
 
