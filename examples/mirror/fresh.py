@@ -53,7 +53,10 @@ def node() -> str:
 
 def prepare() -> None:
     """Put files and graph where they were."""
+    if PLACE.is_symlink() or (PLACE.exists() and PLACE.stat().st_uid != os.geteuid()):
+        sys.exit(f"{PLACE} is somebody else's: remove it, or set TMPDIR to a folder of your own")
     shutil.rmtree(PLACE, ignore_errors=True)
+    PLACE.mkdir(mode=0o700)
     for name, text in FILES.items():
         file = ROOT / name
         file.parent.mkdir(parents=True, exist_ok=True)
