@@ -149,7 +149,7 @@ async def test_a_broken_promise_is_named(make: Callable[[], Lamp], fault: str) -
         ([PRESS, PRESS], "not unique"),
         ([{"name": "press"}], "expected an object as inputSchema"),
         ([{"name": "press", "inputSchema": {"type": "string"}}], "needs the type 'object'"),
-        ([{"name": "press", "inputSchema": {"type": "object", "properties": 3}}], "no JSON Schema"),
+        ([{"name": "press", "inputSchema": {"type": "object", "properties": 3}}], "not a usable JSON Schema"),
     ],
 )
 def test_a_tool_that_is_no_mcp_tool_is_named(tools: list[JsonObject], fault: str) -> None:

@@ -233,7 +233,6 @@ def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
     os.kill(postmaster, signal.SIGKILL)
     code, said = trainer.end()
     assert code == 0, said
-    assert "the database went away in the middle of an update, which is played again" in said
     check_same(tmp_path / "run", other_server.dsn, straight)
 
 
@@ -248,7 +247,6 @@ def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_upda
     other_server.ensure_running()
     code, said = trainer.end()
     assert code == 0, said
-    assert "the database went away in the middle of an update, which is played again" in said
     check_same(tmp_path / "run", other_server.dsn, straight)
 
 
