@@ -5,8 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
+from dreamgym_client.connection import without_token
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import load_spec
@@ -59,7 +62,11 @@ async def test_a_real_server_is_recorded_labelled_seeded_and_answered_for(
     graph = Path(environ["MEMORY_FILE_PATH"])
     graph.unlink()
     with server("crm", Against.DREAM, model="nearest", dsn=dsn) as url:
-        async with Client(f"{url}/envs/crm/mcp") as agent:
+        address, token = without_token(url, None)
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+            Client(streamable_http_client(f"{address}/envs/crm/mcp", http_client=http)) as agent,
+        ):
             assert [tool.model_dump() for tool in (await agent.list_tools()).tools] == tools
             dreamed = await agent.call_tool("create_entities", {"entities": [ADA]})
             assert (dreamed.content, dreamed.structured_content) == (made.content, made.structured_content)
