@@ -27,6 +27,8 @@ from dreamgym.importers.spans import Span, has_spans, spans_of
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
 _RUNS = ("invoke_agent", "invoke_workflow")
+NESTED = 64
+"""Spans within each other that are looked through."""
 _ARGUMENTS, _RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 _OPT_IN = (
@@ -118,12 +120,13 @@ def _run_of(span: Span, known: dict[tuple[str, str], Span]) -> tuple[str, str]:
 
 
 def _ancestors(span: Span, known: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    seen = {span.id}
-    parent = known.get((span.trace, span.parent))
-    while parent is not None and parent.id not in seen:
-        seen.add(parent.id)
+    """The spans around it, the nearest first; a chain may be as long as a file, or a ring."""
+    for _ in range(NESTED):
+        parent = known.get((span.trace, span.parent))
+        if parent is None:
+            return
         yield parent
-        parent = known.get((parent.trace, parent.parent))
+        span = parent
 
 
 def _instruction(models: list[Span]) -> str:

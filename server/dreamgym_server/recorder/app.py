@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -139,6 +139,11 @@ class ControlDoor:
         )
 
 
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody is there to be answered."""
+    return Response(status_code=400)
+
+
 def create_app(
     upstream: Upstream,
     runs: Runs,
@@ -163,6 +168,6 @@ def create_app(
             *ControlDoor(upstream, runs, tape, build).routes(),
         ],
         middleware=[Middleware(Guard, keys=Keys(token) if token else None, hosts=hosts)],
-        exception_handlers={DreamGymError: refuse},
+        exception_handlers={DreamGymError: refuse, ClientDisconnect: _gone},
         lifespan=lifespan,
     )

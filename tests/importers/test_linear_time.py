@@ -1,0 +1,73 @@
+"""What a stranger's file costs to import grows with its size, and no faster."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from growth import grows_linearly
+from importer_stage import spec
+
+from dreamgym.importers import ImportReport, read_file
+
+
+def chat(count: int) -> str:
+    messages: list[object] = [{"role": "user", "content": "Find it."}]
+    for number in range(count):
+        call = {"id": str(number), "type": "function", "function": {"name": "find", "arguments": '{"q": "x"}'}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": str(number), "content": "not here"})
+    return json.dumps({"messages": messages})
+
+
+def langchain(count: int) -> str:
+    messages: list[object] = [{"type": "human", "data": {"content": "Find it."}}]
+    for number in range(count):
+        call = {"name": "find", "args": {"q": "x"}, "id": str(number), "type": "tool_call"}
+        messages.append({"type": "ai", "data": {"content": "", "tool_calls": [call]}})
+        messages.append({"type": "tool", "data": {"content": "not here", "tool_call_id": str(number), "name": "find"}})
+    return json.dumps({"messages": messages})
+
+
+def agentgym(text: str) -> str:
+    turns = [("human", "Go."), ("gpt", f"{text}\nAction: look"), ("human", f"Observation: {text}")]
+    return json.dumps({"conversations": [{"from": who, "value": said} for who, said in turns]})
+
+
+def spans(count: int) -> str:
+    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "find", "gen_ai.tool.call.result": "none"}
+    attributes = [{"key": name, "value": {"stringValue": value}} for name, value in told.items()]
+    found = [
+        {"traceId": "t", "spanId": str(n), "parentSpanId": str(n - 1), "name": "find", "attributes": attributes}
+        for n in range(count)
+    ]
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]})
+
+
+FILES: dict[str, Callable[[int], str]] = {
+    "a long conversation": lambda size: chat(size // 200),
+    "a long conversation of LangChain": lambda size: langchain(size // 200),
+    "blanks before no action": lambda size: agentgym(" \t" * (size // 2)),
+    "lines of blanks": lambda size: agentgym(" \n" * (size // 2)),
+    "many actions": lambda size: agentgym("Action:\n" * (size // 8)),
+    "a chain of spans": lambda size: spans(size // 330),
+    "opening brackets": lambda size: "[" * size,
+    "opening braces": lambda size: '{"a":' * (size // 5),
+    "quotes": lambda size: '"' * size,
+    "escaped quotes": lambda size: '"' + '\\"' * (size // 2),
+    "empty lines": lambda size: "\n" * size,
+    "commas": lambda size: "[" + "1," * (size // 2),
+    "small documents": lambda size: "{}\n" * (size // 3),
+    "broken documents": lambda size: "{]\n" * (size // 3),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_import_takes_time_in_proportion_to_the_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.jsonl"
+
+    def read(text: str) -> None:
+        file.write_text(text, encoding="utf-8")
+        ImportReport().add(read_file(file), spec("find"))
+
+    assert grows_linearly(read, FILES[name])
