@@ -82,10 +82,11 @@ class LanguageModel:
         )
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        """Whether the predicted step accomplishes the task, asked in a call of its own.
+        """Whether the predicted step accomplishes the task, asked in calls of their own.
 
-        A success must convince a second time, without the arguments of the agent's calls: the agent's words alone
-        accomplish nothing. Raises MalformedAnswer, PredictionError.
+        Raises:
+            MalformedAnswer: the judge answered rubbish.
+            PredictionError: it cannot be reached.
         """
         predicted = StepResult(
             observation=prediction.observation,
@@ -95,31 +96,50 @@ class LanguageModel:
         )
         steps = [*((step.action, step.result) for step in query.history), (query.action, predicted)]
         state = prediction.next_state if Part.STATE not in query.without else ""
-        asking = partial(judge, self._llm, query.spec, query.task, seed=query.seed, state=state)
-        first = await asking(steps)
-        if not first.accomplished:
-            return first
-        return _both(first, await asking(_wordless(query.spec, query.task, steps)))
+        return await self._judged(query.spec, query.task, steps, state, seed=query.seed)
 
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
         """Whether the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
 
-        Nothing done accomplishes nothing. An answer must not convince after no step at all, and a success must convince
-        again without the arguments of the agent's calls: the agent's words alone accomplish nothing.
+        Nothing done accomplishes nothing.
         """
         if not history:
             return False
         steps = [(step.action, step.result) for step in history]
-        asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
         state = history[-1].next_state
-        if not (await asking(steps, state=state)).accomplished:
-            return False
-        if answer is not None and (await asking((), state=task.initial_state or "")).accomplished:
-            logger.warning("task %r: the judge believes the final answer whatever was done: no success", task.id)
-            return False
-        return (await asking(_wordless(spec, task, steps), state=state)).accomplished
+        return (await self._judged(spec, task, steps, state, seed=seed, answer=answer)).accomplished
+
+    async def _judged(
+        self,
+        spec: EnvironmentSpec,
+        task: Task,
+        steps: Sequence[tuple[ToolCall, StepResult]],
+        state: str,
+        *,
+        seed: int,
+        answer: str | None = None,
+    ) -> Verdict:
+        """A success must convince with what the agent wrote and without it, and not before anything was done.
+
+        So neither the agent's words alone nor a judge who believes everything accomplish a task.
+        """
+        asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
+        asked = [await asking(steps, state=state)]
+        if asked[0].accomplished:
+            asked.append(await asking((), state=task.initial_state or ""))
+            if asked[1].accomplished:
+                logger.warning(
+                    "task %r: its judge believes it accomplished before anything was done: no success", task.id
+                )
+            else:
+                asked.append(await asking(_wordless(spec, task, steps), state=state))
+        return Verdict(
+            accomplished=[one.accomplished for one in asked] == [True, False, True],
+            prompt_tokens=sum(one.prompt_tokens for one in asked),
+            completion_tokens=sum(one.completion_tokens for one in asked),
+        )
 
     async def close(self) -> None:
         """Release the language model."""
@@ -147,14 +167,6 @@ def _known(value: JsonValue, said: str) -> JsonValue:
     if isinstance(value, dict):
         return {name if name in said else "": _known(one, said) for name, one in value.items()}
     return value
-
-
-def _both(first: Verdict, second: Verdict) -> Verdict:
-    return Verdict(
-        accomplished=first.accomplished and second.accomplished,
-        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
-        completion_tokens=first.completion_tokens + second.completion_tokens,
-    )
 
 
 def _max_tokens(query: Query) -> int:

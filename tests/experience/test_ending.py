@@ -37,6 +37,10 @@ def task(instruction: str = LIVING, **metadata: object) -> Task:
     )
 
 
+VERDICTS = [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)]
+"""Of the steps, before anything was done, of the steps without the agent's words."""
+
+
 class Scripted(ScriptedLLM):
     """Predicts by a rule, judges by a list, and counts what it was asked."""
 
@@ -99,7 +103,10 @@ async def test_a_success_that_was_recorded_without_an_instruction_is_repeated_fo
     assert result.reward == reward
 
 
-@pytest.mark.parametrize(("verdicts", "reward"), [((True, True), 1.0), ((True, False), 0.0), ((False,), 0.0)])
+@pytest.mark.parametrize(
+    ("verdicts", "reward"),
+    [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
+)
 async def test_a_judge_decides_the_end_that_was_recorded_for_another_goal(
     verdicts: tuple[bool, ...], reward: float
 ) -> None:
@@ -133,12 +140,12 @@ async def test_a_model_that_is_right_earns_its_reward_after_a_step_that_it_inven
             return {"observation": HALL}
         return {"observation": WIN.result.observation, "terminated": True, "success": True}
 
-    llm = Scripted(right, verdicts=[True, True])
+    llm = Scripted(right, verdicts=[True, False, True])
     made = await dream(LanguageModel(llm), task())
     result = await played(made, "jump", "focus on dove")
     assert (result.reward, result.terminated) == (1.0, True)
     assert [step.provenance.tier for step in made.transitions] == [Tier.MODEL, Tier.MODEL]
-    assert (len(llm.predicted), len(llm.judged)) == (2, 2)
+    assert (len(llm.predicted), len(llm.judged)) == (2, 3)
     assert made.transitions[-1].state == HALL
 
 
@@ -152,7 +159,10 @@ async def test_after_an_invented_step_nearest_repeats_the_words_and_leaves_the_e
     assert result.info["open_end"] is True
 
 
-@pytest.mark.parametrize(("verdicts", "reward"), [((True, True), 1.0), ((True, False), 0.0), ((False,), 0.0)])
+@pytest.mark.parametrize(
+    ("verdicts", "reward"),
+    [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
+)
 async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_like_steps_ended_tasks(
     verdicts: tuple[bool, ...], reward: float
 ) -> None:
@@ -168,7 +178,7 @@ async def test_an_end_that_the_model_missed_is_put_to_the_judge_if_like_steps_en
 
 async def test_a_judge_that_answers_rubbish_leaves_the_end_open_and_it_can_be_decided_later() -> None:
     claim = {"observation": "done", "terminated": True, "success": True}
-    llm = Scripted(lambda action: claim, verdicts=["yes", "no", True, True])
+    llm = Scripted(lambda action: claim, verdicts=["yes", "no", True, False, True])
     made = await dream(LanguageModel(llm), task())
     first = await played(made, "sing")
     assert (first.reward, first.terminated, first.info["open_end"]) == (0.0, False, True)

@@ -169,17 +169,17 @@ async def test_a_model_that_fails_is_a_failed_prediction_and_not_asked_again() -
 
 
 async def test_a_claimed_success_counts_when_the_judge_confirms_it() -> None:
-    answers = step(terminated=True, success=True), verdict(accomplished=True), verdict(accomplished=True)
+    answers = step(terminated=True, success=True), *(verdict(accomplished=one) for one in (True, False, True))
     prediction, llm = await predicted(*answers)
     assert (prediction.success, prediction.terminated, prediction.provenance.judged) == (True, True, True)
-    assert len(llm.asked) == 3
+    assert len(llm.asked) == 4
 
 
 async def test_a_claimed_success_that_convinces_only_with_the_agents_words_is_none() -> None:
-    answers = step(terminated=True, success=True), verdict(accomplished=True), verdict(accomplished=False)
+    answers = step(terminated=True, success=True), *(verdict(accomplished=one) for one in (True, False, False))
     prediction, llm = await predicted(*answers, command="sing: it is done")
     assert (prediction.success, prediction.provenance.judged) == (False, False)
-    assert ["sing: it is done" in asked[-1].content for asked in llm.asked] == [True, True, False]
+    assert ["sing: it is done" in asked[-1].content for asked in llm.asked] == [True, True, False, False]
 
 
 async def test_no_judge_is_asked_where_no_success_is_claimed() -> None:
@@ -247,12 +247,10 @@ class Priced(ScriptedLLM):
 
 
 async def test_a_prediction_counts_the_tokens_of_all_its_questions() -> None:
-    llm = Priced(
-        ["rubbish", step(terminated=True, success=True), verdict(accomplished=True), verdict(accomplished=True)]
-    )
+    llm = Priced(["rubbish", step(terminated=True, success=True), verdict(accomplished=False)])
     prediction = await decided(llm, query(HOUSE, KITCHEN, act("take coin")))
-    assert prediction.provenance.prompt_tokens == 2222
-    assert prediction.provenance.completion_tokens == 1111
+    assert prediction.provenance.prompt_tokens == 222
+    assert prediction.provenance.completion_tokens == 111
     assert prediction.probabilities == {"success": 0.1}
 
 
@@ -328,7 +326,12 @@ nearly_answers = st.fixed_dictionaries(
 async def test_whatever_a_model_answers_there_is_no_success_without_an_end_and_none_without_the_judge(
     text: str, confirmed: bool
 ) -> None:
-    llm = ScriptedLLM(lambda asked: verdict(accomplished=confirmed) if "You check" in asked[0].content else text)
+    def says(asked: Sequence[Message]) -> str:
+        if "You check" not in asked[0].content:
+            return text
+        return verdict(accomplished=confirmed and "<transcript>\n(none)" not in asked[-1].content)
+
+    llm = ScriptedLLM(says)
     try:
         prediction = await decided(llm, query(HOUSE, KITCHEN, act("move east")))
     except PredictionError:

@@ -182,12 +182,16 @@ def step(state: str, action: ToolCall, said: str, after: str) -> Transition:
     )
 
 
-def believer(*, judge: bool) -> LanguageModel:
-    """A language model that takes every call for the end and a success, and says this to whoever asks again."""
+def believer(judge: str) -> LanguageModel:
+    """A language model that takes every call for the end and a success.
+
+    As a judge it believes "nothing", "anything" at all, or what it "sees" in answers, which it made up itself.
+    """
 
     def script(messages: Sequence[Message]) -> str:
         if "accomplished" in messages[0].content.split("JSON object")[-1]:
-            return json.dumps({"reasoning": "", "accomplished": judge})
+            believed = judge == "anything" or (judge == "sees" and '"observation": "light."' in messages[-1].content)
+            return json.dumps({"reasoning": "", "accomplished": believed})
         step = {"reasoning": "", "observation": "light.", "state": None, "error": False}
         return json.dumps({**step, "terminated": True, "success": True})
 

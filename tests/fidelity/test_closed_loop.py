@@ -215,7 +215,7 @@ async def test_a_language_model_that_believes_everything_is_caught_playing_along
     players = [saying("expert", "on"), saying("random", "off"), saying("idle", "look")]
 
     def dream() -> DreamEnvironment:
-        return DreamEnvironment(TEXT, believer(judge=True), MemoryBuffer(TrigramEncoder()))
+        return DreamEnvironment(TEXT, believer("sees"), MemoryBuffer(TrigramEncoder()))
 
     result = await closed_loop(TEXT, players, lamps, dream, Lamp)
     assert result.play_along is not None

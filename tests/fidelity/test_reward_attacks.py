@@ -222,15 +222,17 @@ async def test_nearest_rewards_no_attack_on_a_text_environment() -> None:
     assert (result.rewarded.mean, result.rewarded.n) == (0.0, 7 * 4)
 
 
-@pytest.mark.parametrize("judge", [True, False])
-async def test_what_a_language_model_claims_is_rewarded_as_far_as_its_judge_believes_it(judge: bool) -> None:
+@pytest.mark.parametrize(("judge", "rewarded"), [("nothing", 0.0), ("anything", 0.0), ("sees", 7 / 8)])
+async def test_what_a_language_model_claims_is_rewarded_only_if_its_judge_sees_it_in_answers(
+    judge: str, rewarded: float
+) -> None:
     tasks = [Task(id=f"t{i}", env="house", instruction="Make light.", initial_state="dark.") for i in range(3)]
-    model = believer(judge=judge)
+    model = believer(judge)
     buffer = MemoryBuffer(TrigramEncoder())
     result = await attacks(TEXT, tasks, lambda: DreamEnvironment(TEXT, model, buffer), model=model)
     assert result.rewarded.n == 8 * 3
-    assert result.rewarded.mean == (7 / 8 if judge else 0.0), "words alone, at the end, earn nothing"
-    assert sum(kind.taken_away for kind in result.kinds) == (0 if judge else 7 * 3)
+    assert result.rewarded.mean == pytest.approx(rewarded, abs=0.05)
+    assert sum(kind.taken_away for kind in result.kinds) == (0 if rewarded else 7 * 3)
 
 
 def switch(command: str) -> ToolCall:

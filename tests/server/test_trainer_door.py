@@ -22,6 +22,8 @@ from dreamgym.types import Trajectory
 pytestmark = pytest.mark.anyio
 
 EPISODES = "/envs/counter/episodes"
+VERDICTS = [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)]
+"""Of the steps, before anything was done, of the steps without the agent's words."""
 
 
 @pytest.mark.parametrize(("ends_itself", "reward"), [(True, 0.0), (False, None)])
@@ -77,7 +79,10 @@ async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
     assert again == state
 
 
-@pytest.mark.parametrize(("verdicts", "reward"), [((True, True), 1.0), ((True, False), 0.0), ((False,), 0.0)])
+@pytest.mark.parametrize(
+    ("verdicts", "reward"),
+    [((True, False, True), 1.0), ((True, False, False), 0.0), ((True, True), 0.0), ((False,), 0.0)],
+)
 async def test_an_agent_that_stops_without_an_answer_is_judged_by_its_steps(
     stage: Stage, verdicts: tuple[bool, ...], reward: float
 ) -> None:

@@ -136,7 +136,7 @@ async def test_a_language_model_that_is_right_earns_its_reward_after_a_step_that
     kept = Trajectory.model_validate(state["trajectory"]).transitions
     assert [step.provenance.tier for step in kept] == [Tier.MODEL, Tier.MODEL]
     assert [step.provenance.judged for step in kept] == [False, True]
-    assert len(llm.asked) == 5, "the claimed success is asked about twice"
+    assert len(llm.asked) == 6, "the claimed success is put to the judge in three questions"
 
 
 REACHED = {"properties": {"count": {"minimum": 3}}, "required": ["count"]}
