@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -386,7 +386,11 @@ def main() -> None:
                 server.stop()
             rows.append(row)
             print(f"{name}: {row.requests} requests", file=sys.stderr, flush=True)
-    print(json.dumps([asdict(row) for row in rows]) if given.json else "\n".join(table(rows)))
+    print(
+        json.dumps([{**vars(row), "answered": dict(row.answered)} for row in rows])
+        if given.json
+        else "\n".join(table(rows))
+    )
 
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 Given = TypeVar("Given", str, bytes)
 
-FIRST, LAST = 2**10, 2**18
+FIRST, LAST = 2**10, 2**17
 """Sizes that are tried, in characters."""
 MEASURABLE_S = 0.02
 """CPU seconds that a clock can be believed to have measured."""
-BOUND = 9.0
-"""Four times the input takes four times as long where time is linear, sixteen times where it is quadratic."""
+TIMES, BOUND = 8, 24.0
+"""Eight times the input takes eight times as long where time is linear, 64 times where it is quadratic."""
 
 
 def grows_linearly(work: Callable[[Given], object], given: Callable[[int], Given]) -> bool:
-    """Whether four times the input takes clearly less than sixteen times the CPU time.
+    """Whether eight times the input takes clearly less than 64 times the CPU time.
 
     The input grows until the time can be measured; work that is too quick for that at the last size is quick enough.
 
@@ -32,7 +32,7 @@ def grows_linearly(work: Callable[[Given], object], given: Callable[[int], Given
             return True
         size *= 2
     # quadratic work fails every time; a busy machine disturbs one measurement
-    return any(_cpu_s(work, given(4 * size)) < BOUND * _cpu_s(work, given(size)) for _ in range(4))
+    return any(_cpu_s(work, given(TIMES * size)) < BOUND * _cpu_s(work, given(size)) for _ in range(4))
 
 
 def _cpu_s(work: Callable[[Given], object], value: Given) -> float:
