@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
-from dreamgym.experience.checks import changeable, disagreement, precondition, shown_value
+from dreamgym.experience.checks import changeable, disagreement, precondition
 from dreamgym.experience.confidence import Calibration, check_calibration, features
 from dreamgym.experience.ending import ended
 from dreamgym.experience.facts import with_facts
 from dreamgym.experience.grounding import Grounding, recorded_answer
 from dreamgym.experience.learned import learned_answer
-from dreamgym.experience.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.experience.model import ExperienceModel, Judge, Part, Prediction, Query
+from dreamgym.experience.views import shown_value
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
@@ -153,7 +154,22 @@ class DreamEnvironment:
         if schema is None or Part.STATE in self._without or prediction.is_error:
             return prediction
         value = shown_value(prediction.structured, prediction.observation)
-        return prediction.model_copy(update={"next_state": with_facts(prediction.next_state, value, schema)})
+        learned = prediction.model_copy(update={"next_state": with_facts(prediction.next_state, value, schema)})
+        return _noted(learned, unbounded=self._is_unbounded(query, prediction, learned))
+
+    def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
+        """Whether a model's word alone changed the state, or added to it what its answer shows.
+
+        A model that is no judge is no language model, which can be talked into facts; where nothing is recorded, there
+        is nobody but it to believe.
+        """
+        is_invented = prediction.provenance.tier in {Tier.MODEL, Tier.CACHE} and not prediction.provenance.exact
+        if not is_invented or Part.CHECKS in self._without:
+            return False
+        is_changed = prediction.next_state != query.state and query.changeable is None
+        if isinstance(self._model, Judge):
+            return is_changed or learned.next_state != prediction.next_state
+        return is_changed and bool(query.demonstrations)
 
     def _rated(self, query: Query, prediction: Prediction) -> Prediction:
         if self._calibration is None or prediction.provenance.tier is Tier.RECORDED:

@@ -237,7 +237,7 @@ def _at(state: JsonObject, place: tuple[str, str]) -> JsonValue:
 
 
 def _change(state: JsonObject, operation: Operation, schema: StateSchema | None) -> None:
-    *above, last = (_unescaped(part) for part in operation.path[1:].split("/"))
+    *above, last = unescaped(operation.path)
     parent: JsonValue = state
     for depth, step in enumerate(above):
         if isinstance(parent, dict) and step not in parent and depth == 0 and schema and step in schema.collections:
@@ -369,6 +369,11 @@ def _entity_fault(collection: Collection, identity: str, entity: JsonValue) -> s
 def _short(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def unescaped(path: str) -> list[str]:
+    """The names that a path goes through."""
+    return [_unescaped(part) for part in path[1:].split("/")]
 
 
 def _escaped(name: str) -> str:

@@ -182,6 +182,9 @@ class Provenance(Frozen):
     open_end: bool = False
     """Whether the step ended its task is not known: it ended a task with another goal when it was recorded, or the
     judge gave no usable verdict. The episode goes on, and its reward is unknown unless it ends later."""
+    unbounded: bool = False
+    """The answer wrote something into the explicit state of which no recording tells whether such a call does that. A
+    success of the state alone that comes after it is open: a judge must say so too."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Of all questions that this answer took."""

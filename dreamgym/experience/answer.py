@@ -15,10 +15,9 @@ from pydantic import JsonValue, model_validator
 
 from dreamgym.content import with_stand_ins
 from dreamgym.experience.asking import Answer
-from dreamgym.experience.checks import shown_value
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.structured import Wording, completed, wording_of
-from dreamgym.experience.views import only_reads, put_right, shown_otherwise
+from dreamgym.experience.views import only_reads, put_right, shown_otherwise, shown_value
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed

@@ -11,16 +11,21 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.experience.model import Part, Prediction, Query
+from dreamgym.experience.model import Part, Prediction, Query, Reach
 from dreamgym.experience.nearest import BYTES, Substitution
+from dreamgym.experience.views import only_reads, shown_value
 from dreamgym.replay.buffer import GROUNDED, Demonstration
-from dreamgym.state import StateSchema, changed_fields, entities, parsed
+from dreamgym.state import StateSchema, changed_fields, entities, parsed, unescaped
 from dreamgym.types import JsonObject, Provenance, Tier, ToolCall, Transition
 
 Place = tuple[str, ...]
 """Where an argument stands, without positions in lists."""
 Reference = tuple[Place, str]
 """An argument that names entities, and their collection."""
+
+
+LEAST_CALLS = 5
+"""Recorded calls of a tool that tell what it changes. After fewer, a right call often changes something new."""
 
 
 def precondition(query: Query) -> Prediction | None:
@@ -44,30 +49,52 @@ def precondition(query: Query) -> Prediction | None:
     return _substituted(query, refusal, state, references)
 
 
-def changeable(query: Query) -> frozenset[str] | None:
-    """The kinds of fields that recorded calls of the tool changed; None where nothing is recorded that could tell.
+def changeable(query: Query) -> dict[str, Reach] | None:
+    """The kinds of changes that recorded calls of the tool made, and how far from the call; None where too few tell.
 
     What an agent writes into an argument may talk a model into any change, and a task's own check believes the state.
-    So a call may change what recorded calls of its tool changed, and nothing else: of a tool that is not among the
-    recordings, nothing.
+    So a call may change the fields that recorded calls of its tool changed, of entities as near to it, and a tool that
+    only reads may change nothing.
     """
     schema, _ = _explicit(query)
-    known = [shown for shown in query.demonstrations if shown.source in GROUNDED]
-    if schema is None or not any(parsed(shown.transition.state) is not None for shown in known):
+    if schema is None:
         return None
-    states = ((parsed(one.transition.state), parsed(one.transition.next_state)) for one in _recordings(query))
-    return frozenset(
-        _kind(path, schema)
-        for before, after in states
-        if before is not None and after is not None
-        for path in changed_fields(before, after)
-    )
+    done = [one.transition for one in _recordings(query) if not one.transition.result.is_error]
+    known = [(step, parsed(step.state), parsed(step.next_state)) for step in done]
+    bound: dict[str, Reach] = {}
+    for step, before, after in known:
+        if before is not None and after is not None:
+            for kind, reach in _changes(before, after, step.action, schema):
+                bound[kind] = max(reach, bound.get(kind, reach))
+    explicit = sum(before is not None and after is not None for _, before, after in known)
+    return bound if explicit >= LEAST_CALLS or only_reads(query.spec, query.action.name, ()) else None
 
 
-def _kind(path: str, schema: StateSchema) -> str:
-    """A field's path with any entity for the one that it is of."""
-    collection, *rest = path.removeprefix("/").split("/")
-    return "/".join([collection, "*", *rest[1:2]]) if collection in schema.collections and rest else collection
+def _changes(
+    before: JsonObject, after: JsonObject, action: ToolCall, schema: StateSchema
+) -> Iterator[tuple[str, Reach]]:
+    """Each kind of change between two states: a field of entities that came, went or stayed."""
+    named = {value for _, value in _texts(action.arguments)}
+    near = {
+        value
+        for name in schema.collections
+        for identity in named
+        for state in (before, after)
+        for _, value in _texts(_entities(state, name).get(identity))
+    }
+    for path in changed_fields(before, after):
+        name, *rest = unescaped(path)
+        if name not in schema.collections or not rest:
+            yield name, Reach.ANY
+            continue
+        identity, *field = rest
+        was, then = _entities(before, name).get(identity), _entities(after, name).get(identity)
+        if was is None:
+            yield "/".join([name, "+", *field[:1]]), Reach.NAMED
+            continue
+        names = {value for one in (was, then) for _, value in _texts(one)}
+        reach = Reach.NAMED if identity in named else Reach.LINKED if identity in near or names & named else Reach.ANY
+        yield "/".join([name, "*" if then is not None else "-", *field[:1]]), reach
 
 
 def disagreement(query: Query, prediction: Prediction) -> str | None:
@@ -86,8 +113,8 @@ def disagreement(query: Query, prediction: Prediction) -> str | None:
             return None
         return f"the action is refused, and yet {', '.join(sorted(changed_fields(before, after)))} changed"
     if query.changeable is not None:
-        kinds = {_kind(path, schema) for path in changed_fields(before, after)}
-        if beyond := sorted(kinds - query.changeable):
+        changes, bound = _changes(before, after, query.action, schema), query.changeable
+        if beyond := sorted({kind for kind, reach in changes if reach > bound.get(kind, -1)}):
             return f"{', '.join(beyond)} changed, which no recorded call of {query.action.name!r} changed"
     excused = {
         (name, field)
@@ -98,19 +125,6 @@ def disagreement(query: Query, prediction: Prediction) -> str | None:
     shown = shown_value(prediction.structured, prediction.observation)
     faults = _faults(shown, before, after, schema)
     return next((fault for name, field, fault in faults if (name, field) not in excused), None)
-
-
-def shown_value(structured: JsonObject | None, observation: str) -> JsonValue:
-    """What an answer shows, as JSON: its structured content, or its text where that is an object or a list."""
-    if structured is not None:
-        return structured
-    if not observation.startswith(("{", "[")):
-        return None
-    try:
-        value: JsonValue = json.loads(observation)
-    except ValueError:
-        return None
-    return value
 
 
 def _explicit(query: Query) -> tuple[StateSchema | None, JsonObject | None]:
@@ -241,8 +255,8 @@ def _ids(state: JsonObject, name: str) -> frozenset[str]:
     return frozenset(_entities(state, name))
 
 
-def _texts(arguments: JsonObject) -> Iterator[tuple[Place, str]]:
-    """Every text in some arguments, and its place."""
+def _texts(arguments: JsonValue) -> Iterator[tuple[Place, str]]:
+    """Every text in some arguments or an entity, and its place."""
     return ((place, value) for place, value in _leaves(arguments) if isinstance(value, str))
 
 

@@ -2,7 +2,8 @@
 
 In this order:
 
-1. The task's own check says so (dreamgym.experience.success).
+1. The task's own check says so (dreamgym.experience.success). Where it believes a state that a model's word alone has
+   changed (`Provenance.unbounded`), a judge who is not shown that state must say so too.
 2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded.
 3. A model claims it and is a judge: its judge confirms the claim.
 4. Nobody claims it, but similar recorded steps ended their tasks: a judge is asked whether this one did too.
@@ -13,12 +14,13 @@ If nobody can say it, the end is open: the episode goes on, and its reward is un
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from dreamgym.errors import MalformedAnswer
 from dreamgym.experience.model import ExperienceModel, Judge, Part, Prediction, Query
 from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.types import ToolCall
+from dreamgym.types import Provenance, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +35,13 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
         return prediction
     answers = (*(step.result.observation for step in query.history), prediction.observation)
     checked = accomplished(query.task, prediction.next_state, answers)
+    is_doubtful = checked is True and is_unbounded(query.history, prediction.provenance)
     is_claimed = prediction.success and not prediction.provenance.exact
-    if isinstance(model, Judge) and (is_claimed or (checked is None and _may_have_ended(query, prediction))):
+    is_asked = is_claimed or is_doubtful or (checked is None and _may_have_ended(query, prediction))
+    if isinstance(model, Judge) and is_asked:
         prediction = await _judged(query, prediction, model)
+    if is_doubtful and prediction.provenance.judged is not True:
+        return _open(prediction)
     if checked is None or not (prediction.terminated or prediction.provenance.open_end):
         return prediction
     if prediction.provenance.judged not in {None, checked}:
@@ -47,13 +53,17 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
     )
 
 
+def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
+    """Whether the state after some steps rests on a model's word."""
+    return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
+
+
 async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Prediction:
     try:
         verdict = await judge.judge_step(query, prediction)
     except MalformedAnswer as error:
         logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, error)
-        open_end = _noted(prediction, open_end=True)
-        return open_end.model_copy(update={"success": False, "terminated": False})
+        return _open(prediction)
     told = prediction.provenance
     judged = _noted(
         prediction,
@@ -97,6 +107,10 @@ def _does_alike(action: ToolCall, query: Query) -> bool:
     _, argument = query.spec.text_argument
     verbs = (str(one.arguments.get(argument, "")).split(maxsplit=1)[:1] for one in (action, query.action))
     return next(verbs) == next(verbs)
+
+
+def _open(prediction: Prediction) -> Prediction:
+    return _noted(prediction, open_end=True).model_copy(update={"success": False, "terminated": False})
 
 
 def _noted(prediction: Prediction, **what: object) -> Prediction:

@@ -6,18 +6,17 @@ one reads what the agent wrote.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from functools import partial
-
-from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.answer import AnswerForm, StepAnswer, answer_text, is_explicit
 from dreamgym.experience.asking import ask_counted
 from dreamgym.experience.checks import disagreement
+from dreamgym.experience.ending import is_unbounded
 from dreamgym.experience.model import Part, Prediction, Query, Verdict
+from dreamgym.experience.own_words import without_own_words
 from dreamgym.experience.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
 from dreamgym.experience.reward import judge
 from dreamgym.llm import LLM
@@ -95,7 +94,8 @@ class LanguageModel:
             info={"structured": prediction.structured} if prediction.structured is not None else {},
         )
         steps = [*((step.action, step.result) for step in query.history), (query.action, predicted)]
-        state = prediction.next_state if Part.STATE not in query.without else ""
+        is_known = Part.STATE not in query.without and not is_unbounded(query.history, prediction.provenance)
+        state = prediction.next_state if is_known else ""
         return await self._judged(query.spec, query.task, steps, state, seed=query.seed)
 
     async def judge(
@@ -108,7 +108,7 @@ class LanguageModel:
         if not history:
             return False
         steps = [(step.action, step.result) for step in history]
-        state = history[-1].next_state
+        state = "" if is_unbounded(history) else history[-1].next_state
         return (await self._judged(spec, task, steps, state, seed=seed, answer=answer)).accomplished
 
     async def _judged(
@@ -134,7 +134,7 @@ class LanguageModel:
                     "task %r: its judge believes it accomplished before anything was done: no success", task.id
                 )
             else:
-                asked.append(await asking(_wordless(spec, task, steps), state=state))
+                asked.append(await asking(without_own_words(spec, task, steps), state=state))
         return Verdict(
             accomplished=[one.accomplished for one in asked] == [True, False, True],
             prompt_tokens=sum(one.prompt_tokens for one in asked),
@@ -144,29 +144,6 @@ class LanguageModel:
     async def close(self) -> None:
         """Release the language model."""
         await self._llm.close()
-
-
-def _wordless(
-    spec: EnvironmentSpec, task: Task, steps: Sequence[tuple[ToolCall, StepResult]]
-) -> list[tuple[ToolCall, StepResult]]:
-    """The steps without what the agent wrote: texts in arguments that no tool, task or answer had before."""
-    said, shown = "\n".join([json.dumps(list(spec.tools)), task.instruction, task.initial_state or ""]), []
-    for action, result in steps:
-        arguments = _known(action.arguments, said)
-        assert isinstance(arguments, dict)
-        shown.append((ToolCall(name=action.name, arguments=arguments), result))
-        said += f"\n{result.observation}"
-    return shown
-
-
-def _known(value: JsonValue, said: str) -> JsonValue:
-    if isinstance(value, str):
-        return value if value in said else ""
-    if isinstance(value, list):
-        return [_known(one, said) for one in value]
-    if isinstance(value, dict):
-        return {name if name in said else "": _known(one, said) for name, one in value.items()}
-    return value
 
 
 def _max_tokens(query: Query) -> int:

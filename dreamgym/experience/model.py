@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol, runtime_checkable
 
 from pydantic import Field
@@ -57,6 +57,16 @@ class Prediction(Frozen):
     provenance: Provenance
 
 
+class Reach(IntEnum):
+    """How an entity is related to a call, nearest first."""
+
+    NAMED = 0
+    """An argument is its id."""
+    LINKED = 1
+    """It holds the id of one that is named, or its id stands in one."""
+    ANY = 2
+
+
 class Query(Frozen):
     """Everything that a prediction may depend on (paper, eq. 4)."""
 
@@ -68,8 +78,8 @@ class Query(Frozen):
     action: ToolCall
     demonstrations: tuple[Demonstration, ...]
     """Retrieved transitions, best first."""
-    changeable: frozenset[str] | None = None
-    """Kinds of fields of the explicit state that this call may change (dreamgym.experience.checks); None: any."""
+    changeable: dict[str, Reach] | None = None
+    """What this call may change in the explicit state (dreamgym.experience.checks); None: nobody knows."""
     seed: int = 0
     without: frozenset[Part] = frozenset()
 

@@ -7,12 +7,12 @@ answer shows otherwise than the state is left for the check to find, since there
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence, Set
 
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.checks import shown_value
 from dreamgym.state import StateSchema, entities, parsed
 from dreamgym.types import JsonObject, Transition
 
@@ -59,6 +59,19 @@ def shown_otherwise(recorded: Sequence[Transition], schema: StateSchema) -> froz
             known = _entity(after, name, identity)
             found |= {(name, field) for field in fields.keys() & known.keys() if fields[field] != known[field]}
     return frozenset(found)
+
+
+def shown_value(structured: JsonObject | None, observation: str) -> JsonValue:
+    """What an answer shows, as JSON: its structured content, or its text where that is an object or a list."""
+    if structured is not None:
+        return structured
+    if not observation.startswith(("{", "[")):
+        return None
+    try:
+        value: JsonValue = json.loads(observation)
+    except ValueError:
+        return None
+    return value
 
 
 def only_reads(spec: EnvironmentSpec, tool: str, recorded: Sequence[Transition]) -> bool:

@@ -19,6 +19,7 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation import Rate, wilson
+from dreamgym.experience.ending import is_unbounded
 from dreamgym.experience.model import ExperienceModel, Judge
 from dreamgym.experience.success import accomplished
 from dreamgym.fidelity.attack_texts import Attack, texts_of
@@ -218,7 +219,7 @@ async def _play(
         task=task.id,
         actions=tuple(calls),
         rewarded=any(step.result.reward > 0 for step in steps)
-        or accomplished(task, state, [step.result.observation for step in steps]) is True,
+        or (accomplished(task, state, [step.result.observation for step in steps]) is True and not is_unbounded(steps)),
         taken_away=taken_away,
         answered=answered > 0,
     )

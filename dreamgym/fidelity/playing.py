@@ -9,6 +9,7 @@ from dreamgym.agreement import Compared
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.experience.ending import is_unbounded
 from dreamgym.experience.success import accomplished
 from dreamgym.tools import Tools
 from dreamgym.types import (
@@ -147,6 +148,8 @@ def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
     if steps and steps[-1].result.terminated and steps[-1].result.reward > 0:
         return True
     verdict = accomplished(trajectory.task, last_state(trajectory), [step.result.observation for step in steps])
+    if verdict is True and is_unbounded(steps):
+        return None
     return False if verdict is None and ends_itself else verdict
 
 

@@ -14,6 +14,7 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.experience.confidence import Calibration, check_calibration
+from dreamgym.experience.ending import is_unbounded
 from dreamgym.experience.model import ExperienceModel, Judge, Part
 from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
@@ -137,20 +138,25 @@ class DreamWorlds:
         """The check's verdict, or the experience model's if it is a judge.
 
         Without either, an environment that ends its tasks itself has not ended this one, unless an end was left open.
+        A check that believes a state which rests on a model's word needs the judge's word too.
         """
         checked = _checked(episode) if Part.CHECKS not in self._without else None
+        is_doubtful = checked is True and is_unbounded(episode.transitions)
         if not isinstance(self._model, Judge):
             is_open = any(step.provenance.open_end for step in episode.transitions)
-            return False if checked is None and self.spec.is_over_when_done and not is_open else checked
-        if answer is None and checked is not None:
+            is_missed = checked is None and self.spec.is_over_when_done and not is_open
+            return None if is_doubtful else False if is_missed else checked
+        if answer is None and checked is not None and not is_doubtful:
             return checked
         try:
             judged = await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
         except MalformedAnswer as error:
             logger.warning("episode %s: no verdict on its end: %s", episode.id, error)
-            return checked
+            return None if is_doubtful else checked
         if checked is None:
             return judged
+        if is_doubtful:
+            return judged or None
         if judged is not checked:
             logger.warning("episode %s: the judge says %s, the task's own check %s", episode.id, judged, checked)
         return checked

@@ -8,9 +8,9 @@ from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
 from dreamgym.experience.checks import changeable, disagreement, precondition
 from dreamgym.experience.facts import with_facts
-from dreamgym.experience.model import Part
+from dreamgym.experience.model import Part, Query
 from dreamgym.state import Collection, StateSchema
-from dreamgym.types import Source, Tier, ToolCall
+from dreamgym.types import Source, Tier, ToolCall, Transition
 
 BEFORE = state(order(1), order(2))
 GOT = step(BEFORE, call("get_order", 1), order(1))
@@ -173,17 +173,34 @@ def test_facts_are_kept_where_they_were_not_known_and_fit_the_schema() -> None:
     assert with_facts("{}", {"note_id": "N-2"}, StateSchema(collections={"notes": Collection(key="x")})) == "{}"
 
 
-def test_a_call_may_change_what_recorded_calls_of_its_tool_changed_and_nothing_else() -> None:
-    moved = step(BEFORE, call("ship_order", 1), order(1, "shipped"), state(order(1, "shipped"), order(2)))
-    asking = asked(BEFORE, call("ship_order", 2), moved)
-    asking = asking.model_copy(update={"changeable": changeable(asking)})
+SHIPPED = [
+    step(BEFORE, call("ship_order", n), order(n, "shipped"), state(order(n, "shipped"), order(n % 2 + 1)))
+    for n in (1, 2, 1, 2, 1)
+]
+
+
+def bounded(*recorded: Transition) -> Query:
+    asking = asked(BEFORE, call("ship_order", 2), *recorded)
+    return asking.model_copy(update={"changeable": changeable(asking)})
+
+
+def test_a_call_may_change_what_recorded_calls_of_its_tool_changed_of_entities_as_near_to_it() -> None:
+    asking = bounded(*SHIPPED)
     assert disagreement(asking, predicted(order(2, "shipped"), state(order(1), order(2, "shipped")))) is None
-    fault = disagreement(asking, predicted({}, state(order(1))))
-    assert fault is not None
-    assert "which no recorded call of 'ship_order' changed" in fault
+    for beyond in (state(order(1)), state(order(1, "shipped"), order(2)), state(order(1), order(2), order(3))):
+        fault = disagreement(asking, predicted({}, beyond))
+        assert fault is not None
+        assert "which no recorded call of 'ship_order' changed" in fault
 
 
-def test_a_tool_that_is_not_among_the_recordings_changes_nothing_and_without_recordings_nobody_knows() -> None:
-    other = asked(BEFORE, call("ship_order", 2), GOT)
-    assert changeable(other) == frozenset()
-    assert changeable(asked(BEFORE, call("ship_order", 2))) is None
+def test_too_few_recorded_calls_of_a_tool_do_not_tell_what_it_may_change() -> None:
+    assert bounded(*SHIPPED[:4]).changeable is None
+    assert bounded(GOT, *SHIPPED[:1]).changeable is None
+    assert bounded().changeable is None
+
+
+def test_a_tool_that_says_that_it_only_reads_may_change_nothing() -> None:
+    hinted = [{**tool, "annotations": {"readOnlyHint": True}} for tool in SHOP.tools]
+    asking = asked(BEFORE, call("cancel_order", 2))
+    reading = asking.model_copy(update={"spec": SHOP.model_copy(update={"tools_list": ({"tools": hinted},)})})
+    assert changeable(reading) == {}

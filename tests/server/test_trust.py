@@ -197,6 +197,23 @@ class JudgingModel(StatedModel):
         return self.verdict
 
 
+def counted(calls: int) -> Trajectory:
+    """So many recorded calls, at other numbers."""
+    steps = tuple(
+        Transition(
+            state=as_text({"count": n}),
+            action=ToolCall(name="add", arguments={"n": 1}),
+            result=StepResult(observation="added"),
+            next_state=as_text({"count": n + 1}),
+            provenance=Provenance(tier=Tier.REAL),
+        )
+        for n in range(100, 100 + calls)
+    )
+    return Trajectory(
+        id="counted", task=STATED.tasks[0], transitions=steps, source=Source.REAL, stop_reason=StopReason.CLOSED
+    )
+
+
 @asynccontextmanager
 async def ended(stage: Stage, world: Worlds, n: int, **end: object) -> AsyncIterator[dict[str, Any]]:
     async with stage.serve(world) as (_, http):
@@ -226,11 +243,22 @@ async def test_the_callers_own_verdict_comes_before_the_check(stage: Stage) -> N
 async def test_the_check_decides_against_the_judge_and_their_difference_is_logged(
     stage: Stage, n: int, verdict: bool, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = DreamWorlds(STATED, JudgingModel(verdict), stage.buffer)
+    await stage.buffer.add([counted(5)])
+    world = DreamWorlds(STATED, JudgingModel(verdict), stage.buffer, without=frozenset({Part.EFFECTS}))
     with caplog.at_level(logging.WARNING):
         async with ended(stage, world, n, answer="Done.") as state:
             assert state["reward"] == float(n == 3)
     assert (f"the judge says {verdict}, the task's own check {n == 3}" in caplog.text) is is_logged
+
+
+@pytest.mark.parametrize(("recorded", "verdict", "reward"), [(5, False, 1.0), (4, False, None), (4, True, 1.0)])
+async def test_a_state_that_rests_on_a_model_s_word_is_worth_a_reward_where_a_judge_says_so_too(
+    stage: Stage, recorded: int, verdict: bool, reward: float | None
+) -> None:
+    await stage.buffer.add([counted(recorded)])
+    world = DreamWorlds(STATED, JudgingModel(verdict), stage.buffer, without=frozenset({Part.EFFECTS}))
+    async with ended(stage, world, 3) as state:
+        assert state["reward"] == reward
 
 
 async def test_without_checks_the_judge_decides(stage: Stage) -> None:

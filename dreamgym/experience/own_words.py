@@ -1,0 +1,85 @@
+"""Steps without the agent's own words: what a judge is shown who must not be talked into a success.
+
+A word is the agent's own where it stands in an argument and neither tools, task nor an earlier answer used it. An
+answer that repeats a text of the agent repeats what is left of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from pydantic import JsonValue
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.types import StepResult, Task, ToolCall
+
+Step = tuple[ToolCall, StepResult]
+
+_WORD = re.compile(r"\w+")
+LEAST_WORDS = 3
+"""Fewer claim nothing: an answer may use them on its own account."""
+MOST_TEXTS = 32
+"""Of one call, that are looked for in answers; the longest."""
+
+
+def without_own_words(spec: EnvironmentSpec, task: Task, steps: Sequence[Step]) -> list[Step]:
+    """The steps, with the agent's own words gone from arguments and from answers that repeat them."""
+    known = _words(json.dumps([*spec.tools], ensure_ascii=False), task.instruction, task.initial_state or "")
+    left: dict[str, str] = {}
+    """Texts of the agent that answers may repeat, and what is left of them."""
+    shown = []
+    for action, result in steps:
+        reduced = {text: _only(known, text) for text in _texts(action.arguments)}
+        long = (text for text, rest in reduced.items() if rest != text and len(_WORD.findall(text)) >= LEAST_WORDS)
+        left |= {text: reduced[text] for text in sorted(long, key=len, reverse=True)[:MOST_TEXTS]}
+        arguments, info = _mapped(action.arguments, partial(_only, known)), _mapped(result.info, partial(_echoed, left))
+        assert isinstance(arguments, dict)
+        answer = result.model_copy(update={"observation": _echoed(left, result.observation), "info": info})
+        shown.append((ToolCall(name=action.name, arguments=arguments), answer))
+        known |= _words(answer.observation)
+    return shown
+
+
+def _words(*texts: str) -> set[str]:
+    return {word for text in texts for word in _WORD.findall(text.casefold())}
+
+
+def _only(known: set[str], text: str) -> str:
+    """The text with these words alone."""
+    return _WORD.sub(lambda word: word[0] if word[0].casefold() in known else "", text)
+
+
+def _echoed(left: dict[str, str], text: str) -> str:
+    """The text with what is left of the agent's texts in their place, as they are or as JSON writes them."""
+    for said, rest in sorted(left.items(), key=lambda one: -len(one[0])):  # one may be a part of another
+        for ascii_only in (False, True):
+            as_json = json.dumps(said, ensure_ascii=ascii_only)[1:-1]
+            text = text.replace(as_json, json.dumps(rest, ensure_ascii=ascii_only)[1:-1])
+        text = text.replace(said, rest)
+    return text
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from _texts(one)
+
+
+def _mapped(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    """The value with every text in it changed, names too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_mapped(one, change) for one in value]
+    if isinstance(value, dict):
+        return {change(name): _mapped(one, change) for name, one in value.items()}
+    return value
