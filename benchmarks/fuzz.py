@@ -1,6 +1,7 @@
 """What malformed requests, expensive requests and too many connections do to a server, while its health is asked for.
 
-A `dreamgym-serve` process serves a dream with redaction and a token; everything is drawn from `--seed`. Counted are:
+A `dreamgym-serve` process serves a dream with redaction and a token, and a `dreamgym record` stands before a real MCP
+server; everything is drawn from `--seed`. Counted are:
 
 - failed: answers with a status of 500 or more, but for 503 with a reason that is true;
 - hung: requests without an answer after ten seconds, other than those that never end themselves;
@@ -8,6 +9,7 @@ A `dreamgym-serve` process serves a dream with redaction and a token; everything
 - health: the longest wait for `/healthz` meanwhile, over a connection of its own; and how often it was refused.
 
     python benchmarks/fuzz.py --requests 6000 --sessions 500
+    python benchmarks/fuzz.py --requests 600 --code FOLDER        the servers of another checkout, to compare with
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ from dreamgym_server.bodies import MAX_BODY_BYTES
 
 from dreamgym.replay.embedded import EmbeddedServer
 
-COIN = Path(__file__).parents[1] / "examples" / "coin"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 TOKEN = "a token for fuzzing"
 ANSWER_S = 10.0
+STOP_S = 30.0
 FILES = 256
 """Open files that the server may have in the last two rows."""
 AT_ONCE = 16
@@ -66,28 +69,23 @@ class Row:
 class Server:
     """The process, its log and its memory."""
 
-    def __init__(self, home: Path, dsn: str, files: int | None) -> None:
+    def __init__(self, place: Place, files: int | None, *command: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        self.log = home / f"server-{self.port}.log"
-        folder = home / "coin"
-        if not folder.exists():
-            shutil.copytree(COIN, folder)
-            with (folder / "env.toml").open("a", encoding="utf-8") as file:
-                file.write("\n[redact]\n")
-        environ = {**os.environ, "DREAMGYM_TOKEN": TOKEN, "DREAMGYM_DSN": dsn, "DREAMGYM_HOME": str(home)}
-        command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", str(folder), "--model", "nearest"]
+        self.log = place.home / f"server-{self.port}.log"
+        named = [str(self.port) if word == "PORT" else word for word in command]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*limited(files), *command, "--encoder", "trigram", "--port", str(self.port)],
+                [*limited(files), sys.executable, "-m", *named],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**environ, "OMP_NUM_THREADS": "1"},
+                env=place.environ(),
+                cwd=place.home,
             )
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
-            raise SystemExit(f"dreamgym-serve did not start: {self.log.read_text()[-500:]}")
+            raise SystemExit(f"{command[0]} did not start: {self.log.read_text()[-500:]}")
 
     @property
     def megabytes(self) -> float:
@@ -96,9 +94,47 @@ class Server:
         return pages * resource.getpagesize() / 2**20
 
     def stop(self) -> None:
-        """In order."""
+        """In order, and by force where it does not."""
         self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@dataclass
+class Place:
+    """A folder and a database of its own, and whose servers run there."""
+
+    home: Path
+    dsn: str
+    code: Path | None
+    """Another checkout; None: what is installed."""
+
+    def environ(self) -> dict[str, str]:
+        """Of every server."""
+        own = {"DREAMGYM_TOKEN": TOKEN, "DREAMGYM_DSN": self.dsn, "DREAMGYM_HOME": str(self.home)}
+        if self.code is not None:
+            parts = ("", "server", "client", "integrations")
+            own["PYTHONPATH"] = os.pathsep.join(str(self.code.resolve() / part) for part in parts)
+        return {**os.environ, **own, "OMP_NUM_THREADS": "1"}
+
+    def serve(self, files: int | None) -> Server:
+        """A dream with redaction."""
+        folder = self.home / "coin"
+        if not folder.exists():
+            shutil.copytree(EXAMPLES / "coin", folder)
+            with (folder / "env.toml").open("a", encoding="utf-8") as file:
+                file.write("\n[redact]\n")
+        command = ("dreamgym.cli.serve", "--env", str(folder), "--model", "nearest", "--encoder", "trigram")
+        return Server(self, files, *command, "--port", "PORT")
+
+    def record(self, files: int | None) -> Server:
+        """A recorder before the helpdesk."""
+        folder = tempfile.mkdtemp(dir=self.home)
+        real = (sys.executable, str(EXAMPLES / "helpdesk" / "server.py"))
+        return Server(self, files, "dreamgym", "record", "desk", "--out", folder, "--port", "PORT", "--", *real)
 
 
 def limited(files: int | None) -> list[str]:
@@ -173,6 +209,12 @@ def requests_of(chance: random.Random, episode: str, token: str) -> tuple[str, s
     return method, path, body_of(chance, message), headers
 
 
+OPENED = {
+    "accept": "application/json, text/event-stream",
+    "content-type": "application/json",
+    "authorization": f"Bearer {TOKEN}",
+}
+"""Headers of who has the server's token."""
 EXPENSIVE: dict[str, bytes] = {
     "quotes in a string that never ends": b"[" * 65 + b'"' + b'\\"' * (ROOM // 2),
     "brackets": b"[" * ROOM,
@@ -180,7 +222,7 @@ EXPENSIVE: dict[str, bytes] = {
     "slashes beside _authToken": json.dumps(called(command="/" * 60_000 + " _authToken")).encode(),
     "arguments of a megabyte": json.dumps(called(command="a" * ROOM + " @")).encode(),
     "a number of a million digits": b'{"jsonrpc": "2.0", "id": ' + b"9" * ROOM + b"}",
-    "many keys": json.dumps({f"k{n}": n for n in range(ROOM // 14)}).encode(),
+    "many keys": json.dumps({f"k{n}": n for n in range(ROOM // 18)}).encode(),
 }
 
 
@@ -238,10 +280,34 @@ async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
     """Bodies that took a server hours."""
     async with client(server) as http:
         made = await episode_of(http)
-        headers = {"accept": "application/json", "content-type": "application/json"}
         for body in EXPENSIVE.values():
-            for path in (f"/envs/coin/episodes/{made['token']}/mcp", "/envs/coin/openenv/mcp", "/envs/coin/episodes"):
-                await post(http, row, "POST", path, body, {**headers, "Authorization": f"Bearer {TOKEN}"})
+            for path in (f"/envs/coin/episodes/{made['episode']}/mcp", "/envs/coin/openenv/mcp", "/envs/coin/episodes"):
+                await post(http, row, "POST", path, body, OPENED)
+
+
+async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None:
+    """Malformed requests at all doors of a recorder."""
+    start = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fuzz", "version": "1"}}
+    doors: list[tuple[str, Any]] = [
+        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": start}),
+        ("/record/fuzz/mcp", called()),
+        ("/record/fuzz/mcp", {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}),
+        ("/record/fuzz", {"task": "Do it.", "task_id": "t"}),
+        ("/record/fuzz/finish", {"answer": "Done.", "success": True}),
+    ]
+    async with client(server) as http:
+        for number in range(count):
+            chance = random.Random(f"recorder:{seed}:{number}")
+            path, message = chance.choice(doors)
+            await post(http, row, "POST", path, body_of(chance, message), OPENED)
+
+
+async def expensive_recorder(server: Server, row: Row, count: int, seed: int) -> None:
+    """Bodies that took a recorder hours, to be passed on and written down."""
+    async with client(server) as http:
+        for body in EXPENSIVE.values():
+            for path in ("/mcp", "/record/expensive/mcp", "/record/expensive"):
+                await post(http, row, "POST", path, body, OPENED)
 
 
 async def half_sent(server: Server, row: Row, count: int, seed: int) -> None:
@@ -269,7 +335,8 @@ async def sessions(server: Server, row: Row, count: int, seed: int) -> None:
             except (aiohttp.ClientError, OSError):
                 row.answered[503] += 1
                 return
-            async with http.post(f"/envs/coin/episodes/{made['token']}/mcp", json=called()) as answer:
+            own = {**OPENED, "authorization": f"Bearer {made['token']}"}
+            async with http.post(f"/envs/coin/episodes/{made['episode']}/mcp", json=called(), headers=own) as answer:
                 await answer.read()
             row.answered[answer.status] += 1
             row.failed += answer.status != 200
@@ -326,23 +393,25 @@ async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
 
 Attack = Callable[[Server, Row, int, int], Coroutine[Any, Any, None]]
 """Takes how many requests, and a seed."""
-ATTACKS: dict[str, tuple[Attack, int | None]] = {
-    "malformed requests": (fuzz, None),
-    "bytes that are no HTTP": (wire, None),
-    "expensive bodies": (expensive, None),
-    f"half-sent requests, {FILES} files": (half_sent, FILES),
-    f"agents at once, {FILES} files": (sessions, FILES),
+ATTACKS: dict[str, tuple[Attack, Callable[[Place, int | None], Server], int | None]] = {
+    "malformed requests": (fuzz, Place.serve, None),
+    "bytes that are no HTTP": (wire, Place.serve, None),
+    "expensive bodies": (expensive, Place.serve, None),
+    "recorder: malformed requests": (fuzz_recorder, Place.record, None),
+    "recorder: expensive bodies": (expensive_recorder, Place.record, None),
+    f"half-sent requests, {FILES} files": (half_sent, Place.serve, FILES),
+    f"agents at once, {FILES} files": (sessions, Place.serve, FILES),
 }
 
 
 @contextmanager
-def placed() -> Iterator[tuple[Path, str]]:
-    """A folder and a database of its own."""
+def placed(code: Path | None) -> Iterator[Place]:
+    """A place of its own."""
     home = Path(tempfile.mkdtemp(prefix="dreamgym-fuzz-"))
     home.chmod(0o711)
     database = EmbeddedServer.start(home / "postgres")
     try:
-        yield home, database.dsn
+        yield Place(home, database.dsn, code)
     finally:
         database.release()
         shutil.rmtree(home, ignore_errors=True)
@@ -367,18 +436,20 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--code", type=Path, help="the checkout whose servers are attacked; default: what is installed")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     counts: dict[Attack, int] = {
         fuzz: given.requests,
         wire: given.requests // 10,
+        fuzz_recorder: given.requests // 10,
         half_sent: 400,
         sessions: given.sessions,
     }
     rows = []
-    with placed() as (home, dsn):
-        for name, (attack, files) in ATTACKS.items():
-            server = Server(home, dsn, files)
+    with placed(given.code) as place:
+        for name, (attack, start, files) in ATTACKS.items():
+            server = start(place, files)
             row = Row(name)
             try:
                 asyncio.run(watched(server, row, attack(server, row, counts.get(attack, 0), given.seed)))

@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dreamgym.recording import Exchange, Loss
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +72,32 @@ async def test_over_http_a_server_that_dies_answers_what_is_open_and_a_new_hands
         "tools/call 'die' has no answer: the server ended with exit code 3",
         "tools/call 'hang' has no answer: the server ended with exit code 3",
     ]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"jsonrpc": "1.0"},
+        {"jsonrpc": None},
+        {"id": None},
+        {"id": True},
+        {"id": [1]},
+        {"method": 7},
+        {"params": "none"},
+        {"params": None},
+    ],
+    ids=str,
+)
+async def test_a_message_that_no_server_over_stdio_would_answer_is_refused_and_holds_up_nobody(
+    tmp_path: Path, broken: JsonObject
+) -> None:
+    async with recording(ODD, tmp_path) as recorder:
+        status, said = await recorder.client("r").post({**HANDSHAKE, **broken})
+        assert status == 400
+        assert b"JSON-RPC 2.0" in said
+        client = recorder.client("r")
+        await client.shake_hands()
+        assert "result" in await client.ask(call("count", 1))
 
 
 async def test_a_call_that_hangs_is_the_agents_to_give_up_and_is_reported(tmp_path: Path) -> None:

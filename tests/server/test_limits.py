@@ -100,6 +100,13 @@ def test_brackets_do_not_hide_in_another_encoding() -> None:
     assert is_too_deep(nested(1000).encode("utf-16"))
 
 
+async def test_a_body_with_more_faults_than_anybody_reads_is_refused_without_naming_them(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        answer = await http.post(EPISODES, json={f"k{n}": n for n in range(2_000)})
+    assert answer.status_code == 400
+    assert "2000 faults" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("path", [EPISODES, "/envs/counter/mcp", f"{EPISODES}/x/mcp"])
 async def test_a_body_that_is_too_large_is_refused_however_it_is_sent(stage: Stage, path: str) -> None:
     async def chunks() -> Any:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from pydantic import JsonValue
 from starlette.datastructures import Headers
@@ -271,8 +272,9 @@ class Bridge:
             message = json.loads(body)
         except (ValueError, RecursionError):
             message = None
-        if not isinstance(message, dict):
-            await refuse(send, 400, "expected one JSON-RPC message")
+        if not _is_message(message):
+            # a server over stdio answers none, and whoever asks the same after it would wait for that answer too
+            await refuse(send, 400, "expected one message of JSON-RPC 2.0")
             return
         try:
             wire = wire or await self._wire(run, message)
@@ -391,6 +393,18 @@ async def answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
+
+
+def _is_message(message: JsonValue) -> TypeGuard[JsonObject]:
+    """A request, a notification or an answer."""
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return False
+    number = message.get("id", "")
+    if isinstance(number, bool) or not isinstance(number, int | str):
+        return False
+    if "method" not in message:
+        return "id" in message and ("result" in message or "error" in message)
+    return isinstance(message["method"], str) and isinstance(message.get("params", {}), dict)
 
 
 def _closed(death: str) -> JsonObject:
