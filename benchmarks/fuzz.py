@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import json
 import os
 import random
@@ -25,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -227,12 +229,12 @@ EXPENSIVE: dict[str, bytes] = {
 
 
 async def post(
-    http: aiohttp.ClientSession, row: Row, method: str, url: str, body: bytes, headers: dict[str, str]
+    session: aiohttp.ClientSession, row: Row, method: str, url: str, body: bytes, headers: dict[str, str]
 ) -> None:
     """Send it and count what came."""
     row.requests += 1
     try:
-        async with http.request(method, url, data=body, headers=headers) as answer:
+        async with session.request(method, url, data=body, headers=headers) as answer:
             await answer.read()
             row.answered[answer.status] += 1
             row.failed += answer.status >= 500
@@ -244,15 +246,15 @@ async def post(
 
 async def fuzz(server: Server, row: Row, count: int, seed: int) -> None:
     """Malformed requests at all doors."""
-    async with client(server) as http:
-        made = await episode_of(http)
+    async with client(server) as session:
+        made = await episode_of(session)
         chances = [random.Random(f"{seed}:{number}") for number in range(count)]
         waiting = iter(chances)
 
         async def work() -> None:
             for chance in waiting:
                 method, path, body, headers = requests_of(chance, made["episode"], made["token"])
-                await post(http, row, method, path, body, headers)
+                await post(session, row, method, path, body, headers)
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
 
@@ -278,11 +280,11 @@ async def wire(server: Server, row: Row, count: int, seed: int) -> None:
 
 async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
     """Bodies that took a server hours."""
-    async with client(server) as http:
-        made = await episode_of(http)
+    async with client(server) as session:
+        made = await episode_of(session)
         for body in EXPENSIVE.values():
             for path in (f"/envs/coin/episodes/{made['episode']}/mcp", "/envs/coin/openenv/mcp", "/envs/coin/episodes"):
-                await post(http, row, "POST", path, body, OPENED)
+                await post(session, row, "POST", path, body, OPENED)
 
 
 async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None:
@@ -295,19 +297,19 @@ async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None
         ("/record/fuzz", {"task": "Do it.", "task_id": "t"}),
         ("/record/fuzz/finish", {"answer": "Done.", "success": True}),
     ]
-    async with client(server) as http:
+    async with client(server) as session:
         for number in range(count):
             chance = random.Random(f"recorder:{seed}:{number}")
             path, message = chance.choice(doors)
-            await post(http, row, "POST", path, body_of(chance, message), OPENED)
+            await post(session, row, "POST", path, body_of(chance, message), OPENED)
 
 
 async def expensive_recorder(server: Server, row: Row, count: int, seed: int) -> None:
     """Bodies that took a recorder hours, to be passed on and written down."""
-    async with client(server) as http:
+    async with client(server) as session:
         for body in EXPENSIVE.values():
             for path in ("/mcp", "/record/expensive/mcp", "/record/expensive"):
-                await post(http, row, "POST", path, body, OPENED)
+                await post(session, row, "POST", path, body, OPENED)
 
 
 async def half_sent(server: Server, row: Row, count: int, seed: int) -> None:
@@ -329,14 +331,14 @@ async def sessions(server: Server, row: Row, count: int, seed: int) -> None:
 
     async def one() -> None:
         row.requests += 1
-        async with client(server) as http:
+        async with client(server) as session:
             try:
-                made = await episode_of(http)
+                made = await episode_of(session)
             except (aiohttp.ClientError, OSError):
                 row.answered[503] += 1
                 return
             own = {**OPENED, "authorization": f"Bearer {made['token']}"}
-            async with http.post(f"/envs/coin/episodes/{made['episode']}/mcp", json=called(), headers=own) as answer:
+            async with session.post(f"/envs/coin/episodes/{made['episode']}/mcp", json=called(), headers=own) as answer:
                 await answer.read()
             row.answered[answer.status] += 1
             row.failed += answer.status != 200
@@ -351,14 +353,14 @@ async def client(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
     limits = aiohttp.ClientTimeout(total=ANSWER_S)
     headers = {"accept": "application/json"}
     base = f"http://127.0.0.1:{server.port}"
-    async with aiohttp.ClientSession(base, timeout=limits, headers=headers) as http:
-        yield http
+    async with aiohttp.ClientSession(base, timeout=limits, headers=headers) as session:
+        yield session
 
 
-async def episode_of(http: aiohttp.ClientSession) -> dict[str, Any]:
+async def episode_of(session: aiohttp.ClientSession) -> dict[str, Any]:
     """A new episode."""
     given = {"Authorization": f"Bearer {TOKEN}"}
-    async with http.post("/envs/coin/episodes", json={"seed": 1}, headers=given, raise_for_status=True) as answer:
+    async with session.post("/envs/coin/episodes", json={"seed": 1}, headers=given, raise_for_status=True) as answer:
         made: dict[str, Any] = await answer.json()
     return made
 
@@ -366,21 +368,22 @@ async def episode_of(http: aiohttp.ClientSession) -> dict[str, Any]:
 async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
     """Run the attack, and ask for the server's health meanwhile."""
     before = server.megabytes
-    done = asyncio.Event()
+    done = threading.Event()
 
-    async def watch() -> None:
-        while not done.is_set():
+    def watch() -> None:  # in a thread, so that it does not wait for the attackers
+        while not done.wait(0.02):
             asked = time.monotonic()
-            async with client(server) as http:
-                try:
-                    async with http.get("/healthz") as answer:
-                        row.health_refused += answer.status != 200
-                except (aiohttp.ClientError, TimeoutError, OSError):
-                    row.health_refused += 1
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=ANSWER_S)
+            try:
+                connection.request("GET", "/healthz")
+                row.health_refused += connection.getresponse().status != 200
+            except (OSError, http.client.HTTPException):
+                row.health_refused += 1
+            finally:
+                connection.close()
             row.health_ms = max(row.health_ms, 1000 * (time.monotonic() - asked))
-            await asyncio.sleep(0.02)
 
-    watching = asyncio.create_task(watch())
+    watching = asyncio.create_task(asyncio.to_thread(watch))
     try:
         await attack
     finally:

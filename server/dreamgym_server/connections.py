@@ -27,7 +27,8 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or refuse with 503."""
         super().connection_made(transport)
-        limit = self.limit_concurrency
+        # taken out of uvicorn's hands, which would refuse requests of connections that are open already
+        limit, self.limit_concurrency = self.limit_concurrency, None
         if limit is not None and len(self.connections) >= limit:
             said = json.dumps({"error": "too many connections are open: try again later"}).encode()
             head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: {len(said)}\r\n"

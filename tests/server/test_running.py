@@ -99,6 +99,17 @@ async def test_a_connection_more_than_may_be_open_is_refused_and_the_others_are_
         await asyncio.wait_for(until_free(url), 20)
 
 
+@pytest.mark.anyio
+async def test_who_is_connected_is_served_while_others_are_refused(stage: Stage) -> None:
+    app = build([stage.dream()], stage.buffer, stage.episodes)
+    async with running(app, connections=1) as url, httpx2.AsyncClient() as http:
+        assert (await http.get(f"{url}/healthz")).status_code == 200
+        refused = asyncio.gather(*(asked(url) for _ in range(100)))
+        served = [(await http.get(f"{url}/healthz")).status_code for _ in range(100)]
+        assert {*served} == {200}
+        assert {*await refused} == {503}
+
+
 async def until_free(url: str) -> None:
     """Wait until the server has noticed that connections closed."""
     while await asked(url) != 200:
