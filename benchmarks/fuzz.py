@@ -123,13 +123,22 @@ class Place:
         return {**os.environ, **own, "OMP_NUM_THREADS": "1"}
 
     def serve(self, files: int | None) -> Server:
-        """A dream with redaction."""
+        """A dream with recordings and redaction."""
         folder = self.home / "coin"
         if not folder.exists():
             shutil.copytree(EXAMPLES / "coin", folder)
             with (folder / "env.toml").open("a", encoding="utf-8") as file:
                 file.write("\n[redact]\n")
-        command = ("dreamgym.cli.serve", "--env", str(folder), "--model", "nearest", "--encoder", "trigram")
+            seed = [sys.executable, "-m", "dreamgym", "seed", str(folder), str(folder)]
+            subprocess.run(
+                seed,
+                check=True,
+                env=self.environ(),
+                cwd=self.home,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        command = ("dreamgym.cli.serve", "--env", str(folder), "--model", "nearest")
         return Server(self, files, *command, "--port", "PORT")
 
     def record(self, files: int | None) -> Server:
