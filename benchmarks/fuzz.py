@@ -296,6 +296,34 @@ async def expensive(server: Server, row: Row, count: int, seed: int) -> None:
                 await post(session, row, "POST", path, body, OPENED)
 
 
+async def fuzz_websocket(server: Server, row: Row, count: int, seed: int) -> None:
+    """Malformed messages over OpenEnv's websocket; a new connection after each that is closed."""
+    messages: list[Any] = [
+        {"type": "reset", "data": {"seed": 1}},
+        {"type": "step", "data": {"type": "call_tool", "tool_name": "act", "arguments": {"command": "look around"}}},
+        {"type": "mcp", "data": called()},
+        {"type": "state"},
+    ]
+    async with client(server) as session:
+        line: aiohttp.ClientWebSocketResponse | None = None
+        for number in range(count):
+            chance = random.Random(f"websocket:{seed}:{number}")
+            row.requests += 1
+            try:
+                if line is None or line.closed:
+                    line = await session.ws_connect("/envs/coin/openenv/ws", headers=OPENED)
+                text = body_of(chance, chance.choice(messages)).decode(errors="replace")
+                await (line.send_str(text) if chance.random() < 0.9 else line.send_bytes(text.encode()))
+                said = await line.receive(ANSWER_S)
+                row.answered[200 if said.type is aiohttp.WSMsgType.TEXT else 0] += 1
+            except TimeoutError:
+                row.hung += 1
+            except (aiohttp.ClientError, ConnectionError):
+                row.answered[0] += 1
+        if line is not None:
+            await line.close()
+
+
 async def fuzz_recorder(server: Server, row: Row, count: int, seed: int) -> None:
     """Malformed requests at all doors of a recorder."""
     start = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fuzz", "version": "1"}}
@@ -409,6 +437,7 @@ ATTACKS: dict[str, tuple[Attack, Callable[[Place, int | None], Server], int | No
     "malformed requests": (fuzz, Place.serve, None),
     "bytes that are no HTTP": (wire, Place.serve, None),
     "expensive bodies": (expensive, Place.serve, None),
+    "malformed messages, websocket": (fuzz_websocket, Place.serve, None),
     "recorder: malformed requests": (fuzz_recorder, Place.record, None),
     "recorder: expensive bodies": (expensive_recorder, Place.record, None),
     f"half-sent requests, {FILES} files": (half_sent, Place.serve, FILES),
@@ -454,6 +483,7 @@ def main() -> None:
     counts: dict[Attack, int] = {
         fuzz: given.requests,
         wire: given.requests // 10,
+        fuzz_websocket: given.requests // 10,
         fuzz_recorder: given.requests // 10,
         half_sent: 400,
         sessions: given.sessions,
