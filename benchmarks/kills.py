@@ -166,7 +166,7 @@ class Client:
 
     def __init__(self, number: int, ports: Sequence[int], ledger: Ledger, seed: int) -> None:
         self._number, self._ledger = number, ledger
-        self._ports = itertools.cycle(ports[number % len(ports) :] + ports[: number % len(ports)])
+        self._ports = itertools.cycle([*ports[number % len(ports) :], *ports[: number % len(ports)]])
         self._random = random.Random(f"{seed}:{number}")
 
     async def play(self, http: aiohttp.ClientSession, stopped: asyncio.Event) -> None:
@@ -174,7 +174,7 @@ class Client:
         for played in itertools.count():
             if stopped.is_set():
                 return
-            order = {"idempotency_key": f"{self._number}-{played}"}
+            order: JsonObject = {"idempotency_key": f"{self._number}-{played}"}
             made = await self._insist(http, f"/envs/{ENV}/episodes", order, {201})
             episode = made["episode"]
             self._ledger.steps[episode] = []
@@ -188,8 +188,8 @@ class Client:
 
     async def _call(self, http: aiohttp.ClientSession, episode: str, text: str) -> bool:
         """Call until the call is a step; False where the episode is over."""
-        call = {"name": TOOL["name"], "arguments": {"text": text}}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        call: JsonObject = {"name": TOOL["name"], "arguments": {"text": text}}
+        body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
         while True:
             answer = await self._insist(http, f"/envs/{ENV}/episodes/{episode}/mcp", body, {200, 404})
             result = answer.get("result")
@@ -210,7 +210,7 @@ class Client:
             with suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
                 url = f"http://127.0.0.1:{next(self._ports)}{path}"
                 async with http.post(url, json=body, headers={"accept": "application/json"}) as response:
-                    answer = await response.json()
+                    answer: dict[str, Any] = await response.json()
                     self._ledger.slowest_s = max(self._ledger.slowest_s, time.monotonic() - asked)
                     if response.status in expected:
                         return answer

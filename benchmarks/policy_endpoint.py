@@ -128,7 +128,9 @@ class SteadyPolicy:
 def spec(steps: int) -> EnvironmentSpec:
     """Episodes of a fixed number of steps."""
     task = Task(id="walk", env=ENV, instruction="walk", initial_state=VIEW)
-    return EnvironmentSpec(name=ENV, tools_list={"tools": [TOOL]}, max_steps=steps, tasks=(task,), description="rooms")
+    return EnvironmentSpec(
+        name=ENV, tools_list=({"tools": [TOOL]},), max_steps=steps, tasks=(task,), description="rooms"
+    )
 
 
 def serve(steps: int, pipe: Connection) -> None:
@@ -228,8 +230,16 @@ async def measure(name: str, url: str, codec: Codec, policy: SteadyPolicy, episo
     wall, cpu = time.monotonic() - began, time.process_time() - cpu
     assert all(rollout.error is None and len(rollout.actions) == steps for rollout in rollouts), rollouts[0].error
     chain = policy.slowest_chain(episode_of)
-    seconds = [round(one, 2) for one in (wall, chain)]
-    return Row(name, episodes, steps, len(policy.batches), *seconds, round(wall / chain, 3), round(cpu, 2))
+    return Row(
+        name,
+        episodes,
+        steps,
+        len(policy.batches),
+        round(wall, 2),
+        round(chain, 2),
+        round(wall / chain, 3),
+        round(cpu, 2),
+    )
 
 
 async def main(options: argparse.Namespace) -> int:

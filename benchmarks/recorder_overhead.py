@@ -256,7 +256,7 @@ def serve(transport: str, tool_ms: float) -> None:
             await asyncio.sleep(tool_ms / 1000)
         return CallToolResult(content=[TextContent(type="text", text="done")])
 
-    server: Server[object] = Server("no-op", on_list_tools=list_tools, on_call_tool=call_tool)  # type: ignore[arg-type]
+    server: Server[object] = Server("no-op", on_list_tools=list_tools, on_call_tool=call_tool)
 
     async def over_stdio() -> None:
         async with stdio_server() as (said, answers):
@@ -308,4 +308,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -374,7 +374,7 @@ def held_out() -> Iterator[Planted]:
         ),
     ):
         yield value, form.format(value)
-    for nested in (
+    nested_values: tuple[JsonValue, ...] = (
         {"headers": [{"name": "x-functions-key", "value": value}]},
         {"fields": [{"id": "password", "type": "CONCEALED", "label": "password", "value": value}]},
         {"env": {"STRIPE_WEBHOOK_SECRET": value}},
@@ -385,7 +385,8 @@ def held_out() -> Iterator[Planted]:
         {"cookies": [{"name": "sid", "value": value}]},
         {"accessToken": {"value": value}},
         {"variables": [{"variable": "DB_PASSWORD", "value": value}]},
-    ):
+    )
+    for nested in nested_values:
         yield value, nested
     for bare in (
         f"glrt-{some(20)}",

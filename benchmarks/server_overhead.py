@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import platform
 import statistics
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -263,4 +262,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

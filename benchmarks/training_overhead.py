@@ -42,7 +42,7 @@ WORDS = [f"word{i}" for i in range(60)]
 TASKS = tuple(Task(id=f"task-{i}", env="bench", instruction=" ".join(WORDS)) for i in range(GROUPS))
 SPEC = EnvironmentSpec(
     name="bench",
-    tools_list={"tools": [{"name": "act", "inputSchema": {"properties": {"command": {"type": "string"}}}}]},
+    tools_list=({"tools": [{"name": "act", "inputSchema": {"properties": {"command": {"type": "string"}}}}]},),
     tasks=TASKS,
 )
 
