@@ -46,8 +46,12 @@ def trigrams(text: str) -> Iterator[str]:
 
 
 def trigram_cosine(a: str, b: str) -> float:
-    """Cosine of the two sets of character trigrams, in [0, 1]: the lexical term of the re-rank."""
-    grams_a, grams_b = _remembered(a), _remembered(b)
+    """Cosine of the two sets of character trigrams, in [0, 1]."""
+    return set_cosine(trigram_set(a), trigram_set(b))
+
+
+def set_cosine(grams_a: frozenset[str], grams_b: frozenset[str]) -> float:
+    """Cosine of two sets, in [0, 1]; two empty sets are equal."""
     if not grams_a or not grams_b:
         return float(grams_a == grams_b)
     return len(grams_a & grams_b) / math.sqrt(len(grams_a) * len(grams_b))
@@ -57,8 +61,8 @@ REMEMBERED_CHARACTERS = 4000
 """Of a text whose trigrams are remembered; interned, they cost 60 kB at most."""
 
 
-def _remembered(text: str) -> frozenset[str]:
-    """One query after another is compared with the same recorded texts."""
+def trigram_set(text: str) -> frozenset[str]:
+    """The trigrams of a text; remembered, as one query after another is compared with the same recorded texts."""
     return _trigram_set(text) if len(text) <= REMEMBERED_CHARACTERS else frozenset(trigrams(text))
 
 

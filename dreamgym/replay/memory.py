@@ -22,7 +22,7 @@ from dreamgym.replay.keys import (
     check_storable,
     check_trajectories,
 )
-from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, rank, similarity
+from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, rank, similarity_to
 from dreamgym.replay.remembered import Remembered
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 
@@ -83,11 +83,12 @@ class MemoryBuffer:
         asked = _unit(await self._encoder.encode([key]))[0]
         cosines = vectors @ asked
         found: list[tuple[Key, float]] = []
+        similarity = similarity_to(key)
         for row in np.argsort(-cosines, kind="stable"):
             if retrieval.tool and not keys[row][1].startswith(f"{retrieval.tool}{{"):
                 continue
             if any(True for stored in environment.keys.get(keys[row], ()) for _ in stored.sightings(retrieval)):
-                found.append((keys[row], similarity(key, keys[row], float(cosines[row]))))
+                found.append((keys[row], similarity(keys[row], float(cosines[row]))))
             if len(found) == SIMILAR_KEYS:
                 break
         return found

@@ -37,7 +37,7 @@ from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
 from dreamgym.replay.postgres_predictions import PostgresPredictions
 from dreamgym.replay.postgres_retire import retire_dreams, take_back
-from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity
+from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.types import Source, Task, Trajectory, Transition
 
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
@@ -176,7 +176,10 @@ class PostgresBuffer:
             tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name at once
             similar = {"vector": HalfVector(vector), "keys": SIMILAR_KEYS, "tool": tool}
             rows = _nearest_keys(await self._database.fetch(statement, {**parameters, **similar}))
-        scores = {row[0]: EXACT_SCORE if exact else similarity(asked, (row[1], row[2]), row[3]) for row in rows}
+        if exact:
+            scores = {row[0]: EXACT_SCORE for row in rows}
+        else:  # long texts take their time, in which a server would answer nobody else
+            scores = await asyncio.to_thread(_similarities, asked, rows)
         candidates = [
             Candidate(identity, outcome, world, SOURCES[source], agreement, scores[key], exact, goal, same_goal)
             for key, _, _, _, identity, outcome, _, world, source, agreement, goal, same_goal, _ in rows
@@ -388,6 +391,13 @@ def _nearest_keys(rows: list[Row]) -> list[Row]:
     cosines: dict[UUID, float] = {row[0]: row[3] for row in rows}
     nearest = set(sorted(cosines, key=lambda key: -cosines[key])[:SIMILAR_KEYS])
     return [row for row in rows if row[0] in nearest]
+
+
+def _similarities(asked: Key, rows: list[Row]) -> dict[UUID, float]:
+    """How like each row's key is, by the key's id."""
+    keys = {row[0]: ((row[1], row[2]), row[3]) for row in rows}
+    similarity = similarity_to(asked)
+    return {identity: similarity(key, cosine) for identity, (key, cosine) in keys.items()}
 
 
 def _demonstration(best: Candidate, body: str, instruction: str) -> Demonstration:

@@ -6,12 +6,12 @@ It is pure: buffers find candidates, this decides. A buffer may cut its candidat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from dreamgym.embedding import trigram_cosine
+from dreamgym.embedding import set_cosine, trigram_set
 from dreamgym.replay.buffer import Retrieval
 from dreamgym.replay.keys import SOURCE_CODES, Key
 from dreamgym.types import Source
@@ -98,6 +98,7 @@ def seen_states(retrieval: Retrieval) -> frozenset[str]:
     return frozenset(initial + [transition.next_state for transition in retrieval.history])
 
 
-def similarity(asked: Key, stored: Key, cosine: float) -> float:
-    """Cosine of the vectors plus half the trigram cosine of the texts."""
-    return cosine + 0.5 * trigram_cosine("\n".join(asked), "\n".join(stored))
+def similarity_to(asked: Key) -> Callable[[Key, float], float]:
+    """Tells how like a stored key is: cosine of the vectors plus half the trigram cosine of the texts."""
+    grams = trigram_set("\n".join(asked))
+    return lambda stored, cosine: cosine + 0.5 * set_cosine(grams, trigram_set("\n".join(stored)))
