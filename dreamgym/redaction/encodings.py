@@ -19,6 +19,9 @@ _BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9
 _HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")
 
 
+_PART = 2**15
+
+
 class Unescaped:
     """A text without its escapes (JSON, HTML, URLs), zero-width characters and full-width letters."""
 
@@ -89,6 +92,12 @@ def _redacted(content: bytes, redact: Callable[[str], str]) -> bytes | None:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if text.translate(_BLANKS).isprintable() and (redacted := redact(text)) != text:
+        if _is_printable(text) and (redacted := redact(text)) != text:
             return redacted.encode(encoding)
     return None
+
+
+def _is_printable(text: str) -> bool:
+    """Looked at part by part, so that bytes that are no text are seen at once and other threads go on."""
+    parts = (text[start : start + _PART] for start in range(0, len(text), _PART))
+    return all(part.translate(_BLANKS).isprintable() for part in parts)
