@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 ARRIVAL_S = 30.0
 """From a connection's first moment, or the first byte of a further request, to the request's last byte."""
 FILES_FOR_OTHERS = 96
-"""Open files that are left to the database, to worlds and to logs."""
+"""Open files that are left, at least, to the database, to worlds, to logs and to connections that are refused."""
 MOST_CONNECTIONS = 16_384
 
 
@@ -67,10 +67,23 @@ class BoundedConnection(HttpToolsProtocol):
             self._arriving = None
 
 
-def most_connections() -> int:
-    """How many may be open at once. Raises this process's limit of open files as far as it may."""
+def files_allowed() -> int:
+    """How many files this process may open. Raises its limit as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    files = MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard
-    return max(16, min(MOST_CONNECTIONS, files - FILES_FOR_OTHERS))
+    return MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard
+
+
+def most_connections(files: int) -> int:
+    """How many may be open at once, of so many files."""
+    return max(16, min(MOST_CONNECTIONS, files - _spare(files)))
+
+
+def accepted_at_once(files: int) -> int:
+    """How many asyncio may accept before it hands them over; three times as many may be open on top of the bound."""
+    return min(2048, _spare(files) // 6)
+
+
+def _spare(files: int) -> int:
+    return max(FILES_FOR_OTHERS, files // 8)

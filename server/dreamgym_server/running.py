@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dreamgym.errors import InvalidInput
-from dreamgym_server.connections import BoundedConnection, most_connections
+from dreamgym_server.connections import BoundedConnection, accepted_at_once, files_allowed, most_connections
 
 GRACE_S = 10
 """How long a step under way may delay the end."""
@@ -64,7 +64,8 @@ async def running(
         port: where to listen.
         connections: how many may be open at once; None: as many as this process may have files, less some.
     """
-    connections = most_connections() if connections is None else connections
+    files = files_allowed()
+    connections = most_connections(files) if connections is None else connections
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's delay off only where the protocol is spelled out; with it, each step waits 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -79,6 +80,7 @@ async def running(
         lifespan="on",
         http=BoundedConnection,
         limit_concurrency=connections + 1,  # refused is the connection that would make it so many
+        backlog=accepted_at_once(files),
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,
@@ -91,6 +93,7 @@ async def running(
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await serving
+        listener.listen(QUEUE)  # asyncio accepts few at once, the kernel keeps the others waiting
         name = f"[{host}]" if family == socket.AF_INET6 else host
         yield f"http://{name}:{listener.getsockname()[1]}"
     finally:
@@ -126,3 +129,7 @@ def running_in_thread(make_app: Callable[[], AbstractAsyncContextManager[ASGIApp
     finally:
         stop.set()
         thread.join()
+
+
+QUEUE = 2048
+"""Connections that wait to be accepted; who comes beyond tries again after a second."""
