@@ -10,18 +10,19 @@ import sys
 from langchain.agents import create_agent
 from langchain.mcp import MCPAdapter
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 
 async def play(task: str, mcp_url: str, policy_url: str) -> str:
     model = ChatOpenAI(
         model=os.environ.get("MODEL", "policy"),
         base_url=policy_url,
-        api_key=os.environ.get("OPENAI_API_KEY", "none"),
+        api_key=SecretStr(os.environ.get("OPENAI_API_KEY", "none")),
     )
     async with MCPAdapter(mcp_url) as adapter:
         agent = create_agent(model, await adapter.list_tools())
         result = await agent.ainvoke({"messages": [{"role": "user", "content": task}]})
-    return result["messages"][-1].text
+    return str(result["messages"][-1].text)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import sys
 from langchain.mcp import MCPAdapter
 from langchain_openai import ChatOpenAI
 from langgraph.prebuilt import create_react_agent
+from pydantic import SecretStr
 
 
 async def play(task: str, mcp_url: str, policy_url: str) -> str:
     model = ChatOpenAI(
         model=os.environ.get("MODEL", "policy"),
         base_url=policy_url,
-        api_key=os.environ.get("OPENAI_API_KEY", "none"),
+        api_key=SecretStr(os.environ.get("OPENAI_API_KEY", "none")),
     )
     async with MCPAdapter(mcp_url) as adapter:
         agent = create_react_agent(model, await adapter.list_tools())
@@ -26,7 +27,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
             {"messages": [{"role": "user", "content": task}]},
             {"recursion_limit": 100},
         )
-    return result["messages"][-1].text
+    return str(result["messages"][-1].text)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
             mcp_servers=[server],
         )
         result = await Runner.run(agent, task, max_turns=50)
-    return result.final_output
+    return str(result.final_output)
 
 
 if __name__ == "__main__":

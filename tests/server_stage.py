@@ -48,7 +48,7 @@ ADD_TOOL: JsonObject = {
 PEEK_TOOL: JsonObject = {"name": "peek", "inputSchema": {"type": "object"}}
 
 
-def counter_spec(name: str = "counter", **fields: object) -> EnvironmentSpec:
+def counter_spec(name: str = "counter", /, **fields: object) -> EnvironmentSpec:
     """A counter that is solved at 10."""
     return EnvironmentSpec.model_validate(
         {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.replay.buffer import Demonstration
@@ -21,7 +23,7 @@ TOOLS: list[JsonObject] = [
     {"name": name, "inputSchema": {"type": "object", "properties": {"order_id": {"type": "string"}}}}
     for name in ("get_order", "cancel_order", "create_order", "get_note")
 ]
-SHOP = EnvironmentSpec(name="shop", tools_list={"tools": TOOLS}, state=SCHEMA)
+SHOP = EnvironmentSpec(name="shop", tools_list=({"tools": [*TOOLS]},), state=SCHEMA)
 
 
 def shop(deterministic: bool = False) -> EnvironmentSpec:
@@ -29,9 +31,9 @@ def shop(deterministic: bool = False) -> EnvironmentSpec:
     return SHOP.model_copy(update={"deterministic": deterministic})
 
 
-def order(number: int, status: str = "paid", **fields: object) -> JsonObject:
+def order(number: int, status: str = "paid", **fields: JsonValue) -> JsonObject:
     """One order."""
-    return {"order_id": f"O-{number}", "status": status, "total": 10.0 * number, **fields}  # type: ignore[dict-item]
+    return {"order_id": f"O-{number}", "status": status, "total": 10.0 * number, **fields}
 
 
 def state(*orders: JsonObject, notes: Sequence[JsonObject] = ()) -> str:

@@ -240,10 +240,15 @@ def correlations(found: Sequence[Dose]) -> Iterator[str]:
     for game in dict.fromkeys(one.game for one in found):
         for name in MEASURES:
             cells = [
-                correlation([one for one in found if one.game == game], lambda one, name=name: one.measured[name], of)
+                correlation([one for one in found if one.game == game], measure(name), of)
                 for of in (lambda one: one.gap, lambda one: one.gain)
             ]
             yield f"| `{game}` | {name} | {' | '.join(cells)} |"
+
+
+def measure(name: str) -> Callable[[Dose], float]:
+    """What was measured under this name before training."""
+    return lambda one: one.measured[name]
 
 
 def correlation(found: Sequence[Dose], one: Callable[[Dose], float], other: Callable[[Dose], float]) -> str:

@@ -52,9 +52,9 @@ def start(number: int = 0) -> World:
         "policies": {p: {"priority": p, "hours": hours} for p, hours in zip(PRIORITIES, HOURS, strict=True)},
         "articles": {s: {"slug": s, "title": title, "text": text, "views": n} for s, title, text, n in ARTICLES},
     }
-    for i, subject, *given, status, priority, assignee, tags, opened in TICKETS:
+    for i, subject, asker, status, priority, assignee, tags, opened in TICKETS:
         drawn = (draw.choice(requesters), draw.choice(PRIORITIES), draw.randint(1, 39))
-        requester, urgency, hour = drawn if number else (*given, priority, opened)
+        requester, urgency, hour = drawn if number else (asker, priority, opened)
         world["tickets"][i] = _ticket(i, subject, requester, urgency, tags, hour)
         world["tickets"][i].update(status=status, assignee=assignee)
         if status == "closed":

@@ -33,7 +33,12 @@ TEXTS: JsonObject = {"type": "array", "items": {"type": "string"}}
 
 def _tool(name: str, description: str, /, *optional: str, reads: bool = False, **arguments: JsonObject) -> JsonObject:
     required = [argument for argument in arguments if argument not in optional]
-    schema = {"type": "object", "properties": dict(arguments), "required": required, "additionalProperties": False}
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {**arguments},
+        "required": [*required],
+        "additionalProperties": False,
+    }
     return {"name": name, "description": description, "inputSchema": schema, "annotations": {"readOnlyHint": reads}}
 
 

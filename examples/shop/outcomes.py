@@ -71,7 +71,9 @@ def _require(schema: JsonObject, path: list[str], value: JsonValue) -> None:
         assert isinstance(required, list)
         if name not in required:
             required.append(name)
-        schema = properties.setdefault(name, {})  # type: ignore[assignment]
+        inner = properties.setdefault(name, {})
+        assert isinstance(inner, dict)
+        schema = inner
     schema["const"] = value
 
 

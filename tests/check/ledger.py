@@ -28,7 +28,7 @@ TOOLS: list[JsonObject] = [
     },
     {"name": "secret", "inputSchema": {"type": "object"}},
 ]
-SPEC = EnvironmentSpec(name="counter", tools_list=({"tools": TOOLS},))
+SPEC = EnvironmentSpec(name="counter", tools_list=({"tools": [*TOOLS]},))
 
 
 def counted(count: int) -> StepResult:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ledger import NOT_SET, SECRET, SPEC, add, counted, played
+from pydantic import JsonValue
 
 from dreamgym.agreement import Compared, agreement, by_tool
 from dreamgym.cli.check import Report
@@ -33,8 +34,8 @@ def _an_example_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 async def test_each_plan_comes_to_its_answer_on_the_real_server(server: str, slips: list[str]) -> None:
     from plans import PLANS
 
-    command = [sys.executable, str(EXAMPLE / "fresh.py"), server]
-    environment = load_real("mcp", {"command": command, "env": ["TMPDIR"]}).create()  # type: ignore[dict-item]
+    command: list[JsonValue] = [sys.executable, str(EXAMPLE / "fresh.py"), server]
+    environment = load_real("mcp", {"command": command, "env": ["TMPDIR"]}).create()
     wrong, refused = [], 0
     try:
         for plan in PLANS[server]:

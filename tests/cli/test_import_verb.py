@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from dreamgym.cli.app import main
 from dreamgym.environment import EnvironmentSpec, read_jsonl
@@ -36,12 +37,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def chat(*tools: str, asked: str = "Is Mia there?", answer: str = "#7") -> JsonObject:
-    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in tools]
+    calls: list[JsonValue] = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in tools
+    ]
+    answers: list[JsonValue] = [{"role": "tool", "tool_call_id": name, "content": answer} for name in tools]
     return {
         "messages": [
             {"role": "user", "content": asked},
             {"role": "assistant", "tool_calls": calls},
-            *({"role": "tool", "tool_call_id": name, "content": answer} for name in tools),
+            *answers,
         ]
     }
 

@@ -10,6 +10,7 @@ from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.build import build
 from dreamgym_server.running import running
+from pydantic import JsonValue
 from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.anyio
 TASK = Task(id="brought", env="counter", instruction="Reach 10.", initial_state="count 6")
 
 
-def add(n: object) -> ToolCall:
+def add(n: JsonValue) -> ToolCall:
     return ToolCall(name="add", arguments={"n": n})
 
 

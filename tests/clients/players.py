@@ -33,6 +33,10 @@ def task(numbers: Numbers) -> str:
     return f"Add these, one after another: {json.dumps(list(numbers))}"
 
 
+def _texts(results: Sequence[Any]) -> list[str]:
+    return [result.content[0].text for result in results]
+
+
 async def _mcp(mode: str, numbers: Numbers, url: str, headers: Headers) -> Played:
     import httpx2
     from mcp import Client
@@ -44,7 +48,7 @@ async def _mcp(mode: str, numbers: Numbers, url: str, headers: Headers) -> Playe
     ):
         results = [await client.call_tool("add", {"n": number}) for number in numbers]
     return Played(
-        seen=[result.content[0].text for result in results],
+        seen=_texts(results),
         structured=[result.structured_content for result in results],
     )
 
@@ -64,17 +68,19 @@ async def mcp_modern(numbers: Numbers, url: str, headers: Headers, chat_url: str
 async def mcp_1(numbers: Numbers, url: str, headers: Headers, chat_url: str) -> Played:
     """The client of mcp 1.x."""
     from mcp import ClientSession
-    from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
 
     async with (
         create_mcp_http_client(headers=headers) as http,
-        streamable_http_client(url, http_client=http) as (read, write, _),
-        ClientSession(read, write) as session,
+        streamable_http_client(url, http_client=http) as streams,
+        ClientSession(streams[0], streams[1]) as session,
     ):
         await session.initialize()
-        results = [await session.call_tool("add", {"n": number}) for number in numbers]
+        # Any: a type checker sees mcp 2, whose results have other names
+        results: list[Any] = [await session.call_tool("add", {"n": number}) for number in numbers]
     return Played(
-        seen=[result.content[0].text for result in results],
+        seen=_texts(results),
         structured=[result.structuredContent for result in results],
     )
 
@@ -86,15 +92,16 @@ async def fastmcp(numbers: Numbers, url: str, headers: Headers, chat_url: str) -
     async with Client(StreamableHttpTransport(url, headers=headers)) as client:
         results = [await client.call_tool("add", {"n": number}, raise_on_error=False) for number in numbers]
     return Played(
-        seen=[result.content[0].text for result in results],
+        seen=_texts(results),
         structured=[result.structured_content for result in results],
     )
 
 
 def _chat_model(chat_url: str) -> Any:
     from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
 
-    return ChatOpenAI(model="policy", base_url=chat_url, api_key="none")
+    return ChatOpenAI(model="policy", base_url=chat_url, api_key=SecretStr("none"))
 
 
 def _read(messages: Sequence[Any]) -> Played:

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from adder import adds
 from dreamgym_integrations.models.chat_server import chat_server
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.worlds import RealWorlds, Worlds
 from matrix import (
     CLIENTS,
     KEPT,
@@ -100,7 +100,7 @@ async def played_by_all() -> dict[str, Seen]:
     """Every client that is installed plays all of its episodes."""
     stage = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     structured = RealWorlds(structured_spec, lambda: StructuredCounter(structured_spec))
-    worlds = [stage.dream(), stage.real(counter_spec("counter-real")), structured]
+    worlds: list[Worlds] = [stage.dream(), stage.real(counter_spec("counter-real")), structured]
     async with stage.serve(*worlds, token=TOKEN) as (url, http), chat_server(adds) as chat_url:
         http.headers.update(bearer(TOKEN))
         orders = {client.player: await ordered(url, http, chat_url) for client in CLIENTS}

@@ -12,6 +12,7 @@ import fastmcp
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel, Runner
 from agents.mcp import MCPServerStreamableHttp
+from answers import meta_of, text_of
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from mcp import Client
 from mcp.shared.exceptions import MCPError
@@ -85,8 +86,8 @@ async def test_a_call_sent_again_and_again_while_the_step_runs_joins_it(stage: S
             await client.list_tools()  # comes after the notice that the last call is waited for no longer
             slow.answers.set()
             result = await client.call_tool("add", {"n": 4})
-    assert result.content[0].text == "count 4"
-    assert result.meta["dreamgym/step"] == 1
+    assert text_of(result) == "count 4"
+    assert meta_of(result)["dreamgym/step"] == 1
     assert len(stage.model.asked) == 1
 
 

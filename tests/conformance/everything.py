@@ -178,11 +178,11 @@ def _name_of(uri: str) -> str:
 
 
 def _lookups() -> list[JsonObject]:
-    reads = [
+    reads: list[JsonObject] = [
         {"method": "resources/read", "params": {"uri": uri}, "result": {"contents": [{"uri": uri, **said}]}}
         for uri, said in RESOURCES.items()
     ]
-    prompts = [
+    prompts: list[JsonObject] = [
         {
             "method": "prompts/get",
             "params": {"name": name, "arguments": arguments},
@@ -198,7 +198,7 @@ def _lookups() -> list[JsonObject]:
     }
     asking: JsonObject = {"name": "test_input_required_result_prompt"}
     answered: JsonObject = {"user_context": {"action": "accept", "content": {"context": "test context"}}}
-    asked = {"user_context": form("What context should the prompt use?", "context")}
+    asked: JsonObject = {"user_context": form("What context should the prompt use?", "context")}
     message: JsonObject = {"role": "user", "content": text("The context is: test context")}
     prompts += [
         {
@@ -217,7 +217,9 @@ def _lookups() -> list[JsonObject]:
 
 def _tools() -> list[JsonObject]:
     names = [*ANSWERS, *NOTICES, *ROUNDS]
-    plain = [{"name": name, "description": f"The fixture {name}.", "inputSchema": NO_ARGUMENTS} for name in names]
+    plain: list[JsonObject] = [
+        {"name": name, "description": f"The fixture {name}.", "inputSchema": NO_ARGUMENTS} for name in names
+    ]
     schema: JsonObject = {
         "name": "json_schema_2020_12_tool",
         "description": "Tool with JSON Schema 2020-12 features",
@@ -239,7 +241,7 @@ def _tools() -> list[JsonObject]:
 
 
 def _listings() -> dict[str, list[JsonObject]]:
-    listed = [
+    listed: list[JsonValue] = [
         {"uri": uri, "name": _name_of(uri), "description": "A fixture.", "mimeType": said["mimeType"]}
         for uri, said in RESOURCES.items()
         if "template" not in uri
@@ -250,7 +252,7 @@ def _listings() -> dict[str, list[JsonObject]]:
         "description": "A fixture with a parameter.",
         "mimeType": "application/json",
     }
-    prompts = [
+    prompts: list[JsonValue] = [
         {
             "name": name,
             "description": f"The fixture {name}.",

@@ -1,6 +1,7 @@
 """A dream stays in one recorded world, never invents a success, and can be continued anywhere."""
 
 import pytest
+from pydantic import JsonValue
 
 from dreamgym import (
     EnvironmentSpec,
@@ -20,11 +21,12 @@ from dreamgym.errors import EpisodeFinished
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 
-TOOL = {"name": "act", "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}}}
-SPEC = EnvironmentSpec(name="rooms", tools_list={"tools": [TOOL]}, deterministic=True)
+TOOL: JsonObject = {"name": "act", "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}}}
+SPEC = EnvironmentSpec(name="rooms", tools_list=({"tools": [TOOL]},), deterministic=True)
 WORLDS = 12
 
 
@@ -141,7 +143,7 @@ async def test_a_dream_continued_elsewhere_goes_on_in_its_world(buffer: MemoryBu
 
 
 async def test_a_model_that_wants_no_demonstrations_is_shown_none_and_its_blocks_are_kept() -> None:
-    block = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    block: JsonObject = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 
     class Blind(NearestModel):
         demonstrations = 0
@@ -173,8 +175,8 @@ async def test_a_model_that_wants_no_demonstrations_is_shown_none_and_its_blocks
 
 
 async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the_same_tool() -> None:
-    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "list")]
-    spec = EnvironmentSpec(name="files", tools_list={"tools": tools})
+    tools: list[JsonValue] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "list")]
+    spec = EnvironmentSpec(name="files", tools_list=({"tools": tools},))
     state = "a state that many a recorded step begins in, word for word but for its last one: "
     others = [step_of("list", "/", state + str(number), f"listing {number}") for number in range(8)]
     wanted = [step_of("read", "b.txt", "elsewhere", "text of b"), step_of("read", "a.txt", "nowhere", "text of a")]
@@ -205,9 +207,12 @@ async def test_where_tools_are_several_the_same_call_is_shown_first_and_then_the
 
 
 async def test_a_refusal_of_forbidden_arguments_says_nothing_about_allowed_ones() -> None:
-    by_number = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    tools = [{"name": "square", "inputSchema": by_number}, {"name": "other", "inputSchema": {"type": "object"}}]
-    spec = EnvironmentSpec(name="sums", tools_list={"tools": tools})
+    by_number: JsonObject = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools: list[JsonValue] = [
+        {"name": "square", "inputSchema": by_number},
+        {"name": "other", "inputSchema": {"type": "object"}},
+    ]
+    spec = EnvironmentSpec(name="sums", tools_list=({"tools": tools},))
     task = Task(id="t", env="sums", instruction="", initial_state="start")
     refused = ToolCall(name="square", arguments={"n": "two"})
     recorded = [

@@ -4,19 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from dreamgym import EnvironmentSpec, Task
 from dreamgym.environment import load_real, load_spec, read_jsonl, real_of
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.types import JsonObject
 
-TOOLS = {
-    "tools": [
-        {
-            "name": "act",
-            "x-vendor": {"kept": [1, 2]},
-            "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}},
-        }
-    ],
+TOOL: JsonObject = {
+    "name": "act",
+    "x-vendor": {"kept": [1, 2]},
+    "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}},
+}
+TOOLS: JsonObject = {
+    "tools": [TOOL],
     "nextCursor": None,
 }
 TASK = {"id": "t1", "env": "rooms", "instruction": "find it"}
@@ -85,8 +86,8 @@ def test_a_registered_environment_is_found_by_name() -> None:
 
 
 def test_two_tools_are_no_text_environment() -> None:
-    two = [{**TOOLS["tools"][0], "name": name} for name in ("a", "b")]  # type: ignore[dict-item, index]
-    assert EnvironmentSpec(name="x", tools_list={"tools": two}).text_argument is None
+    two: list[JsonValue] = [{**TOOL, "name": name} for name in ("a", "b")]
+    assert EnvironmentSpec(name="x", tools_list=({"tools": two},)).text_argument is None
 
 
 def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path: Path) -> None:

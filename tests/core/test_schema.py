@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from pathlib import Path
 from time import process_time
 
 import jsonschema
@@ -16,6 +17,7 @@ from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
 from dreamgym.schema import PATTERNS_S, fault_under
+from dreamgym.types import JsonObject
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab1", max_size=3),
@@ -46,14 +48,19 @@ def test_a_reference_to_another_document_is_refused_and_not_fetched(reference: s
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         address = reference.format(port=listener.getsockname()[1])
-        for schema in ({"$ref": address}, {"properties": {"a": {"$ref": address}}}, {"$dynamicRef": address}):
+        referring: tuple[JsonObject, ...] = (
+            {"$ref": address},
+            {"properties": {"a": {"$ref": address}}},
+            {"$dynamicRef": address},
+        )
+        for schema in referring:
             with pytest.raises(InvalidInput, match="is not in the schema itself"):
                 fault_under(schema, {"a": 1})
         with pytest.raises(BlockingIOError):
             listener.accept()
 
 
-def test_a_reference_to_a_file_is_refused_and_not_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_reference_to_a_file_is_refused_and_not_read(tmp_path: Path) -> None:
     (tmp_path / "yes.json").write_text("true", encoding="utf-8")
     with pytest.raises(InvalidInput, match="is not in the schema itself"):
         fault_under({"$ref": (tmp_path / "yes.json").as_uri()}, {})

@@ -16,13 +16,15 @@ from dreamgym.errors import EpisodeFinished, InvalidInput, PredictionError
 from dreamgym.experience.confidence import FEATURES, Calibration, calibrate, features
 from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory, Transition
+from dreamgym.types import JsonObject, Provenance, Source, StopReason, Task, Tier, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
 
 START = state(order(1), order(2))
 CANCELLED = state(order(1, "cancelled"), order(2))
-DONE = {"properties": {"orders": {"properties": {"O-1": {"properties": {"status": {"const": "cancelled"}}}}}}}
+DONE: JsonObject = {
+    "properties": {"orders": {"properties": {"O-1": {"properties": {"status": {"const": "cancelled"}}}}}}
+}
 TASK = Task(id="t", env="shop", instruction="Cancel order O-1.", initial_state=START, metadata={"success": DONE})
 
 
@@ -152,7 +154,7 @@ async def test_without_retrieval_nothing_that_was_recorded_answers_or_is_shown(s
     made, model = await dream(BY_MODEL, GOT, MISSED, *many, spec=spec, without=frozenset({Part.RETRIEVAL}))
     for action in (call("get_order", 44), GET, call("get_order", 2)):
         await made.step(action)
-    assert [(asked.demonstrations, asked.without) for asked in model.asked] == [((), {Part.RETRIEVAL})] * 3
+    assert [(asked.demonstrations, asked.without) for asked in model.asked] == [((), frozenset({Part.RETRIEVAL}))] * 3
     assert {one.provenance.tier for one in made.transitions} == {Tier.MODEL}
 
 
@@ -213,7 +215,7 @@ async def test_a_recorded_success_is_checked_too() -> None:
 
 
 async def test_what_an_answer_shows_of_what_is_known_in_part_is_known_from_then_on() -> None:
-    note = {"note_id": "N-1", "text": "fragile"}
+    note: JsonObject = {"note_id": "N-1", "text": "fragile"}
     made, _ = await dream(lambda query: predicted([note, order(2)], query.state))
     result = await made.step(call("get_note", "N-1"))
     assert result.state == state(order(1), order(2), notes=[note])
@@ -258,8 +260,8 @@ async def test_an_episode_ends_where_the_model_is_less_sure_than_it_must_be_and_
 
 
 async def test_what_was_recorded_or_checked_needs_no_confidence() -> None:
-    options = {"calibration": sure(0.1), "min_confidence": 0.5}
-    made, _ = await dream(BY_MODEL, GOT, MISSED, spec=shop(deterministic=True), **options)
+    spec = shop(deterministic=True)
+    made, _ = await dream(BY_MODEL, GOT, MISSED, spec=spec, calibration=sure(0.1), min_confidence=0.5)
     assert not (await made.step(GET)).done
     assert not (await made.step(call("get_order", 44))).done
     assert [one.provenance.confidence for one in made.transitions] == [None, None]

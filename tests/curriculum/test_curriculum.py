@@ -40,6 +40,7 @@ def test_the_value_of_a_task_is_p_times_one_minus_p(rewards_G: list[float | None
         assert value is None
     else:
         p = sum(valid) / len(valid)
+        assert value is not None
         assert value == pytest.approx(p * (1 - p))
         assert value <= 0.25
 
@@ -87,7 +88,7 @@ def test_a_generated_task_that_always_fails_is_dropped_after_sixteen_attempts() 
     curriculum.add([new])
     curriculum.sample(2, 0)
     curriculum.record(new, [0.0] * 8)
-    assert curriculum.generated == (new,)
+    assert [*curriculum.generated] == [new]
     curriculum.sample(2, 1)
     curriculum.record(new, [0.0] * 8)
     assert curriculum.generated == ()
@@ -168,7 +169,7 @@ def recorded() -> RecordedWorlds:
 
 @pytest.fixture
 def spec() -> EnvironmentSpec:
-    return EnvironmentSpec(name="rooms", tools_list={"tools": [{"name": "act"}]}, max_steps=5, deterministic=True)
+    return EnvironmentSpec(name="rooms", tools_list=({"tools": [{"name": "act"}]},), max_steps=5, deterministic=True)
 
 
 def test_only_states_from_which_recorded_steps_lead_to_success_are_starts(recorded: RecordedWorlds) -> None:
@@ -241,7 +242,7 @@ async def test_malformed_and_repeated_proposals_do_not_reach_the_selection(spec:
 
 @pytest.mark.anyio
 async def test_where_success_is_judged_the_instruction_of_a_recorded_task_is_varied(recorded: RecordedWorlds) -> None:
-    judged = EnvironmentSpec(name="rooms", tools_list={"tools": [{"name": "act"}]}, max_steps=5)
+    judged = EnvironmentSpec(name="rooms", tools_list=({"tools": [{"name": "act"}]},), max_steps=5)
     unsolved = RecordedWorlds([rooms(("hall", "attic", 0))])
     llm = ScriptedLLM([proposals(("book two rooms", None)), SELECT_FIRST])
     (varied,) = await LanguageVariation(judged, llm, unsolved).vary(tasks(1), seed=0)

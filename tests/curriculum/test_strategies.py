@@ -14,6 +14,7 @@ from dreamgym.curriculum.evidence import HALF_LIFE, LAST_GROUPS, PRIOR_ATTEMPTS,
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
 
 TASKS = [Task(id=f"t{i}", env="rooms", instruction=f"find coin {i}") for i in range(400)]
 MIXED, SOLVED, FAILED = [1.0, 0.0] * 4, [1.0] * 8, [0.0] * 8
@@ -130,7 +131,7 @@ def test_a_curriculum_saved_with_another_strategy_is_refused() -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"generated": [], "value": {}}, {"groups": {"a": 1}}])
-def test_what_is_no_saved_curriculum_is_refused(state: dict) -> None:
+def test_what_is_no_saved_curriculum_is_refused(state: JsonObject) -> None:
     with pytest.raises(InvalidInput, match="not a saved curriculum"):
         curriculum(3, Strategy.VALUE).restore(state)
 

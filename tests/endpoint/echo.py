@@ -9,6 +9,7 @@ from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy,
 from dreamgym_integrations.trainers.tiny import create_tiny_policy
 
 from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
+from dreamgym.environment import Environment
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.types import JsonObject, Source
@@ -19,7 +20,7 @@ TOOL: JsonObject = {
     "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
 }
 TASKS = tuple(Task(id=f"echo-{i}", env="echo", instruction="say something", initial_state="hello") for i in range(2))
-SPEC = EnvironmentSpec(name="echo", tools_list={"tools": [TOOL]}, max_steps=4, tasks=TASKS, description="an echo")
+SPEC = EnvironmentSpec(name="echo", tools_list=({"tools": [TOOL]},), max_steps=4, tasks=TASKS, description="an echo")
 
 
 class Echo:
@@ -52,7 +53,7 @@ class Echo:
 async def tiny(folder: Path) -> tuple[TransformersPolicy, ChatCodec]:
     """An untrained tiny policy: it says its few words at random."""
 
-    async def says(first: StepResult, environment: Echo, seed: int) -> None:
+    async def says(first: StepResult, environment: Environment, seed: int) -> None:
         for words in ("red", "green blue", "white"):
             await environment.step(ToolCall(name="act", arguments={"command": words}))
 

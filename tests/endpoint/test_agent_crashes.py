@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from answers import text_of
 from dreamgym_integrations.trainers.agent_player import AgentPlayer
 from dreamgym_server.worlds import RealWorlds, Worlds
 from echo import SPEC, Echo
 from mcp import Client
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from openai.types.chat import ChatCompletionMessageParam
 from pydantic import SecretStr
 from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, Speaker, call
@@ -51,13 +53,13 @@ async def at(worlds: Worlds, **options: Any) -> AsyncIterator[Play]:
         yield play
 
 
-async def ask(policy_url: str, *messages: dict[str, str]) -> str:
+async def ask(policy_url: str, *messages: ChatCompletionMessageParam) -> str:
     async with AsyncOpenAI(base_url=policy_url, api_key="none", max_retries=0) as client:
-        said = await client.chat.completions.create(model="m", messages=list(messages))  # type: ignore[arg-type]
+        said = await client.chat.completions.create(model="m", messages=messages)
     return said.choices[0].message.content or ""
 
 
-def user(text: str) -> dict[str, str]:
+def user(text: str) -> ChatCompletionMessageParam:
     return {"role": "user", "content": text}
 
 
@@ -70,7 +72,7 @@ async def strict(task: str, mcp_url: str, policy_url: str) -> str:
         async with Client(mcp_url) as environment:
             result = await environment.call_tool("act", {"command": words})
         if result.is_error:
-            raise RuntimeError(result.content[0].text)  # type: ignore[union-attr]
+            raise RuntimeError(text_of(result))
     return ""
 
 
@@ -106,7 +108,8 @@ async def test_an_output_that_the_agent_rejects_ends_the_episode_with_what_it_ha
             return await strict(task, mcp_url, policy_url)
 
         rollout = await play(second_thoughts, "who?")
-    assert worth(rollout) == (pytest.approx(0.2), 1)
+    assert rollout.reward == pytest.approx(0.2)
+    assert len(rollout.segments) == 1
     assert (rollout.success, rollout.actions) == (False, ['act{"command":"two words"}'])
 
 
@@ -141,7 +144,7 @@ async def test_a_refused_action_is_the_policys_and_an_unavailable_environment_is
 async def test_a_request_that_was_refused_gives_no_reward() -> None:
     async def confused(task: str, mcp_url: str, policy_url: str) -> str:
         said = await ask(policy_url, user(task))
-        return await ask(policy_url, user(task), {"role": "oracle", "content": said})
+        return await ask(policy_url, user(task), {"role": "oracle", "content": said})  # type: ignore[misc, arg-type]
 
     async with at(echo()) as play:
         rollout = await play(confused, "well")

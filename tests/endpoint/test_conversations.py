@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.conversation import Conversations
+from dreamgym_integrations.trainers.conversation import Conversations, Prompt
 from dreamgym_integrations.trainers.policy import ChatCodec
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 from speakers import ACT, ADD, CODEC, QWEN, TOKENIZER, byte_pairs, call, spelled
 
 from dreamgym.errors import InvalidInput
@@ -27,7 +29,7 @@ def sampled(words: str, *, ended: bool = True) -> Generation:
 
 def assistant(reply: Reply, name: str = "1") -> JsonObject:
     """A reply as an agent sends it back."""
-    calls = [
+    calls: list[JsonValue] = [
         {
             "id": f"{name}{n}",
             "type": "function",
@@ -35,7 +37,7 @@ def assistant(reply: Reply, name: str = "1") -> JsonObject:
         }
         for n, one in enumerate(reply.tool_calls)
     ]
-    return {"role": "assistant", "content": reply.text, "tool_calls": calls or None, "refusal": None}  # type: ignore[dict-item]
+    return {"role": "assistant", "content": reply.text, "tool_calls": calls or None, "refusal": None}
 
 
 def tool(content: str) -> JsonObject:
@@ -52,7 +54,7 @@ class Talk:
         reply = self.conversations.record(self.ask(), sampled(words, ended=ended))
         self.messages.append(assistant(reply))
 
-    def ask(self):  # type: ignore[no-untyped-def]
+    def ask(self) -> Prompt:
         return self.conversations.prompt(self.messages, [ADD])
 
     def hear(self, *messages: JsonObject) -> None:
@@ -80,7 +82,9 @@ def test_a_growing_conversation_is_one_segment_that_reads_as_the_template_render
     for n, (words, calls, answers, ended) in enumerate(script):
         said.append(words + (call("add", n=n) if calls else "x"))
         talk.say(said[-1], ended=ended)
-        talk.hear(*map(tool, answers), *([] if answers else [{"role": "user", "content": f"go on, {n}"}]))
+        talk.hear(*map(tool, answers))
+        if not answers:
+            talk.hear({"role": "user", "content": f"go on, {n}"})
     prompt = talk.ask()
     (segment,) = talk.conversations.segments
     assert prompt.ids[: len(segment.ids)] == segment.ids
@@ -151,7 +155,7 @@ def test_an_empty_answer_may_be_left_out_by_the_client() -> None:
         lambda messages: [{"role": "system", "content": "It is 12:01."}, *messages],
     ],
 )
-def test_a_rewritten_history_begins_a_segment(rewrite) -> None:  # type: ignore[no-untyped-def]
+def test_a_rewritten_history_begins_a_segment(rewrite: Callable[[list[JsonObject]], list[JsonObject]]) -> None:
     talk = Talk(Conversations(CODEC), USER)
     talk.say(call("add", n=1))
     talk.hear(tool("count 1"), {"role": "user", "content": "go on"})

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from chat_tools import openai_tool
 from dreamgym_integrations.trainers.policy import ChatCodec
 from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint, PolicySession, never
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
@@ -36,7 +37,7 @@ def client_of(session: PolicySession) -> AsyncOpenAI:
 
 
 async def ask(client: AsyncOpenAI, messages: Sequence[Any], **options: Any) -> Any:
-    return await client.chat.completions.create(model="m", messages=[*messages], tools=[ADD], **options)
+    return await client.chat.completions.create(model="m", messages=[*messages], tools=[openai_tool(ADD)], **options)
 
 
 def counts(prompt: str) -> str:
@@ -75,13 +76,14 @@ async def test_a_stream_adds_up_to_the_same_answer_and_leaves_the_same_record() 
             async with other.chat.completions.stream(
                 model="m",
                 messages=[USER],
-                tools=[ADD],  # type: ignore[list-item]
+                tools=[openai_tool(ADD)],
                 stream_options={"include_usage": True},
             ) as stream:
                 summed = await stream.get_final_completion()
         assert summed.choices[0].message.content == whole.message.content == "I add."
         assert summed.choices[0].finish_reason == whole.finish_reason
-        (streamed_call,), (call_at_once,) = summed.choices[0].message.tool_calls or (), whole.message.tool_calls
+        assert summed.choices[0].message.tool_calls is not None
+        (streamed_call,), (call_at_once,) = summed.choices[0].message.tool_calls, whole.message.tool_calls
         assert (streamed_call.function.name, streamed_call.function.arguments) == (
             call_at_once.function.name,
             call_at_once.function.arguments,
@@ -233,13 +235,15 @@ async def test_an_episode_that_is_closed_hears_nothing_more() -> None:
 
 
 async def test_a_template_that_knows_no_tools_refuses_several_with_a_reason() -> None:
+    act, add = openai_tool(ACT), openai_tool(ADD)
     wordless = ChatCodec(byte_pairs("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"))
     async with PolicyEndpoint(Speaker(lambda prompt: "say red"), wordless) as endpoint:
         session = endpoint.open(seed=0)
         async with client_of(session) as client:
             with pytest.raises(BadRequestError, match=r"knows no tools .* not by act, add"):
-                await client.chat.completions.create(model="m", messages=[USER], tools=[ACT, ADD])  # type: ignore[list-item]
-            said = await client.chat.completions.create(model="m", messages=[USER], tools=[ACT])  # type: ignore[list-item]
-    (made,) = said.choices[0].message.tool_calls or ()
+                await client.chat.completions.create(model="m", messages=[USER], tools=[act, add])
+            said = await client.chat.completions.create(model="m", messages=[USER], tools=[act])
+    assert said.choices[0].message.tool_calls is not None
+    (made,) = said.choices[0].message.tool_calls
     assert made.type == "function"
     assert (made.function.name, made.function.arguments) == ("act", '{"command": "say red"}')

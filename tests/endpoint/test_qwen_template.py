@@ -9,6 +9,7 @@ import pytest
 from dreamgym_integrations.models import weights
 from dreamgym_integrations.trainers.conversation import Conversations
 from dreamgym_integrations.trainers.policy import ChatCodec
+from pydantic import JsonValue
 from speakers import ADD, call
 from transformers import AutoTokenizer
 
@@ -40,8 +41,10 @@ def test_a_conversation_with_calls_and_answers_reads_as_qwens_template_renders_t
         said.append(ids)
         reply = conversations.record(conversations.prompt(messages, [ADD]), Generation(ids, (-1.0,) * len(ids)))
         assert len(reply.tool_calls) == (1, 2, 0)[number]
-        calls = [{"function": {"name": one.name, "arguments": dict(one.arguments)}} for one in reply.tool_calls]
-        messages.append({"role": "assistant", "content": reply.text or "", "tool_calls": calls or None})  # type: ignore[dict-item]
+        calls: list[JsonValue] = [
+            {"function": {"name": one.name, "arguments": dict(one.arguments)}} for one in reply.tool_calls
+        ]
+        messages.append({"role": "assistant", "content": reply.text or "", "tool_calls": calls or None})
         messages += [{"role": "tool", "content": f"count {number} {n}"} for n in range(len(calls))]
     messages.append({"role": "user", "content": "Thank you."})
     prompt = conversations.prompt(messages, [ADD])

@@ -178,7 +178,7 @@ def test_the_searcher_goes_on_from_what_it_reads_alone() -> None:
         "heat mug 1 with microwave 1": "You heat the mug 1 using the microwave 1.",
         "move mug 1 to desk 1": "You move the mug 1 to the desk 1.",
     }
-    said = []
+    said: list[str] = []
     while not said or said[-1] != "move mug 1 to desk 1":
         said.append(player.command())
         player.see(StepResult(observation=told[said[-1]]), said[-1])

@@ -63,9 +63,9 @@ def test_what_is_no_plain_call_is_refused_and_nothing_runs(text: str) -> None:
 
 
 def test_a_conversation_without_calls_for_each_message_is_refused() -> None:
-    row = {"id": "x", "question": [[]], "involved_classes": [], "initial_config": {}}
+    row: JsonObject = {"id": "x", "question": [[]], "involved_classes": [], "initial_config": {}}
     with pytest.raises(ValueError, match="a list of calls for every message"):
-        conversation_of(row, [], {})  # type: ignore[arg-type]
+        conversation_of(row, [], {})
 
 
 def test_the_benchmarks_types_become_those_of_json_schema_and_listed_values_an_enum() -> None:
@@ -87,10 +87,14 @@ def test_the_benchmarks_types_become_those_of_json_schema_and_listed_values_an_e
 
 
 def test_listed_values_of_a_list_are_those_of_its_items_and_huge_numbers_are_out_of_reach() -> None:
-    doors = {"type": "array", "items": {"type": "string"}, "description": 'Doors. [Enum]: ["left", "right"]'}
+    doors: JsonObject = {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": 'Doors. [Enum]: ["left", "right"]',
+    }
     described: JsonObject = {
         "name": "f",
-        "parameters": {"type": "dict", "properties": {"doors": doors, "exponent": {"type": "float"}}},  # type: ignore[dict-item]
+        "parameters": {"type": "dict", "properties": {"doors": doors, "exponent": {"type": "float"}}},
     }
     schema = tool_of(described)["inputSchema"]
     assert isinstance(schema, dict)
@@ -150,6 +154,7 @@ def test_files_are_told_by_path_and_a_directory_that_holds_itself_ends() -> None
     disk._current_dir.contents["again"] = disk._current_dir
     told = files(disk)
     assert told["_current_dir"] == "/home/inner"
+    assert isinstance(told["root"], dict)
     assert told["root"]["/home/inner/a.txt"] == {"name": "a.txt", "kind": "file", "content": "hello"}
     assert list(told["root"]) == ["/home", "/home/inner", "/home/inner/a.txt", "/home/inner/again"]
 

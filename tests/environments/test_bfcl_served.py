@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from answers import text_of
 from bfcl_lamps import DOCS, SYSTEMS, lamp_suite
 from dreamgym_client.control import ControlClient
 from dreamgym_integrations.environments.bfcl_behaviours import behaviours
@@ -33,7 +34,7 @@ WAYS = behaviours(lambda: SUITE)
 TASK = task_of(LAMPS, SUITE, SYSTEMS, env="lamps", split="train")
 SPEC = EnvironmentSpec(
     name="lamps",
-    tools_list={"tools": list(tools_of(DOCS))},  # type: ignore[arg-type]
+    tools_list=({"tools": [*tools_of(DOCS)]},),
     deterministic=True,
     state=schema_of(list(SYSTEMS.values())),
     tasks=(TASK,),
@@ -70,11 +71,11 @@ async def test_an_mcp_client_serves_both_requests_and_is_rewarded_at_the_end(kin
             pressed = await client.call_tool("press", {"lamp": "red"})
             assert pressed.structured_content == {"lit": True}
             after = await client.call_tool(NEXT, {})
-            assert [block.text for block in after.content] == [LAMPS.messages[1]]  # type: ignore[union-attr]
+            assert (len(after.content), text_of(after)) == (1, LAMPS.messages[1])
             counted = await client.call_tool("count", {})
             assert counted.structured_content == {"presses": 1}
             last = await client.call_tool(NEXT, {})
-            assert [block.text for block in last.content] == [OVER]  # type: ignore[union-attr]
+            assert (len(last.content), text_of(last)) == (1, OVER)
         state = await control.finish("lamps", started.episode)
     assert (state.terminated, state.reward) == (True, 1.0)
 
@@ -123,19 +124,23 @@ async def test_what_cannot_be_done_is_a_tool_error_and_the_episode_goes_on(
         async with Client(started.mcp_url) as client:
             refused = await client.call_tool(tool, arguments)
             assert refused.is_error
-            assert reason in refused.content[0].text  # type: ignore[union-attr]
+            assert reason in text_of(refused)
             assert not (await client.call_tool("press", {"lamp": "red"})).is_error
 
 
 async def test_an_agent_that_ends_with_an_answer_is_judged_by_the_state_and_by_what_it_looked_up() -> None:
     async with served("real") as (control, _):
         rewards = []
-        press, count, next_one = ("press", {"lamp": "red"}), ("count", {}), (NEXT, {})
+        press, count, next_one = (
+            ToolCall(name="press", arguments={"lamp": "red"}),
+            ToolCall(name="count"),
+            ToolCall(name=NEXT),
+        )
         for calls in ([press, next_one, count], [press, next_one], [next_one, count]):
             started = await control.create("lamps", task=TASK, seed=0)
             async with Client(started.mcp_url) as client:
-                for tool, arguments in calls:
-                    await client.call_tool(tool, arguments)  # type: ignore[arg-type]
+                for call in calls:
+                    await client.call_tool(call.name, call.arguments)
             state = await control.finish("lamps", started.episode, answer="One press.")
             assert state.trajectory is not None
             rewards.append(state.trajectory.final_reward)

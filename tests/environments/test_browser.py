@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 from dreamgym_integrations.environments import browser_chromium
 from dreamgym_integrations.environments.browser import miniwob, webarena

@@ -11,10 +11,12 @@ from dreamgym_integrations.environments.mcp_server import McpEnvironment, McpOpt
 from dreamgym_server.running import running
 from mcp.server.lowlevel import Server
 from mcp_counter import SCHEMA, counter
+from pydantic import JsonValue
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from dreamgym.cli.wiring import tasks_of
 from dreamgym.environment import Environment, EnvironmentSpec, installed_real, load_real, load_spec
@@ -32,8 +34,8 @@ ADD = ToolCall(name="add", arguments={"n": 2})
 
 
 @asynccontextmanager
-async def started(**options: object) -> AsyncIterator[Environment]:
-    environment = load_real("mcp", {"timeout_s": 20, **options}).create()  # type: ignore[dict-item]
+async def started(**options: JsonValue) -> AsyncIterator[Environment]:
+    environment = load_real("mcp", {"timeout_s": 20, **options}).create()
     try:
         await environment.reset(TASKS[0])
         yield environment
@@ -61,7 +63,7 @@ async def test_a_stdio_server_keeps_the_contract_of_environments() -> None:
 
 
 async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed() -> None:
-    async with started(command=COUNTER) as environment:
+    async with started(command=[*COUNTER]) as environment:
         assert [tool["name"] for tool in environment.tools] == ["add", "secret"]
         assert environment.tools[0]["outputSchema"] == {
             "type": "object",
@@ -74,7 +76,7 @@ async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed(
 
 
 async def test_what_a_server_refuses_is_an_error_in_its_own_words_and_no_end() -> None:
-    async with started(command=COUNTER) as environment:
+    async with started(command=[*COUNTER]) as environment:
         refused = await environment.step(ToolCall(name="add", arguments={"n": -1}))
         unknown = await environment.step(ToolCall(name="fly"))
         assert (refused.observation, refused.is_error, refused.done) == ("only up", True, False)
@@ -86,10 +88,10 @@ async def test_an_http_server_is_reached_with_its_headers(monkeypatch: pytest.Mo
     heard: list[str | None] = []
     app = http_app(counter())
 
-    async def listening(scope: object, receive: object, send: object) -> None:
-        headers = dict(scope.get("headers", []))  # type: ignore[attr-defined]
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", []))
         heard.append(headers.get(b"authorization", b"").decode())
-        await app(scope, receive, send)  # type: ignore[arg-type]
+        await app(scope, receive, send)
 
     monkeypatch.setenv("COUNTER_AUTHORIZATION", "Bearer 1234")
     async with (
@@ -103,12 +105,12 @@ async def test_an_http_server_is_reached_with_its_headers(monkeypatch: pytest.Mo
 async def test_a_server_is_given_the_named_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTER_SECRET", "s3cret")
     ask = ToolCall(name="secret")
-    async with started(command=COUNTER) as without, started(command=COUNTER, env=["COUNTER_SECRET"]) as given:
+    async with started(command=[*COUNTER]) as without, started(command=[*COUNTER], env=["COUNTER_SECRET"]) as given:
         assert (await without.step(ask)).observation == "not set"
         assert (await given.step(ask)).observation == "s3cret"
     monkeypatch.delenv("COUNTER_SECRET")
     with pytest.raises(InvalidInput, match="needs the environment variable COUNTER_SECRET: set it"):
-        async with started(command=COUNTER, env=["COUNTER_SECRET"]):
+        async with started(command=[*COUNTER], env=["COUNTER_SECRET"]):
             pass
 
 
@@ -144,7 +146,7 @@ async def test_a_line_on_stdout_that_is_no_message_does_no_harm() -> None:
 )
 async def test_a_command_that_starts_no_mcp_server_is_one_sentence(command: list[str], reason: str) -> None:
     with pytest.raises(EnvironmentUnavailable, match=reason) as raised:
-        async with started(command=command, timeout_s=2):
+        async with started(command=[*command], timeout_s=2):
             pass
     assert "\n" not in str(raised.value)
 
@@ -164,7 +166,7 @@ async def test_a_url_that_serves_no_mcp_is_one_sentence() -> None:
 
 
 async def test_before_the_first_reset_there_are_no_tools_and_no_steps() -> None:
-    environment = load_real("mcp", {"command": COUNTER}).create()  # type: ignore[dict-item]
+    environment = load_real("mcp", {"command": [*COUNTER]}).create()
     with pytest.raises(EnvironmentUnavailable, match="known after the first reset"):
         _ = environment.tools
     with pytest.raises(EpisodeFinished, match="call reset first"):
@@ -197,7 +199,7 @@ def test_the_bare_name_is_no_environment_and_says_how_to_make_one() -> None:
 def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[client\]'"):
-        load_real("mcp", {"command": COUNTER}).create()  # type: ignore[dict-item]
+        load_real("mcp", {"command": [*COUNTER]}).create()
 
 
 def test_the_tasks_of_a_real_server_are_those_of_its_folder() -> None:
@@ -229,7 +231,7 @@ async def test_a_public_server_of_another_language_is_played(
     index = NODE_MODULES / "@modelcontextprotocol" / f"server-{server}" / "dist" / "index.js"
     monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.jsonl"))
     command = [node, str(index), *arguments]
-    async with started(command=command, cwd=str(tmp_path), env=["MEMORY_FILE_PATH"]) as environment:
+    async with started(command=[*command], cwd=str(tmp_path), env=["MEMORY_FILE_PATH"]) as environment:
         result = await environment.step(call)
         assert answer in result.observation
         assert result.is_error == (server == "filesystem")
@@ -240,7 +242,7 @@ TELLING = [sys.executable, str(Path(__file__).parents[1] / "recorder" / "telling
 
 async def test_a_server_that_tells_its_state_has_it_in_the_info_of_each_step_and_of_a_known_start() -> None:
     known = Task(id="known", env="shop", instruction="Buy.", initial_state='{"items":{}}')
-    async with started(command=TELLING) as environment:
+    async with started(command=[*TELLING]) as environment:
         assert await environment.reset(known) == StepResult(observation="", info={"state": '{"items":{}}'})
         looked = await environment.step(ToolCall(name="look", arguments={"sku": "S-1"}))
         bought = await environment.step(ToolCall(name="buy", arguments={"sku": "S-1"}))
@@ -255,5 +257,5 @@ async def test_a_server_that_tells_its_state_has_it_in_the_info_of_each_step_and
         "/orders/O-1/order_id",
         "/orders/O-1/sku",
     }
-    assert (bought.observation, bought.info.keys()) == ("O-1", {"state"})
+    assert (bought.observation, set(bought.info)) == ("O-1", {"state"})
     assert (unknown.is_error, unknown.info) == (True, {})

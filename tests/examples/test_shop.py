@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp import Client
+from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec, read_jsonl
 from dreamgym.experience.success import accomplished
@@ -55,16 +56,16 @@ def recordings(example: SimpleNamespace, tmp_path: Path) -> tuple[EnvironmentSpe
     return EnvironmentSpec.load(tmp_path), read_jsonl(tmp_path / "trajectories.jsonl", Trajectory)
 
 
-def acted(example: SimpleNamespace, shop: Any, tool: str, **arguments: object) -> tuple[str | None, frozenset[str]]:
+def acted(example: SimpleNamespace, shop: Any, tool: str, **arguments: JsonValue) -> tuple[str | None, frozenset[str]]:
     """How the shop refused, if it did, and what changed."""
     before = shop.state()
-    action = ToolCall(name=tool, arguments=arguments)  # type: ignore[arg-type]
+    action = ToolCall(name=tool, arguments=arguments)
     answer = example.tools.call(shop, action)
     refusal = answer["content"][0]["text"] if answer["isError"] else None
     return refusal, changed_fields(before, shop.state())
 
 
-ITEMS = [{"product_id": "P-1", "quantity": 2}, {"product_id": "P-2", "quantity": 1}]
+ITEMS: list[JsonValue] = [{"product_id": "P-1", "quantity": 2}, {"product_id": "P-2", "quantity": 1}]
 EFFECTS: list[tuple[int, str, JsonObject]] = [
     (0, "get_customer", {"customer_id": "C-1"}),
     (0, "get_product", {"product_id": "P-1"}),
@@ -84,7 +85,7 @@ EFFECTS: list[tuple[int, str, JsonObject]] = [
     (7, "refund_order", {"order_id": "O-1003"}),
     (6, "refund_order", {"order_id": "O-1004"}),
     (9, "book_room", {"room_id": "R-2", "customer_id": "C-4", "day": 13}),
-    (11, "place_order", {"customer_id": "C-1", "items": ITEMS}),  # type: ignore[dict-item]
+    (11, "place_order", {"customer_id": "C-1", "items": ITEMS}),
 ]
 
 
@@ -138,7 +139,7 @@ REFUSALS: list[tuple[str, JsonObject, str]] = [
     ),
     ("get_order", {"order_id": 7}, "Input validation error: order_id: 7 is not of type 'string'"),
     ("get_order", {}, "Input validation error: 'order_id' is a required property"),
-]  # type: ignore[list-item]
+]
 
 
 @pytest.mark.parametrize(("tool", "arguments", "words"), REFUSALS)

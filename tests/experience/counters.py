@@ -22,12 +22,14 @@ SCHEMA = StateSchema(
 SHOP = EnvironmentSpec(
     name="shop",
     rules="Prices are whole.",
-    tools_list={
-        "tools": [
-            {"name": "get_order", "inputSchema": IDENTITY, "outputSchema": ORDER},
-            {"name": "refund", "inputSchema": IDENTITY},
-        ]
-    },
+    tools_list=(
+        {
+            "tools": [
+                {"name": "get_order", "inputSchema": IDENTITY, "outputSchema": ORDER},
+                {"name": "refund", "inputSchema": IDENTITY},
+            ]
+        },
+    ),
     state=SCHEMA,
 )
 

@@ -9,30 +9,34 @@ HOUSE = EnvironmentSpec(
     name="house",
     description="A house with rooms.",
     rules="Moving to an exit answers with the room.",
-    tools_list={
-        "tools": [
-            {
-                "name": "act",
-                "description": "Do one thing.",
-                "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}},
-            }
-        ]
-    },
+    tools_list=(
+        {
+            "tools": [
+                {
+                    "name": "act",
+                    "description": "Do one thing.",
+                    "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}},
+                }
+            ]
+        },
+    ),
 )
 DESK = EnvironmentSpec(
     name="desk",
-    tools_list={
-        "tools": [
-            {
-                "name": "book",
-                "inputSchema": {
-                    "type": "object",
-                    "properties": {"name": {"type": "string"}, "seats": {"type": "integer"}},
+    tools_list=(
+        {
+            "tools": [
+                {
+                    "name": "book",
+                    "inputSchema": {
+                        "type": "object",
+                        "properties": {"name": {"type": "string"}, "seats": {"type": "integer"}},
+                    },
                 },
-            },
-            {"name": "cancel", "inputSchema": {"type": "object", "properties": {"name": {"type": "string"}}}},
-        ]
-    },
+                {"name": "cancel", "inputSchema": {"type": "object", "properties": {"name": {"type": "string"}}}},
+            ]
+        },
+    ),
 )
 
 

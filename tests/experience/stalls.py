@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.state import StateSchema, as_text
@@ -21,7 +22,7 @@ SCHEMA = StateSchema.model_validate(
         "clock": "integer",
     }
 )
-SPEC = EnvironmentSpec(name="market", tools_list={"tools": [{"name": name} for name in TOOLS]}, state=SCHEMA)
+SPEC = EnvironmentSpec(name="market", tools_list=({"tools": [{"name": name} for name in TOOLS]},), state=SCHEMA)
 
 
 def start(draw: random.Random) -> JsonObject:
@@ -64,6 +65,10 @@ def start(draw: random.Random) -> JsonObject:
     }
 
 
+Entity = dict[str, Any]
+"""One of a collection."""
+
+
 class Refused(Exception):
     """The market says no."""
 
@@ -91,7 +96,7 @@ def _does(state: JsonObject, action: ToolCall, draw: random.Random) -> JsonObjec
     if action.name == "list_lots":
         _one(state, "stalls", given["stall"])
         lots = [lot for _, lot in _all(state, "lots") if lot["stall"] == given["stall"]]
-        lots.sort(key=lambda lot: (lot["price"], int(str(lot["lot"])[2:])))  # type: ignore[arg-type, return-value]
+        lots.sort(key=lambda lot: (lot["price"], int(str(lot["lot"])[2:])))
         return {"stall": given["stall"], "lots": [{"lot": one["lot"], "label": one["label"]} for one in lots]}
     if action.name == "rename":
         _one(state, "lots", given["lot"])["label"] = given["label"]
@@ -99,9 +104,9 @@ def _does(state: JsonObject, action: ToolCall, draw: random.Random) -> JsonObjec
     if action.name == "reserve":
         lot, count = _one(state, "lots", given["lot"]), given["count"]
         assert isinstance(count, int)
-        if count > lot["left"]:  # type: ignore[operator]
+        if count > lot["left"]:
             raise Refused(f"only {lot['left']} of {lot['lot']} left, {count} wanted")
-        lot["left"] -= count  # type: ignore[operator]
+        lot["left"] -= count
         return {"lot": lot["lot"], "left": lot["left"]}
     if action.name == "buy":
         return _buy(state, given)
@@ -112,7 +117,8 @@ def _does(state: JsonObject, action: ToolCall, draw: random.Random) -> JsonObjec
         if not stall["open"]:
             raise Refused(f"{stall['stall']} is closed already")
         stall["open"] = False
-        state["clock"] += 1  # type: ignore[operator]
+        assert isinstance(state["clock"], int)
+        state["clock"] += 1
         return {"closed": stall["stall"], "time": state["clock"]}
     if action.name == "stamp":
         _one(state, "deals", given["deal"])["to"] = f"{draw.random()}"
@@ -126,15 +132,16 @@ def _buy(state: JsonObject, given: JsonObject) -> JsonObject:
     total = 0.0
     for line in lines:
         assert isinstance(line, dict)
-        lot = _one(state, "lots", line["lot"])
-        if line["count"] > lot["left"]:  # type: ignore[operator]
-            raise Refused(f"only {lot['left']} of {lot['lot']} left, {line['count']} wanted")
-        total += lot["price"] * line["count"]  # type: ignore[operator]
-    if total > person["purse"]:  # type: ignore[operator]
+        lot, count = _one(state, "lots", line["lot"]), line["count"]
+        assert isinstance(count, int)
+        if count > lot["left"]:
+            raise Refused(f"only {lot['left']} of {lot['lot']} left, {count} wanted")
+        total += lot["price"] * count
+    if total > person["purse"]:
         raise Refused(f"{person['id']} has {person['purse']:.2f} and needs {total:.2f}")
     deals = _all(state, "deals")
     identity = f"D-{max(int(i[2:]) for i, _ in deals) + 1}"
-    deal: JsonObject = {
+    deal: Entity = {
         "deal": identity,
         "person": person["id"],
         "lines": lines,
@@ -142,11 +149,12 @@ def _buy(state: JsonObject, given: JsonObject) -> JsonObject:
         "status": "open",
         "to": given.get("to") or person["city"],
     }
-    dict.__setitem__(state["deals"], identity, deal)  # type: ignore[arg-type]
-    person["purse"] -= total  # type: ignore[operator]
-    person["buys"] += 1  # type: ignore[operator]
-    for line in lines:
-        _one(state, "lots", line["lot"])["left"] -= line["count"]  # type: ignore[call-overload, index, operator]
+    assert isinstance(state["deals"], dict)
+    state["deals"][identity] = deal
+    person["purse"] -= total
+    person["buys"] += 1
+    for line in deal["lines"]:
+        _one(state, "lots", line["lot"])["left"] -= line["count"]
     return deal
 
 
@@ -156,14 +164,14 @@ def _cancel(state: JsonObject, given: JsonObject) -> JsonObject:
         raise Refused(f"{deal['deal']} is {deal['status']}, not open")
     deal["status"] = "void"
     person = _one(state, "people", deal["person"])
-    person["purse"] += deal["sum"]  # type: ignore[operator]
-    person["buys"] -= 1  # type: ignore[operator]
-    for line in deal["lines"]:  # type: ignore[union-attr]
-        _one(state, "lots", line["lot"])["left"] += line["count"]  # type: ignore[call-overload, index, operator]
+    person["purse"] += deal["sum"]
+    person["buys"] -= 1
+    for line in deal["lines"]:
+        _one(state, "lots", line["lot"])["left"] += line["count"]
     return deal
 
 
-def _one(state: JsonObject, collection: str, identity: object) -> JsonObject:
+def _one(state: JsonObject, collection: str, identity: object) -> Entity:
     entities = state[collection]
     assert isinstance(entities, dict)
     if identity not in entities:
@@ -173,7 +181,7 @@ def _one(state: JsonObject, collection: str, identity: object) -> JsonObject:
     return entity
 
 
-def _all(state: JsonObject, collection: str) -> list[tuple[str, JsonObject]]:
+def _all(state: JsonObject, collection: str) -> list[tuple[str, Entity]]:
     entities = state[collection]
     assert isinstance(entities, dict)
     return [(i, one) for i, one in entities.items() if isinstance(one, dict)]
@@ -184,7 +192,7 @@ def call(tool: str, draw: random.Random, state: JsonObject) -> ToolCall:
     lots, deals = [i for i, _ in _all(state, "lots")], [i for i, _ in _all(state, "deals")]
     stall = draw.choice(["S1", "S2", "S3", "S1", "S2", "S3", f"S{draw.randrange(4, 99)}"])
     lot = draw.choice([*lots, f"L-{draw.randrange(20, 99)}"])
-    arguments: JsonObject = {
+    each: dict[str, JsonObject] = {
         "get_stall": {"stall": stall},
         "list_lots": {"stall": stall},
         "rename": {"lot": lot, "label": f"thing {draw.randrange(1000)}"},
@@ -197,7 +205,8 @@ def call(tool: str, draw: random.Random, state: JsonObject) -> ToolCall:
         "close_stall": {"stall": draw.choice(["S1", "S2", "S3"])},
         "stamp": {"deal": draw.choice(deals)},
         "say": {"words": f"hello {draw.randrange(999)}"},
-    }[tool]  # type: ignore[assignment]
+    }
+    arguments = each[tool]
     if tool == "buy" and draw.random() < 0.4:
         arguments["to"] = draw.choice(["Metz", "Como", "Oulu"])
     return ToolCall(name=tool, arguments=arguments)

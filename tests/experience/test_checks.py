@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 from queries import HOUSE, act, query, transition
 from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
@@ -10,7 +11,7 @@ from dreamgym.experience.checks import changeable, disagreement, precondition
 from dreamgym.experience.facts import with_facts
 from dreamgym.experience.model import Part, Query
 from dreamgym.state import Collection, StateSchema
-from dreamgym.types import Source, Tier, ToolCall, Transition
+from dreamgym.types import JsonObject, Source, Tier, ToolCall, Transition
 
 BEFORE = state(order(1), order(2))
 GOT = step(BEFORE, call("get_order", 1), order(1))
@@ -39,7 +40,7 @@ def test_what_exists_is_not_refused() -> None:
         (GOT, step(BEFORE, call("get_order", 9), "Noted.", state(order(1)), refused=True)),  # it changed something
     ],
 )
-def test_what_the_recordings_do_not_show_is_not_refused(recorded: tuple) -> None:
+def test_what_the_recordings_do_not_show_is_not_refused(recorded: tuple[Transition, ...]) -> None:
     assert precondition(asked(BEFORE, call("get_order", 44), *recorded)) is None
 
 
@@ -156,7 +157,9 @@ STATUS = st.sampled_from(["paid", "sent", "lost"])
 
 
 @given(have=st.dictionaries(st.integers(1, 5), STATUS), shown=st.dictionaries(st.integers(1, 5), STATUS))
-def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(have: dict, shown: dict) -> None:
+def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(
+    have: dict[int, str], shown: dict[int, str]
+) -> None:
     after = state(*(order(n, status) for n, status in have.items()))
     answer = predicted([order(n, status) for n, status in shown.items()], after)
     found = disagreement(asked(after, call("get_order", "all")), answer)
@@ -165,9 +168,13 @@ def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(have: di
 
 def test_facts_are_kept_where_they_were_not_known_and_fit_the_schema() -> None:
     known = state(order(1), notes=[{"note_id": "N-1", "text": "old"}])
-    notes = [{"note_id": "N-1", "text": "new"}, {"note_id": "N-2", "text": "more"}, {"note_id": "N-3", "text": 3}]
-    shown = [*notes, order(1, "lost"), order(8)]
-    kept = [{"note_id": "N-1", "text": "old"}, {"note_id": "N-2", "text": "more"}]
+    notes: list[JsonObject] = [
+        {"note_id": "N-1", "text": "new"},
+        {"note_id": "N-2", "text": "more"},
+        {"note_id": "N-3", "text": 3},
+    ]
+    shown: list[JsonValue] = [*notes, order(1, "lost"), order(8)]
+    kept: list[JsonObject] = [{"note_id": "N-1", "text": "old"}, {"note_id": "N-2", "text": "more"}]
     assert with_facts(known, shown, SCHEMA) == state(order(1), notes=kept)
     assert with_facts("words", shown, SCHEMA) == "words"
     assert with_facts("{}", {"note_id": "N-2"}, StateSchema(collections={"notes": Collection(key="x")})) == "{}"

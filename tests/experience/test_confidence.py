@@ -12,7 +12,7 @@ from queries import DESK, query, transition
 
 from dreamgym.errors import InvalidInput
 from dreamgym.experience.confidence import FEATURES, Calibration, calibrate, check_calibration, features
-from dreamgym.experience.model import Prediction
+from dreamgym.experience.model import Prediction, Query
 from dreamgym.types import Provenance, Tier, ToolCall
 
 BOOK = ToolCall(name="book", arguments={"name": "Ada"})
@@ -30,8 +30,8 @@ def answer(observation: str, *, refused: bool = False, **probabilities: float) -
     )
 
 
-def named(*arguments: object, **keywords: object) -> dict[str, float]:
-    return dict(zip(FEATURES, features(*arguments, **keywords), strict=True))  # type: ignore[arg-type]
+def named(of: Query, prediction: Prediction) -> dict[str, float]:
+    return dict(zip(FEATURES, features(of, prediction), strict=True))
 
 
 def test_without_recordings_and_probabilities_nothing_is_known_and_that_is_said() -> None:
@@ -75,7 +75,9 @@ ROWS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=ROWS)
-def test_any_predictions_make_a_calibration_and_the_same_ones_the_same(rows: list) -> None:
+def test_any_predictions_make_a_calibration_and_the_same_ones_the_same(
+    rows: list[tuple[tuple[float, ...], bool]],
+) -> None:
     fitted = calibrate(rows, model="m", env="e")
     assert fitted == calibrate(rows, model="m", env="e")
     assert fitted == Calibration.model_validate_json(fitted.model_dump_json())

@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 from queries import query
 from stalls import SCHEMA, SPEC, call, play, recordings, start
 
@@ -97,9 +98,10 @@ def test_what_depends_on_an_argument_that_may_be_left_out_is_told_apart() -> Non
     people = state["people"]
     assert isinstance(people, dict)
     people["ann"]["purse"] = 500.0  # type: ignore[call-overload, index]
-    for to in ({}, {"to": "Metz"}):
-        lines = [{"lot": "L-1", "count": 1}]
-        step = play(state, ToolCall(name="buy", arguments={"person": "ann", "lines": lines, **to}), random.Random(0))  # type: ignore[dict-item]
+    beside: tuple[JsonObject, ...] = ({}, {"to": "Metz"})
+    for to in beside:
+        lines: list[JsonValue] = [{"lot": "L-1", "count": 1}]
+        step = play(state, ToolCall(name="buy", arguments={"person": "ann", "lines": lines, **to}), random.Random(0))
         proposal = propose(asked(step, *shown))
         assert proposal is not None
         assert proposal.observation == step.result.observation
@@ -193,14 +195,14 @@ def test_proposals_apply_under_the_schema_and_are_the_same_every_time(tool: str,
 
 DESK = EnvironmentSpec(
     name="desk",
-    tools_list={"tools": [{"name": "list_orders", "inputSchema": {"type": "object"}}]},  # type: ignore[arg-type]
+    tools_list=({"tools": [{"name": "list_orders", "inputSchema": {"type": "object"}}]},),
     state=StateSchema(collections={"orders": Collection(key="order_id", fields={"status": "string"}, complete=False)}),
 )
 
 
 def _listed(customer: str, *ids: str) -> Transition:
     """A list that shows entities nobody knew of, with ids that follow no order."""
-    orders = [{"order_id": one, "status": "paid"} for one in ids]
+    orders: list[JsonObject] = [{"order_id": one, "status": "paid"} for one in ids]
     after = as_text({"orders": {str(one["order_id"]): one for one in orders}})
     return Transition(
         state=as_text({"orders": {}}),

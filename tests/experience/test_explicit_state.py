@@ -1,6 +1,7 @@
 """A model that says what changes in an explicit state: what it is shown, what it may say, and what comes of it."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ REFUSED = step(call("refund", "O-9"), world(), world(), "There is no order O-9."
 PAID = {"op": "set", "path": "/orders/O-1/status", "value": "refunded"}
 
 
-def said(*changes: dict[str, object], **changed: object) -> str:
+def said(*changes: Mapping[str, object], **changed: object) -> str:
     plain = {"reasoning": "r", "error": False, "changes": changes, "observation": "Refunded O-1."}
     return json.dumps({**plain, "terminated": False, "success": False, **changed})
 

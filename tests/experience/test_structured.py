@@ -22,12 +22,12 @@ from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
 
-ENTITY = {
+ENTITY: JsonObject = {
     "type": "object",
     "required": ["name"],
     "properties": {"name": {"type": "string"}, "seats": {"type": "integer"}},
 }
-FIND = {
+FIND: JsonObject = {
     "name": "find",
     "inputSchema": {"type": "object"},
     "outputSchema": {
@@ -38,14 +38,14 @@ FIND = {
         "$defs": {"entity": ENTITY},
     },
 }
-READ = {
+READ: JsonObject = {
     "name": "read",
     "inputSchema": {"type": "object"},
     "outputSchema": {"type": "object", "properties": {"content": {"type": "string"}}},
 }
 MEMORY = EnvironmentSpec(
     name="memory",
-    tools_list={"tools": [FIND, READ, {"name": "plain", "inputSchema": {"type": "object"}}]},
+    tools_list=({"tools": [FIND, READ, {"name": "plain", "inputSchema": {"type": "object"}}]},),
 )
 
 
@@ -262,7 +262,7 @@ async def test_a_text_may_be_one_field_as_it_is_or_as_json(text: str, structured
 
 
 async def test_the_nearest_model_copies_structured_content_with_the_arguments_in_place() -> None:
-    seen = {"entities": [{"name": "Ann", "seats": 2}, {"name": "Annabel", "seats": 12}]}
+    seen: JsonObject = {"entities": [{"name": "Ann", "seats": 2}, {"name": "Annabel", "seats": 12}]}
     shown = recorded(find("Ann", 2), dumped(seen), seen)
     prediction = await NearestModel().predict(query(MEMORY, "s", find('Bo "B"', 3), shown))
     assert prediction.structured == {"entities": [{"name": 'Bo "B"', "seats": 3}, {"name": "Annabel", "seats": 12}]}
@@ -312,7 +312,7 @@ async def test_hosted_models_are_asked_strictly_only_under_schemas_that_they_tak
     output: JsonObject, strict: bool
 ) -> None:
     spec = EnvironmentSpec(
-        name="one", tools_list={"tools": [{"name": "t", "inputSchema": {"type": "object"}, "outputSchema": output}]}
+        name="one", tools_list=({"tools": [{"name": "t", "inputSchema": {"type": "object"}, "outputSchema": output}]},)
     )
     refused = said(observation="no", structured=None, error=True)
     llm = Listening([refused])

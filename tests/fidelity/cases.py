@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import JsonValue
+
 from dreamgym.agreement import Compared
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
@@ -9,9 +11,9 @@ from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, T
 ACTION = ToolCall(name="move", arguments={"to": "b"})
 
 
-def world(**fields: object) -> str:
+def world(**fields: JsonValue) -> str:
     """The text of a state with one thing that has these fields."""
-    return as_text({"things": {"t": {"id": "t", **fields}}})  # type: ignore[dict-item]
+    return as_text({"things": {"t": {"id": "t", **fields}}})
 
 
 def case(
@@ -61,6 +63,6 @@ def refusal(words: str) -> StepResult:
     return StepResult(observation=words, is_error=True)
 
 
-def structured(**content: object) -> StepResult:
-    info: JsonObject = {"structured": content}  # type: ignore[dict-item]
+def structured(**content: JsonValue) -> StepResult:
+    info: JsonObject = {"structured": content}
     return StepResult(observation="see structured", info=info)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import Environment
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
 from dreamgym.experience.language import LanguageModel
@@ -156,9 +157,9 @@ def task(number: int, tool: str = "ship", *, checked: bool = True) -> Task:
 
 
 async def recorded(of: Task, *actions: ToolCall) -> Trajectory:
-    async def behaviour(start: StepResult, environment: object, seed: int) -> None:
+    async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
         for action in actions:
-            await environment.step(action)  # type: ignore[attr-defined]
+            await environment.step(action)
 
     return await play(Desk(), of, behaviour, spec=SPEC, seed=0, source=Source.REAL)
 

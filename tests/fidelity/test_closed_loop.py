@@ -126,7 +126,7 @@ async def test_an_environment_that_does_not_even_start_is_an_unanswered_episode(
 async def test_an_episode_that_ends_out_of_support_is_not_answered() -> None:
     class Unsure(Desk):
         async def step(self, action: ToolCall) -> StepResult:
-            info = {"stop": StopReason.OUT_OF_SUPPORT.value, "state": as_text(START)}
+            info: JsonObject = {"stop": StopReason.OUT_OF_SUPPORT.value, "state": as_text(START)}
             return StepResult(observation="", truncated=True, info=info)
 
     recordings = await desk.recordings()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desk import SPEC, call, recorded, recordings, task
@@ -72,7 +73,7 @@ def test_a_folder_is_measured_and_the_report_says_the_same_in_three_forms(folder
     assert Calibration.load(out / "calibration.json").model == "nearest"
 
 
-def recorded_in(folder: str) -> list[dict[str, object]]:
+def recorded_in(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(folder) / "trajectories.jsonl").read_text().splitlines()]
 
 

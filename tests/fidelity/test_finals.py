@@ -6,7 +6,7 @@ import pytest
 from desk import SPEC, DeskModel, call, recorded, task
 
 from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part
+from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.fidelity.finals import Verdict, finals, verdicts_on, with_outcome
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory
@@ -22,8 +22,8 @@ async def ended(*, done: bool, reward: float | None, checked: bool = True) -> Tr
     return played.model_copy(update={"answer": "shipped", "final_reward": reward})
 
 
-async def verdicts(model: object, *episodes: Trajectory, without: tuple[Part, ...] = ()) -> list[Verdict]:
-    return [one async for one in verdicts_on(SPEC, model, with_outcome(episodes), without=without)]  # type: ignore[arg-type]
+async def verdicts(model: ExperienceModel, *episodes: Trajectory, without: tuple[Part, ...] = ()) -> list[Verdict]:
+    return [one async for one in verdicts_on(SPEC, model, with_outcome(episodes), without=without)]
 
 
 async def test_where_the_task_has_a_check_it_decides_and_the_judge_is_measured_beside_it() -> None:

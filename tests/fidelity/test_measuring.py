@@ -25,8 +25,8 @@ WANTED = Wanted(gamma=0.95, divergence=0.0, prices=Prices())
 TWO = json.dumps({"reasoning": "", "rubric_scores": dict.fromkeys(CRITERIA, 2)})
 
 
-async def given(**options: int) -> Material:
-    return material(SPEC, await recordings(), held_out=0.5, **options)
+async def given() -> Material:
+    return material(SPEC, await recordings(), held_out=0.5)
 
 
 def measuring(

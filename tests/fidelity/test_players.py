@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import Source, StepResult, Task, ToolCall, Trajectory
-from dreamgym.environment import load_real
+from dreamgym.environment import Environment, load_real
 from dreamgym.episode import play
 from dreamgym.fidelity.players import BAD, Player, players_of, sessions, tasks_of
 from dreamgym.fidelity.playing import has_succeeded, perform
@@ -233,7 +233,8 @@ class Numbering:
         pass
 
     @staticmethod
-    async def play(start: StepResult, environment: object, seed: int) -> None:
-        first = await environment.step(ToolCall(name="ship"))  # type: ignore[attr-defined]
+    async def play(start: StepResult, environment: Environment, seed: int) -> None:
+        first = await environment.step(ToolCall(name="ship"))
         structured = first.structured
-        await environment.step(call("get", structured["order_id"]))  # type: ignore[attr-defined]
+        assert isinstance(structured, dict)
+        await environment.step(call("get", str(structured["order_id"])))

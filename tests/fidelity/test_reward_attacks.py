@@ -191,9 +191,9 @@ async def test_no_attack_is_hidden_in_a_call_that_was_recorded_for_the_task() ->
 
 TEXT = EnvironmentSpec(
     name="house",
-    tools_list={
-        "tools": [{"name": "act", "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}}}]
-    },
+    tools_list=(
+        {"tools": [{"name": "act", "inputSchema": {"type": "object", "properties": {"command": {"type": "string"}}}}]},
+    ),
 )
 
 

@@ -29,7 +29,7 @@ TOOLS: list[JsonObject] = [
 ]
 SPEC = EnvironmentSpec(
     name="lamps",
-    tools_list=({"tools": TOOLS},),
+    tools_list=({"tools": [*TOOLS]},),
     state=StateSchema.model_validate({"lamps": {"key": "id", "fields": {"on": "boolean"}}}),
 )
 

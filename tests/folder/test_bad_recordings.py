@@ -73,7 +73,7 @@ def test_a_tool_that_the_list_has_not_costs_that_trajectory_unless_the_server_re
 
 def test_of_two_server_versions_the_newest_list_counts_and_what_still_fits_is_kept(tmp_path: Path) -> None:
     folder = crm(tmp_path)
-    newer = {**SERVER, "serverInfo": {"name": "crm-server", "version": "2"}}
+    newer: JsonObject = {**SERVER, "serverInfo": {"name": "crm-server", "version": "2"}}
     Tape(folder, "gone", at=10).hello(GET, FIND).call("find", "unknown find", is_error=True)
     Tape(folder, "old", at=100).hello(GET, FIND).call("get", "Ada", id="x1")
     Tape(folder, "new", at=200).hello(GET, server=newer).call("get", "Ada", id="x1")

@@ -9,7 +9,7 @@ from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.folder import build_folder
-from dreamgym.types import Origin, Source, StopReason, Task, Tier, ToolCall
+from dreamgym.types import JsonObject, Origin, Source, StopReason, Task, Tier, ToolCall
 
 
 def test_a_run_becomes_a_trajectory_in_the_order_of_its_calls(tmp_path: Path) -> None:
@@ -36,8 +36,8 @@ def test_parallel_calls_stand_in_the_order_in_which_they_began(tmp_path: Path) -
     folder = crm(tmp_path)
     tape = Tape(folder, "a").hello()
     for name, started_at, ended_at in (("get", 1010.0, 1011.0), ("find", 1009.0, 1012.0)):
-        result = {"content": [{"type": "text", "text": name}]}
-        params = {"name": name, "arguments": {"id": "x"}}
+        result: JsonObject = {"content": [{"type": "text", "text": name}]}
+        params: JsonObject = {"name": name, "arguments": {"id": "x"}}
         times = {"started_at": started_at, "ended_at": ended_at}
         tape.write(
             {"kind": "exchange", "session": "s", "method": "tools/call", "params": params, "result": result, **times}

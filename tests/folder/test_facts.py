@@ -267,7 +267,7 @@ CALLS = st.lists(
 def test_whatever_was_shown_is_in_the_state_after_it_and_every_state_is_on_the_schema(
     calls: list[tuple[str, int, Any, str]],
 ) -> None:
-    steps = []
+    steps: list[tuple[str, JsonObject, Any]] = []
     for tool, number, status, kind in calls:
         shown = {"order_id": f"O-{number}", "status": status}
         answer: Any = {"json": shown, "words": "ok", "error": "!no"}[kind]

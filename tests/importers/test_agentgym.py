@@ -10,20 +10,21 @@ import pytest
 from importer_stage import DATA, imported, only, spec, steps, text_spec
 
 from dreamgym.importers import ImportReport
+from dreamgym.types import JsonObject
 
 OPENING = "You are in the middle of a room.\nYour task is to: put some mug on desk."
-RULES = {"from": "human", "value": "Interact with a household. Write Thought and Action.", "loss": None}
+RULES: JsonObject = {"from": "human", "value": "Interact with a household. Write Thought and Action.", "loss": None}
 
 
-def human(value: str) -> dict[str, object]:
+def human(value: str) -> JsonObject:
     return {"from": "human", "value": value, "loss": None}
 
 
-def agent(value: str, loss: bool = True) -> dict[str, object]:
+def agent(value: str, loss: bool = True) -> JsonObject:
     return {"from": "gpt", "value": value, "loss": loss}
 
 
-TURNS = [
+TURNS: list[JsonObject] = [
     RULES,
     agent("OK. I'll follow your instructions.", loss=False),
     human(OPENING),

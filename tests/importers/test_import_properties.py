@@ -15,7 +15,18 @@ from importer_stage import imported, only, spec, steps
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.importers import FORMATS, Document, Episode, ImportReport, Skipped, importer_named, read_file
-from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 json_values = st.recursive(
@@ -107,7 +118,7 @@ def test_a_file_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
         list(read_file(tmp_path / "picture"))
 
 
-CHAT = [
+CHAT: list[JsonObject] = [
     {"role": "user", "content": "Is Mia there?"},
     {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "find", "arguments": "{}"}}]},
     {"role": "tool", "tool_call_id": "1", "content": "#7"},

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from importer_stage import imported, only, spec, steps
+from pydantic import JsonValue
 
 from dreamgym.importers.messages import openai_tools
 from dreamgym.types import JsonObject, Source, StopReason
@@ -13,14 +14,14 @@ DONE: JsonObject = {"role": "assistant", "content": "Yes."}
 
 def asks(*calls: tuple[str, str, str]) -> JsonObject:
     """An assistant message with calls of (id, tool, arguments)."""
-    listed: list[JsonObject] = [
+    listed: list[JsonValue] = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         for call_id, name, arguments in calls
     ]
     return {"role": "assistant", "content": None, "tool_calls": listed}
 
 
-def says(call_id: str, content: object) -> JsonObject:
+def says(call_id: str, content: JsonValue) -> JsonObject:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
@@ -98,7 +99,7 @@ def test_words_between_agent_and_user_are_steps_where_the_environment_has_a_tool
 
 
 def test_content_of_several_parts_keeps_its_parts(tmp_path: Path) -> None:
-    picture = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    picture: JsonObject = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     chat = [USER, asks(("a", "draw", "{}")), says("a", [{"type": "text", "text": "here"}, picture]), DONE]
     result = only(imported(tmp_path, spec("draw"), chat)).transitions[0].result
     assert result.observation == "here\n[image image/png]"

@@ -115,7 +115,9 @@ def test_tool_definitions_come_along(spans: list[ReadableSpan], tmp_path: Path) 
     (tmp_path / "spans.json").write_text(json.dumps(otlp(spans)))
     tools, _ = defined_tools(found for _, found in read_file(tmp_path / "spans.json"))
     assert [tool["name"] for tool in tools] == ["find"]
-    assert tools[0]["inputSchema"]["required"] == ["name"]
+    schema = tools[0]["inputSchema"]
+    assert isinstance(schema, dict)
+    assert schema["required"] == ["name"]
 
 
 def span(span_id: str, parent: str = "", *, start: int = 0, failed: bool = False, **attributes: Any) -> JsonObject:

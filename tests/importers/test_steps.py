@@ -52,7 +52,7 @@ def test_what_comes_after_the_end_and_what_has_no_observation_is_named(tmp_path:
 
 
 def test_an_action_may_be_a_call(tmp_path: Path) -> None:
-    row = {**STEP, "action": {"name": "find", "arguments": {"q": 1}}}
+    row: JsonObject = {**STEP, "action": {"name": "find", "arguments": {"q": 1}}}
     assert steps(only(imported(tmp_path, spec("find"), {"steps": [row]}))) == [("find", {"q": 1}, "a mug")]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from typing import Any
 
 import pytest
 from importer_stage import DATA, spec
@@ -29,15 +30,15 @@ TOOLS = [
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[JsonObject]:
+def recorded() -> list[dict[str, Any]]:
     if not RECORDED.exists():
         pytest.skip(f"the recorded runs are not at {RECORDED}")
     with lzma.open(RECORDED, "rt") as file:
-        runs: list[JsonObject] = json.load(file)
+        runs: list[dict[str, Any]] = json.load(file)
     return runs
 
 
-def test_all_recorded_runs_are_read_with_every_word_to_the_user_as_an_action(recorded: list[JsonObject]) -> None:
+def test_all_recorded_runs_are_read_with_every_word_to_the_user_as_an_action(recorded: list[dict[str, Any]]) -> None:
     report = ImportReport()
     report.add(read_file(RECORDED), spec(*TOOLS, "respond"))
     assert (len(report.trajectories), report.skipped, report.left_out, report.replies) == (200, [], [], 0)
@@ -60,7 +61,7 @@ def test_without_a_tool_to_respond_the_calls_remain_and_the_words_left_out_are_c
 
 
 def run(*messages: JsonObject, reward: float = 1.0) -> JsonObject:
-    task = {"instruction": "You are Mia and want a refund."}
+    task: JsonObject = {"instruction": "You are Mia and want a refund."}
     return {"task_id": 7, "trial": 0, "reward": reward, "info": {"task": task}, "traj": list(messages)}
 
 

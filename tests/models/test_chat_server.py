@@ -4,10 +4,14 @@ import json
 
 import httpx
 import pytest
+from chat_tools import openai_tool
 from dreamgym_integrations.models.chat_policy import chat_policy
 from dreamgym_integrations.models.chat_server import Reply, chat_server
+from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import SecretStr
 
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.llm import ScriptedLLM
@@ -34,13 +38,18 @@ def scripted(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
 
 async def test_a_reply_reaches_the_openai_client_whole() -> None:
     async with chat_server(scripted) as url, AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        asked = [{"role": "user", "content": "go"}]
-        completion = await client.chat.completions.create(model="m", messages=asked, tools=[ACT])  # type: ignore[call-overload]
+        asked: list[ChatCompletionMessageParam] = [{"role": "user", "content": "go"}]
+        completion = await client.chat.completions.create(model="m", messages=asked, tools=[openai_tool(ACT)])
         choice = completion.choices[0]
         assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+        assert choice.message.tool_calls is not None
         (call,) = choice.message.tool_calls
+        assert call.type == "function"
         assert (call.function.name, json.loads(call.function.arguments)) == ("act", {"command": "look «around»"})
-        answered = [*asked, {"role": "tool", "tool_call_id": call.id, "content": "a hall."}]
+        answered: list[ChatCompletionMessageParam] = [
+            *asked,
+            {"role": "tool", "tool_call_id": call.id, "content": "a hall."},
+        ]
         completion = await client.chat.completions.create(model="m", messages=answered)
         assert completion.choices[0].message.content == "It said: a hall."
         assert [model.id async for model in client.models.list()] == ["policy"]
@@ -48,14 +57,14 @@ async def test_a_reply_reaches_the_openai_client_whole() -> None:
 
 async def test_a_stream_adds_up_to_the_same_reply() -> None:
     async with chat_server(scripted) as url:
-        model = ChatOpenAI(model="m", base_url=url, api_key="none", streaming=True, stream_usage=True)
+        model = ChatOpenAI(model="m", base_url=url, api_key=SecretStr("none"), streaming=True, stream_usage=True)
         chunks = [chunk async for chunk in model.bind_tools([ACT]).astream("go")]
-    whole = chunks[0]
-    for chunk in chunks[1:]:
+    whole, *more = [chunk for chunk in chunks if isinstance(chunk, AIMessageChunk)]
+    for chunk in more:
         whole += chunk
     assert whole.content == "I look."
     assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("act", {"command": "look «around»"})]
-    assert len(chunks) > 2
+    assert len(chunks) == 1 + len(more) > 2
 
 
 async def test_a_policy_that_fails_and_a_body_that_is_none_are_errors_with_a_reason() -> None:
@@ -82,7 +91,11 @@ async def test_two_servers_run_side_by_side_and_their_ports_are_free_afterwards(
 async def test_a_language_model_calls_a_tool_by_two_small_answers() -> None:
     llm = ScriptedLLM(['{"reasoning": "East is an exit.", "next": "act"}', '{"command": "move east"}'])
     async with chat_server(chat_policy(llm)) as url:
-        said = await ChatOpenAI(model="m", base_url=url, api_key="none").bind_tools([ACT]).ainvoke("Find the coin.")
+        said = (
+            await ChatOpenAI(model="m", base_url=url, api_key=SecretStr("none"))
+            .bind_tools([ACT])
+            .ainvoke("Find the coin.")
+        )
     assert said.content == "East is an exit."
     assert [(call["name"], call["args"]) for call in said.tool_calls] == [("act", {"command": "move east"})]
     choosing, arguing = llm.asked
@@ -92,7 +105,11 @@ async def test_a_language_model_calls_a_tool_by_two_small_answers() -> None:
 
 async def test_a_language_model_remembers_its_calls_and_answers_at_the_end() -> None:
     llm = ScriptedLLM(['{"reasoning": "Done.", "next": "final_answer"}', '{"answer": "I have the coin."}'])
-    call = {"id": "1", "type": "function", "function": {"name": "act", "arguments": '{"command": "take coin"}'}}
+    call: JsonObject = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "act", "arguments": '{"command": "take coin"}'},
+    }
     reply = await chat_policy(llm)(
         [
             {"role": "system", "content": "Be brief."},
@@ -121,6 +138,6 @@ async def test_a_language_model_that_chooses_nothing_usable_is_an_error_to_the_c
         AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
     ):
         with pytest.raises(InternalServerError, match="scripted"):
-            await client.chat.completions.create(  # type: ignore[call-overload]
-                model="m", messages=[{"role": "user", "content": "go"}], tools=[ACT]
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "go"}], tools=[openai_tool(ACT)]
             )

@@ -129,7 +129,7 @@ async def test_rubbish_of_an_untrained_checkpoint_is_no_prediction(folder: Path)
     from dreamgym.types import Task
 
     experience = load_model(str(folder))
-    spec = EnvironmentSpec(name="e", tools_list={"tools": [{"name": "act"}]})
+    spec = EnvironmentSpec(name="e", tools_list=({"tools": [{"name": "act"}]},))
     asked = Query(
         spec=spec,
         task=Task(id="t", env="e", instruction="w1"),

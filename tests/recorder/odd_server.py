@@ -7,8 +7,9 @@ so that whoever rewrites them is found out.
 import json
 import os
 import sys
+from typing import Any
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "x-vendor": {"z": 1, "a": [None, 2.50]},
         "name": name,
@@ -20,15 +21,15 @@ TOOLS = [
 state = {"count": 0}
 
 
-def out(message):
+def out(message: dict[str, Any]) -> None:
     print(json.dumps(message, separators=(" ,", " : "), ensure_ascii=False), flush=True)
 
 
-def result(value):
+def result(value: object) -> dict[str, Any]:
     return {"x-odd": 1e-7, "structuredContent": {"value": value}, "content": [{"type": "text", "text": str(value)}]}
 
 
-def call(number, name, arguments, meta):
+def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any] | None:
     """The answer to a call, None where there is none."""
     if name == "echo":
         return result(arguments)
@@ -61,7 +62,7 @@ def call(number, name, arguments, meta):
     raise KeyError(name)
 
 
-def main():
+def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         number, params = message.get("id"), message.get("params") or {}
@@ -69,7 +70,7 @@ def main():
             continue
         try:
             if message["method"] == "initialize":
-                answer = {
+                answer: dict[str, Any] | None = {
                     "protocolVersion": params["protocolVersion"],
                     "serverInfo": {"version": "1", "name": "odd"},
                     "capabilities": {"tools": {}, "x-seen": params["capabilities"]},
@@ -78,7 +79,7 @@ def main():
             elif message["method"] == "tools/list":
                 answer = {"tools": TOOLS, "x-note": "kept"}
             elif message["method"] == "tools/call":
-                answer = call(number, params["name"], params.get("arguments", {}), params.get("_meta"))
+                answer = call(params["name"], params.get("arguments", {}), params.get("_meta", {}))
             else:
                 raise KeyError(message["method"])
         except KeyError as error:

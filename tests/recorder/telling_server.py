@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-STRING = {"type": "string"}
-TOOLS = [
+STRING: dict[str, Any] = {"type": "string"}
+TOOLS: list[dict[str, Any]] = [
     {"name": "look", "inputSchema": {"type": "object", "properties": {"sku": STRING}}},
     {"name": "buy", "inputSchema": {"type": "object", "properties": {"sku": STRING}}},
     {"name": "forget", "inputSchema": {"type": "object"}},
@@ -42,7 +42,11 @@ class Shop:
             return None
         if method == "initialize":
             info = {"name": "telling", "version": "1"}
-            result = {"protocolVersion": "2025-06-18", "serverInfo": info, "capabilities": {"tools": {}}}
+            result: dict[str, Any] = {
+                "protocolVersion": "2025-06-18",
+                "serverInfo": info,
+                "capabilities": {"tools": {}},
+            }
         elif method == "tools/list":
             result = {"tools": TOOLS}
         elif method == "tools/call" and params["name"] in {tool["name"] for tool in TOOLS}:

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from dreamgym_server.recorder import bridge, reverse_proxy
 from dreamgym_server.running import running
+from pydantic import JsonValue
 from recorder_stage import BIN, HANDSHAKE, INITIALIZED, ODD, call, events, raw_stdio, recording, request
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,7 +29,7 @@ def record(out: Path, *options: str) -> list[str]:
     return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--stdio", "--run", "r", *options]
 
 
-def on_disk(out: Path) -> tuple[list[object], list[str]]:
+def on_disk(out: Path) -> tuple[list[JsonValue], list[str]]:
     """Tool calls by name, and losses."""
     read = events(out / "recordings", "r")
     calls = [event.params["name"] for event in read if isinstance(event, Exchange) and event.method == "tools/call"]
@@ -104,8 +105,8 @@ async def test_a_call_that_hangs_is_the_agents_to_give_up_and_is_reported(tmp_pa
     async with raw_stdio(record(tmp_path, "--", *ODD)) as server:
         await server.shake_hands()
         await server.send(call("hang", 1))
-        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-        await server.send(cancelled)  # type: ignore[arg-type]
+        cancelled: JsonObject = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        await server.send(cancelled)
         await server.ask(call("count", 2))
         await server.send(call("hang", 3))
         await server.leave()

@@ -181,10 +181,10 @@ def sdk_server() -> MCPServer:
 
 async def observed(client: Client) -> list[object]:
     """All that a client of the SDK can see of that server."""
-    progress: list[object] = []
+    noted: list[object] = []
 
-    async def note(*step: object) -> None:
-        progress.append(step)
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        noted.append((progress, total, message))
 
     listed = await client.list_tools()
     worked = await client.call_tool("work", {"steps": 3}, progress_callback=note)
@@ -193,7 +193,7 @@ async def observed(client: Client) -> list[object]:
         client.protocol_version,
         client.server_capabilities,
         *(answer.model_dump() for answer in (listed, worked, failed)),
-        progress,
+        noted,
     ]
 
 

@@ -140,7 +140,7 @@ def test_an_event_over_several_lines_is_understood_and_a_comment_does_not_wait()
 @pytest.mark.anyio
 async def test_an_agent_of_ours_does_not_see_the_state_of_a_real_server_either() -> None:
     spec = EnvironmentSpec(
-        name="shop", tools_list=({"tools": TOOLS},), tasks=(Task(id="buy", env="shop", instruction="Buy."),)
+        name="shop", tools_list=({"tools": [*TOOLS]},), tasks=(Task(id="buy", env="shop", instruction="Buy."),)
     )
     stage = Stage(MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     worlds = RealWorlds(spec, lambda: McpEnvironment(McpOptions(command=tuple(TELLING))))

@@ -28,7 +28,7 @@ def remembers(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
     answers = [message for message in messages if message["role"] == "tool"]
     name = user.split()[1]
     if not answers:
-        person = {"name": name, "entityType": "person", "observations": [user]}
+        person: JsonObject = {"name": name, "entityType": "person", "observations": [user]}
         return Reply(tool_calls=(ToolCall(name="create_entities", arguments={"entities": [person]}),))
     if len(answers) == 1:
         return Reply(tool_calls=(ToolCall(name="search_nodes", arguments={"query": name}),))
@@ -43,7 +43,7 @@ async def test_many_agents_work_with_the_public_memory_server_each_in_a_run_of_i
     folder = tmp_path / "crm"
     # a memory file for each server process, so that each run has a world of its own
     command = ["sh", "-c", f'MEMORY_FILE_PATH="{tmp_path}/$$.json" exec "$0"', *node_server("memory")]
-    start_folder(folder, "crm", {"adapter": "mcp", "command": command})
+    start_folder(folder, "crm", {"adapter": "mcp", "command": [*command]})
     async with (
         recording(command, folder / "recordings") as recorder,
         chat_server(remembers) as policy,

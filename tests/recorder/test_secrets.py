@@ -128,7 +128,7 @@ async def test_over_http_no_file_and_no_stream_holds_a_planted_secret(tmp_path: 
                 for message in (
                     request("initialize", 0, {"protocolVersion": "2025-06-18", "capabilities": {}}),
                     request("tools/list", 1),
-                    call("leak", 2, password=PASSWORD, **{s: places(s) for s in ANYWHERE}),  # type: ignore[arg-type]
+                    call("leak", 2, password=PASSWORD, **{s: places(s) for s in ANYWHERE}),
                     call(f"nope {AWS}", 3, token=PASSWORD),
                     request("resources/read", 4, {"uri": f"x://{GITHUB}"}),
                 ):

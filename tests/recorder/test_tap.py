@@ -7,6 +7,7 @@ import json
 from dreamgym_server.recorder.tap import Ended, Form, Heard, Tap
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from dreamgym.types import JsonObject
 
@@ -26,12 +27,12 @@ def heard(
     return Heard(run, "session", scope, agent, form, payload, at, **more)  # type: ignore[arg-type]
 
 
-def asks(request_id: object, method: str = "tools/call", **params: object) -> JsonObject:
-    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}  # type: ignore[dict-item]
+def asks(request_id: JsonValue, method: str = "tools/call", **params: JsonValue) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
 
 
-def answers(request_id: object, result: object) -> JsonObject:
-    return {"jsonrpc": "2.0", "id": request_id, "result": result}  # type: ignore[dict-item]
+def answers(request_id: JsonValue, result: JsonValue) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
 def said(tap: Tap, *events: Heard | Ended) -> list[JsonObject]:
@@ -104,7 +105,7 @@ def test_a_refusal_without_the_requests_id_is_the_answer_to_the_one_request_of_i
 def test_an_unchanged_listing_is_recorded_once_and_a_changed_one_again() -> None:
     tap, kept = Tap(), []
     for number, tools in enumerate((["a"], ["a"], ["a", "b"], ["a", "b"], ["a"])):
-        exchange = (heard(asks(number, "tools/list")), heard(answers(number, {"tools": tools}), agent=False))
+        exchange = (heard(asks(number, "tools/list")), heard(answers(number, {"tools": [*tools]}), agent=False))
         kept += [event["result"] for event in said(tap, *exchange)]
     assert kept == [{"tools": ["a"]}, {"tools": ["a", "b"]}, {"tools": ["a"]}]
 

@@ -204,7 +204,7 @@ def test_a_value_that_a_name_tells_later_is_taken_out_of_the_lines_before_it(tmp
     written = (tmp_path / "r.jsonl").read_text()
     assert "hunter42x" not in written
     assert "he typed REDACTED-PASSWORD-" in written
-    assert [event.kind for event in events(tmp_path, "r")] == ["exchange", "note", "exchange"]
+    assert [event.model_dump()["kind"] for event in events(tmp_path, "r")] == ["exchange", "note", "exchange"]
     assert (tmp_path / "r.jsonl").stat().st_mode & 0o777 == 0o600
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from growth import grows_linearly
@@ -65,12 +65,24 @@ PIECES = (
 )
 """What a text may repeat without an end."""
 MAKE = Placeholders(b"k" * 32)
+
+
+def found(rule: Callable[..., Iterable[object]], *more: Placeholders) -> Callable[[str], object]:
+    """All that the rule finds in a text."""
+    return lambda text: list(rule(text, *more))
+
+
+def repeated(piece: str, end: str = "") -> Callable[[int], str]:
+    """A text of about so many characters."""
+    return lambda size: piece * (size // len(piece)) + end
+
+
 EACH: dict[str, Callable[[str], object]] = {
     **{
-        rule.__name__: lambda text, rule=rule: list(rule(text))
+        rule.__name__: found(rule)
         for rule in (forms.prefixed, pairs.beside, pairs.named, pairs.said, pairs.private_keys, tables.columns)
     },
-    **{kind: lambda text, rule=rule: list(rule(text, MAKE)) for kind, rule in personal.RULES.items()},
+    **{kind: found(rule, MAKE) for kind, rule in personal.RULES.items()},
     "escapes": encodings.Unescaped,
     "blobs": lambda text: encodings.redact_blobs(text, str),
 }
@@ -82,7 +94,7 @@ def test_each_rule_alone_takes_time_in_proportion_to_the_text(name: str) -> None
     slow = [
         piece
         for piece in ("a", "0", "/", "=", '"', "<a>", "a.", "a@", "a:", "4 ", "password=", "|password|\n", "('a'),")
-        if not grows_linearly(EACH[name], lambda size, piece=piece: piece * (size // len(piece)) + ' @ password="')  # type: ignore[misc]
+        if not grows_linearly(EACH[name], repeated(piece, ' @ password="'))
     ]
     assert slow == []
 

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.buffer import ReplayBuffer, Retrieval
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.testing.replay import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import Source
+from dreamgym.types import Source, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -74,8 +74,8 @@ QUESTIONS = st.builds(
 )
 async def test_both_buffers_give_the_same_answer_to_any_question(
     store: Store,
-    plays: list[tuple[list, str, Source, str]],
-    questions: list,
+    plays: list[tuple[list[Transition], str, Source, str]],
+    questions: list[Retrieval],
     cut: int,
     as_of_cut: bool,
     keep: int | None,
@@ -87,8 +87,9 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
         for number, (steps, world, source, goal) in enumerate(plays)
     ]
     memory = MemoryBuffer(TrigramEncoder())
+    buffers: tuple[ReplayBuffer, ...] = (memory, store.buffer)
     marks, retired = [], []
-    for buffer in (memory, store.buffer):
+    for buffer in buffers:
         await buffer.add(trajectories[:cut])
         marks.append(await buffer.watermark(env))
         await buffer.add(trajectories[cut:])
@@ -102,7 +103,7 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
         asked = question.model_copy(update={"env": env, "exclude": question.exclude and prefix + question.exclude})
         expected, found = [
             await buffer.nearest(asked.model_copy(update={"as_of": mark if as_of_cut else None}))
-            for buffer, mark in zip((memory, store.buffer), marks, strict=True)
+            for buffer, mark in zip(buffers, marks, strict=True)
         ]
         if any(shown.exact for shown in expected):
             assert [d.model_dump(exclude={"transition"}) for d in found] == [

@@ -6,6 +6,7 @@ import pytest
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
 from dreamgym.replay.episodes import Episode, EpisodeStore, SteadyClock
 from dreamgym.replay.memory import MemoryEpisodeStore
+from dreamgym.replay.postgres import Store
 from dreamgym.testing.replay import sample_transition
 from dreamgym.types import StepResult, StopReason, Task
 
@@ -28,7 +29,8 @@ def episode(name: str = "first", **changes: object) -> Episode:
 def episodes(request: pytest.FixtureRequest) -> EpisodeStore:
     if request.param == "memory":
         return MemoryEpisodeStore()
-    return request.getfixturevalue("store").episodes
+    store: Store = request.getfixturevalue("store")
+    return store.episodes
 
 
 async def test_an_episode_comes_back_as_it_was_stored(episodes: EpisodeStore) -> None:

@@ -1,9 +1,12 @@
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 
+import numpy as np
 import psycopg
 import pytest
+from numpy.typing import NDArray
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
@@ -202,7 +205,7 @@ async def test_an_identical_match_needs_no_embedding(store: Store) -> None:
     asked: list[str] = []
 
     class Counting(TrigramEncoder):
-        def encode(self, texts):  # type: ignore[no-untyped-def]
+        def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
             asked.extend(texts)
             return super().encode(texts)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dreamgym_server.episodes import Episodes, Limits, NewEpisode
 from mcp import Client
+from pydantic import JsonValue
 from server_stage import Stage, counter_spec
 from test_episodes import Someone
 
@@ -59,7 +60,7 @@ async def test_a_dream_is_shown_and_keeps_the_recorded_placeholder_only(stage: S
     assert MAIL not in state
     assert MAIL not in asked.model_dump_json()
     assert json.loads(state)["trajectory"]["answer"] == f"told {placeholder()}"
-    (stored,) = await stage.buffer.trajectories("counter", sources={Source.SYNTHETIC})
+    (stored,) = await stage.buffer.trajectories("counter", sources=frozenset({Source.SYNTHETIC}))
     assert MAIL not in stored.model_dump_json()
 
 
@@ -119,7 +120,12 @@ async def test_arguments_over_their_bound_are_refused_before_they_are_redacted(
     stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
-    monkeypatch.setattr(Redactor, "value", lambda self, value: read.append(value) or value)
+
+    def reads(self: Redactor, value: JsonValue) -> JsonValue:
+        read.append(value)
+        return value
+
+    monkeypatch.setattr(Redactor, "value", reads)
     world = stage.dream(redacted()) if kind == "dream" else stage.real(redacted())
     async with stage.serve(world) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from answers import meta_of, text_of
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -59,7 +60,7 @@ async def test_an_episode_is_played_to_its_end(stage: Stage, mode: str, kind: st
             last = await client.call_tool("add", {"n": 5})
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert made["observation"] == "count 1"
-    assert [first.content[0].text, last.content[0].text] == ["count 5", "count 10"]
+    assert [text_of(first), text_of(last)] == ["count 5", "count 10"]
     assert [state[key] for key in ("step", "reward", "terminated", "stop_reason")] == [2, 1.0, True, "terminated"]
     assert state["trajectory"]["source"] == ("synthetic" if kind == "dream" else "real")
 
@@ -92,7 +93,7 @@ async def test_the_server_presents_itself_as_the_environment(stage: Stage, mode:
                 assert client.server_info is not None
                 assert client.server_info.name == "other"
     if mode != "legacy":
-        assert listed.meta["io.modelcontextprotocol/serverInfo"]["name"] == "other"
+        assert meta_of(listed)["io.modelcontextprotocol/serverInfo"]["name"] == "other"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -105,9 +106,9 @@ async def test_the_agent_sees_the_real_tools_and_no_reward(stage: Stage, mode: s
             assert client.server_capabilities.prompts is None
             assert client.server_capabilities.resources is None
     assert names == ["add", "peek"]
-    assert result.content[0].text == "count 10"
+    assert text_of(result) == "count 10"
     assert result.structured_content is None
-    assert result.meta["dreamgym/reward"] == 1.0
+    assert meta_of(result)["dreamgym/reward"] == 1.0
     assert "reward" not in json.dumps([block.model_dump() for block in result.content])
 
 
@@ -138,8 +139,8 @@ async def test_arguments_off_the_schema_are_a_tool_error_before_any_model_is_ask
             result = await client.call_tool("add", arguments)
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert result.is_error
-    assert named in result.content[0].text
-    assert result.content[0].text.startswith("Input validation error")
+    assert named in text_of(result)
+    assert text_of(result).startswith("Input validation error")
     assert stage.model.asked == []
     assert state["step"] == 0
 
@@ -157,7 +158,7 @@ async def test_arguments_nested_beyond_reason_are_refused_and_harm_nothing(stage
             after = await client.call_tool("add", {"n": 1})
     assert answer.status_code in {200, 400}
     assert "error" in answer.text.lower()
-    assert after.meta["dreamgym/step"] == 1
+    assert meta_of(after)["dreamgym/step"] == 1
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -167,8 +168,8 @@ async def test_a_wrong_tool_is_a_tool_error_and_no_step(stage: Stage, mode: str)
         async with Client(made["mcp_url"], mode=mode) as client:
             result = await client.call_tool("nope", {})
     assert result.is_error
-    assert result.content[0].text == "MCP error -32602: Tool nope not found"
-    assert result.meta["dreamgym/step"] == 0
+    assert text_of(result) == "MCP error -32602: Tool nope not found"
+    assert meta_of(result)["dreamgym/step"] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -180,9 +181,9 @@ async def test_a_finished_episode_refuses_another_call(stage: Stage, mode: str) 
             again = await client.call_tool("add", {"n": 1})
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert again.is_error
-    assert again.content[0].text == "The session has ended."
-    assert again.meta["dreamgym/terminated"] is True
-    assert "dreamgym/reward" not in again.meta
+    assert text_of(again) == "The session has ended."
+    assert meta_of(again)["dreamgym/terminated"] is True
+    assert "dreamgym/reward" not in meta_of(again)
     assert state["step"] == 1
 
 
@@ -224,17 +225,17 @@ async def test_the_episode_header_names_the_episode_at_the_bare_url(stage: Stage
             for expected in ("count 4", "count 6"):  # a session per call, as some clients have it
                 transport = streamable_http_client(f"{url}/envs/counter/mcp", http_client=named)
                 async with Client(transport, mode=mode) as client:
-                    assert (await client.call_tool("add", {"n": 2})).content[0].text == expected
+                    assert text_of(await client.call_tool("add", {"n": 2})) == expected
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_bare_url_gives_each_session_an_episode_of_the_first_task(stage: Stage, mode: str) -> None:
     async def life(url: str, n: int) -> list[str]:
         async with Client(f"{url}/envs/counter/mcp", mode=mode) as client:
-            return [(await client.call_tool("add", {"n": n})).content[0].text for _ in range(3)]
+            return [text_of(await client.call_tool("add", {"n": n})) for _ in range(3)]
 
     async with stage.serve() as (url, _):
-        lives = await asyncio.gather(life(url, 1), life(url, 2))
+        lives = await asyncio.gather(*(life(url, n) for n in (1, 2)))
     assert lives == [["count 1", "count 2", "count 3"], ["count 2", "count 4", "count 6"]]
 
 
@@ -297,7 +298,7 @@ async def test_sixteen_parallel_episodes_keep_their_states_apart(stage: Stage) -
     async def play(http: httpx2.AsyncClient, number: int) -> tuple[list[str], dict[str, Any]]:
         made = await create(http, task_id=f"counter-{number % 3}")
         async with Client(made["mcp_url"], mode=MODES[number % 3]) as client:
-            seen = [(await client.call_tool("add", {"n": 1})).content[0].text for _ in range(number % 5)]
+            seen = [text_of(await client.call_tool("add", {"n": 1})) for _ in range(number % 5)]
         return seen, (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
 
     async with stage.serve(stage.dream()) as (_, http):

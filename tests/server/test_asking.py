@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from answers import text_of
 from dreamgym_server.worlds import RealWorlds
 from mcp import Client
 from mcp.shared.exceptions import MCPError
@@ -57,14 +58,14 @@ def talkative(stage: Stage) -> Any:
 
 async def test_a_client_that_can_answer_is_asked_and_its_answer_reaches_the_tool(stage: Stage, talkative: Any) -> None:
     asked: list[str] = []
-    progress: list[float] = []
+    reported: list[float] = []
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         asked.append(params.message)
         return await accept(context, params)
 
-    async def report(done: float, total: float | None, message: str | None) -> None:
-        progress.append(done)
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        reported.append(progress)
 
     async with stage.serve(talkative) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
@@ -72,8 +73,8 @@ async def test_a_client_that_can_answer_is_asked_and_its_answer_reaches_the_tool
             result = await client.call_tool("add", {"n": 2}, progress_callback=report)
         state = await http.post(f"/envs/counter/episodes/{made['episode']}/finish", json={})
     assert asked == ["Really?"]
-    assert progress == [1]
-    assert result.content[0].text == "count 2"
+    assert reported == [1]
+    assert text_of(result) == "count 2"
     steps = state.json()["trajectory"]["transitions"]
     assert [step["action"].get("answers", {}).get("requestState") for step in steps] == [None, "1"]
 
@@ -94,7 +95,7 @@ async def test_in_an_older_revision_a_question_is_a_tool_error(stage: Stage, tal
         async with Client(made["mcp_url"], mode="legacy") as client:
             result = await client.call_tool("add", {"n": 2})
     assert result.is_error
-    assert result.content[0].text == "This tool asks the client for elicitation, which needs revision 2026-07-28."
+    assert text_of(result) == "This tool asks the client for elicitation, which needs revision 2026-07-28."
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from answers import text_of
 from dreamgym_server.auth import check_bind, read_token
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -26,7 +27,7 @@ PATHS = [("GET", "/envs"), ("POST", "/envs/counter/episodes"), ("POST", "/envs/c
 @pytest.mark.parametrize(("method", "path"), PATHS)
 async def test_both_doors_want_the_token(stage: Stage, method: str, path: str, given: str | None) -> None:
     async with stage.serve(token="secret") as (_, http):
-        headers = {"authorization": given.encode()} if given else {}
+        headers = {b"authorization": given.encode()} if given else None
         answer = await http.request(method, path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -97,7 +98,7 @@ async def test_with_the_token_an_episode_is_played_and_without_it_health_is_told
         async with httpx2.AsyncClient(base_url=url, headers={"Authorization": "Bearer secret"}) as known:
             made = (await known.post("/envs/counter/episodes", json={})).json()
             async with Client(streamable_http_client(made["mcp_url"], http_client=known)) as client:
-                assert (await client.call_tool("add", {"n": 1})).content[0].text == "count 1"
+                assert text_of(await client.call_tool("add", {"n": 1})) == "count 1"
 
 
 @pytest.mark.anyio

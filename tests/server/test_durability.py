@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from answers import text_of
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.episodes import LOST, UNAVAILABLE, UNCONFIRMED, Episodes, NewEpisode
 from mcp import Client
@@ -201,7 +202,7 @@ async def test_an_agent_is_told_when_a_step_that_it_was_answered_is_lost(stage: 
             forget_last_step(stage.breakable, made["episode"])
             result = await client.call_tool("add", {"n": 1})
         state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
-    assert (result.is_error, result.content[0].text) == (True, LOST)
+    assert (result.is_error, text_of(result)) == (True, LOST)
     assert (state["stop_reason"], state["step"]) == ("error", 1)
     assert state["error"] == "the database has 1 steps of this episode, 2 were answered"
     assert await kept(stage) == []

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from answers import meta_of, text_of
 from dreamgym_server.episodes import UNAVAILABLE, Episodes, Limits, NewEpisode
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
@@ -71,9 +72,9 @@ async def test_parallel_calls_in_one_episode_are_taken_one_after_the_other(stage
         async with Client(made["mcp_url"]) as client:
             results = await asyncio.gather(*(client.call_tool("add", {"n": n}) for n in (1, 2, 3)))
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
-    assert sorted(result.meta["dreamgym/step"] for result in results) == [1, 2, 3]
+    assert sorted(meta_of(result)["dreamgym/step"] for result in results) == [1, 2, 3]
     assert state["step"] == 3
-    assert max(int(result.content[0].text.split()[-1]) for result in results) == 6
+    assert max(int(text_of(result).split()[-1]) for result in results) == 6
 
 
 async def test_two_identical_calls_of_a_waiting_client_are_two_steps(stage: Stage) -> None:
@@ -81,7 +82,7 @@ async def test_two_identical_calls_of_a_waiting_client_are_two_steps(stage: Stag
         made = (await http.post("/envs/counter/episodes", json={})).json()
         async with Client(made["mcp_url"]) as client:
             results = await asyncio.gather(*(client.call_tool("add", {"n": 1}) for _ in range(2)))
-    assert sorted(result.content[0].text for result in results) == ["count 1", "count 2"]
+    assert sorted(text_of(result) for result in results) == ["count 1", "count 2"]
 
 
 async def test_a_resend_after_a_broken_connection_is_the_same_step(stage: Stage) -> None:
@@ -93,8 +94,8 @@ async def test_a_resend_after_a_broken_connection_is_the_same_step(stage: Stage)
             again = asyncio.create_task(client.call_tool("add", {"n": 1}))
             await asyncio.wait({again}, timeout=0)
             go_on.set()
-            assert (await again).meta["dreamgym/step"] == 1
-            assert (await client.call_tool("add", {"n": 1})).meta["dreamgym/step"] == 2
+            assert meta_of(await again)["dreamgym/step"] == 1
+            assert meta_of(await client.call_tool("add", {"n": 1}))["dreamgym/step"] == 2
     assert len(stage.model.asked) == 2
 
 
@@ -170,7 +171,7 @@ async def test_an_episode_goes_on_after_a_restart(stage: Stage, kind: str) -> No
         async with Client(url + urlsplit(made["mcp_url"]).path) as client:
             result = await client.call_tool("add", {"n": 5})
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
-    assert result.content[0].text == "count 10"
+    assert text_of(result) == "count 10"
     assert [t["next_state"] for t in state["trajectory"]["transitions"]] == ["count 5", "count 10"]
 
 
@@ -184,7 +185,7 @@ async def test_a_real_world_that_does_not_come_back_the_same_ends_the_episode_as
             result = await client.call_tool("add", {"n": 5})
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
     assert result.is_error
-    assert "dreamgym/reward" not in result.meta
+    assert "dreamgym/reward" not in meta_of(result)
     assert (state["stop_reason"], state["step"]) == ("error", 1)
     assert "could not be restored" in state["error"]
 
@@ -203,7 +204,7 @@ async def test_the_last_allowed_step_is_truncated_and_not_terminated(stage: Stag
         async with told(made["mcp_url"]) as client:
             results = [await client.call_tool("add", {"n": 1}) for _ in range(3)]
         state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
-    assert [result.meta["dreamgym/truncated"] for result in results] == [False, True, True]
+    assert [meta_of(result)["dreamgym/truncated"] for result in results] == [False, True, True]
     assert [result.is_error for result in results] == [False, False, True]
     assert (state["stop_reason"], state["terminated"], state["truncated"]) == ("max_steps", False, True)
     assert state["trajectory"]["transitions"][-1]["result"]["truncated"] is True
@@ -225,9 +226,9 @@ async def test_a_failed_step_is_a_tool_error_that_does_not_count(stage: Stage, f
             failed = await client.call_tool("add", {"n": 1})
             good = await client.call_tool("add", {"n": 1})
     assert failed.is_error
-    assert failed.content[0].text == UNAVAILABLE
-    assert "dreamgym/reward" not in failed.meta
-    assert [failed.meta["dreamgym/step"], good.meta["dreamgym/step"]] == [0, 1]
+    assert text_of(failed) == UNAVAILABLE
+    assert "dreamgym/reward" not in meta_of(failed)
+    assert [meta_of(failed)["dreamgym/step"], meta_of(good)["dreamgym/step"]] == [0, 1]
 
 
 async def test_three_failures_in_a_row_end_the_episode_as_an_error_that_enters_no_buffer(stage: Stage) -> None:
@@ -253,7 +254,7 @@ async def test_a_step_that_takes_too_long_does_not_count(stage: Stage) -> None:
         async with Client(made["mcp_url"]) as client:
             result = await client.call_tool("add", {"n": 1})
     assert not go_on.is_set()
-    assert (result.is_error, result.meta["dreamgym/step"]) == (True, 0)
+    assert (result.is_error, meta_of(result)["dreamgym/step"]) == (True, 0)
 
 
 async def test_a_database_that_went_away_costs_the_step_and_not_the_episode(stage: Stage) -> None:
@@ -286,12 +287,12 @@ async def test_what_was_played_is_in_the_buffer_when_the_server_has_stopped(stag
     assert (real.source, real.world, real.success) == (Source.REAL, "", True)
 
 
-@pytest.mark.parametrize(("limit", "minutes"), [({"idle_s": 9999}, 60), ({}, 15)])
+@pytest.mark.parametrize(("limits", "minutes"), [(Limits(idle_s=9999), 60), (Limits(), 15)])
 async def test_an_episode_whose_time_is_over_or_that_nobody_uses_is_closed(
-    stage: Stage, limit: dict[str, float], minutes: int
+    stage: Stage, limits: Limits, minutes: int
 ) -> None:
     store = stage.breakable
-    episodes = Episodes({"counter": stage.dream()}, store, stage.buffer, Limits(**limit))
+    episodes = Episodes({"counter": stage.dream()}, store, stage.buffer, limits)
     made = await episodes.create("counter", NewEpisode())
     store.later = timedelta(minutes=minutes - 1)
     await episodes.sweep()
@@ -400,4 +401,4 @@ async def test_an_answer_under_an_output_schema_is_valid_structured_content_or_n
             result = await client.call_tool("report", {})
     assert result.structured_content == (structured if is_valid else None)
     assert result.is_error is not is_valid
-    assert result.meta["dreamgym/step"] == (1 if is_valid else 0)
+    assert meta_of(result)["dreamgym/step"] == (1 if is_valid else 0)

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from answers import text_of
 from dreamgym_client.control import ControlClient
 from mcp import Client
 from server_stage import Stage, counter_spec
@@ -30,7 +31,7 @@ async def played(http: httpx2.AsyncClient, *adds: int, **order: object) -> dict[
 
 async def add(url: str, n: int) -> str:
     async with Client(url) as client:
-        return str((await client.call_tool("add", {"n": n})).content[0].text)
+        return text_of(await client.call_tool("add", {"n": n}))
 
 
 @pytest.mark.parametrize("kind", ["dream", "real"])

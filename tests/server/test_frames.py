@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import dreamgym_client
@@ -48,11 +48,11 @@ def awaiting(coroutine: Any) -> Iterator[CodeType]:
 def our_frames() -> list[list[str]]:
     """The functions of ours that a call is in just now, one list for each task that waits for the next."""
     running: list[str] = []
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if is_ours(frame.f_code):
             running.append(frame.f_code.co_name)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     waiting = [
         [code.co_name for code in awaiting(task.get_coro()) if is_ours(code)]
         for task in asyncio.all_tasks()

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from answers import text_of
 from dreamgym_server.bodies import MAX_BODY_BYTES, MAX_DEPTH, is_too_deep
 from dreamgym_server.episodes import UNAVAILABLE, Limits
 from growth import grows_linearly
@@ -127,7 +128,7 @@ async def test_arguments_that_are_too_long_are_a_tool_error_and_no_model_is_aske
         async with Client(made["mcp_url"]) as client:
             result = await client.call_tool("add", {"n": 1, "a": "x" * 70_000})
     assert result.is_error
-    assert "exceed 65536 bytes" in result.content[0].text
+    assert "exceed 65536 bytes" in text_of(result)
     assert stage.model.asked == []
 
 
@@ -149,7 +150,7 @@ async def test_an_episode_takes_no_step_when_its_time_is_over(stage: Stage) -> N
         async with Client(made["mcp_url"]) as client:
             result = await client.call_tool("add", {"n": 1})
         state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
-    assert (result.is_error, result.content[0].text) == (True, "The session has ended.")
+    assert (result.is_error, text_of(result)) == (True, "The session has ended.")
     assert (state["stop_reason"], state["step"], stage.model.asked) == ("closed", 0, [])
 
 
@@ -183,7 +184,7 @@ async def test_a_simulated_answer_that_is_too_long_is_a_failed_step_and_a_real_o
             result = await client.call_tool("add", {"n": 1})
         state = (await http.get(f"{EPISODES}/{made['episode']}")).json()
     assert (result.is_error, state["step"]) == (fails, 0 if fails else 1)
-    assert (result.content[0].text == UNAVAILABLE) is fails
+    assert (text_of(result) == UNAVAILABLE) is fails
 
 
 async def test_text_that_cannot_be_stored_is_refused(stage: Stage) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from answers import text_of
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp_types import TextContent, TextResourceContents
 from server_stage import BreakableStore, Stage, counter_spec
 from test_agent_door import HANDSHAKE, MODERN, ask, create
 
@@ -35,12 +37,12 @@ TOOLS = [
     },
     {"description": "", "name": "last", "inputSchema": {"additionalProperties": False, "type": "object"}},
 ]
-PAGES = [
+PAGES: list[dict[str, Any]] = [
     {"nextCursor": "b64==", "tools": TOOLS[:1], "x-page": 1},
     {"tools": TOOLS[1:2], "nextCursor": "third", "_meta": {"vendor/page": 2}},
     {"tools": TOOLS[2:]},
 ]
-INITIALIZE = {
+INITIALIZE: dict[str, Any] = {
     "instructions": "Be brief.\n\nAnd kind.",
     "protocolVersion": "2025-06-18",
     "serverInfo": {"version": "0.6.3", "name": "memory-server", "title": "Memory", "x-build": [1]},
@@ -62,7 +64,7 @@ READ = {"contents": [{"uri": "demo://one", "mimeType": "text/plain", "text": "on
 PROMPT = {"messages": [{"role": "user", "content": {"type": "text", "text": "Say Ann."}}], "description": "greets"}
 GREETED = {"who": "Ann", "how": "x"}
 COMPLETION = {"completion": {"values": ["Ann"], "total": 1, "hasMore": False}}
-MIRROR = {
+MIRROR: dict[str, Any] = {
     "initialize": INITIALIZE,
     "listings": {
         "resources/list": [
@@ -129,7 +131,7 @@ async def test_each_page_of_the_tools_is_given_byte_for_byte_under_its_own_curso
     assert result["resultType"] == "complete"
     assert result["_meta"] == {
         "io.modelcontextprotocol/serverInfo": INITIALIZE["serverInfo"],
-        **PAGES[page].get("_meta", {}),  # type: ignore[dict-item]
+        **PAGES[page].get("_meta", {}),
     }
 
 
@@ -164,14 +166,14 @@ async def test_a_last_page_whose_successor_was_never_recorded_leads_nowhere(stag
 async def test_pages_without_cursors_get_some(stage: Stage) -> None:
     spec = counter_spec(tools_list=[{"tools": TOOLS[:1]}, {"tools": TOOLS[1:]}])
     first = (await asked(stage, spec, "tools/list", {}, HANDSHAKE)).json()["result"]
-    stage.episodes.broken = False  # type: ignore[attr-defined]
+    stage.breakable.broken = False
     second = (await asked(stage, spec, "tools/list", {"cursor": first["nextCursor"]}, HANDSHAKE)).json()["result"]
     assert [*first["tools"], *second["tools"]] == TOOLS
 
 
 async def test_the_handshake_is_the_recorded_one_without_tasks(stage: Stage) -> None:
     answer = await asked(stage, mirrored(), "initialize", HELLO, {})
-    capabilities = {key: value for key, value in INITIALIZE["capabilities"].items() if key != "tasks"}  # type: ignore[attr-defined]
+    capabilities = {key: value for key, value in INITIALIZE["capabilities"].items() if key != "tasks"}
     expected = {**INITIALIZE, "protocolVersion": "2025-11-25", "capabilities": capabilities}
     assert f'"result":{said(expected)}' in answer.text
 
@@ -198,7 +200,7 @@ async def test_a_server_recorded_in_the_newest_revision_presents_itself_in_both(
     discovered = (await asked(stage, mirrored(discover=discover), "server/discover", {}, MODERN)).json()["result"]
     kept = {"tools": {}, "extensions": {"vendor/ui": {"a": 1}}}
     assert discovered == {**discover, "supportedVersions": ["2026-07-28"], "capabilities": kept}
-    stage.episodes.broken = False  # type: ignore[attr-defined]
+    stage.breakable.broken = False
     initialized = (await asked(stage, mirrored(discover=discover), "initialize", HELLO, {})).json()["result"]
     assert (initialized["serverInfo"], initialized["instructions"], initialized["capabilities"]) == (info, "Hi.", kept)
 
@@ -222,7 +224,7 @@ LOOKUPS = {
         {"argument": {"value": "A", "name": "who"}, "ref": {"name": "greet", "type": "ref/prompt"}},
         COMPLETION,
     ),
-    "a listing": ("resources/list", {"cursor": "2"}, MIRROR["listings"]["resources/list"][1]),  # type: ignore[index]
+    "a listing": ("resources/list", {"cursor": "2"}, MIRROR["listings"]["resources/list"][1]),
     "a listing that was never recorded": ("resources/templates/list", {}, {"resourceTemplates": []}),
 }
 
@@ -297,7 +299,7 @@ async def test_what_the_recorded_server_does_not_offer_is_no_method(
 ) -> None:
     only_tools = {**INITIALIZE, "capabilities": {"tools": {}}}
     for spec in (mirrored(initialize=only_tools), counter_spec()):
-        stage.episodes.broken = False  # type: ignore[attr-defined]
+        stage.breakable.broken = False
         answer = (await asked(stage, spec, method, {}, headers)).json()
         assert answer["error"]["code"] == -32601
 
@@ -314,7 +316,7 @@ async def test_what_the_older_revisions_may_ask_to_be_told_is_accepted_since_not
     stage: Stage, method: str, params: dict[str, Any]
 ) -> None:
     accepted = (await asked(stage, mirrored(), method, params, HANDSHAKE)).json()
-    stage.episodes.broken = False  # type: ignore[attr-defined]
+    stage.breakable.broken = False
     gone = (await asked(stage, mirrored(), method, params, MODERN)).json()
     assert accepted["result"] == {}
     assert gone["error"]["code"] == -32601
@@ -337,11 +339,13 @@ async def test_a_client_reads_resources_and_prompts_of_a_simulated_server(stage:
         made = await create(http)
         async with Client(made["mcp_url"], mode=mode) as client:
             listed = [resource.name for resource in (await client.list_resources()).resources]
-            text = (await client.read_resource("demo://one")).contents[0].text
-            prompt = (await client.get_prompt("greet", {"who": "Ann", "how": "x"})).messages[0].content.text
+            read = (await client.read_resource("demo://one")).contents[0]
+            said = (await client.get_prompt("greet", {"who": "Ann", "how": "x"})).messages[0].content
             with pytest.raises(MCPError, match="Resource demo://new not found"):
                 await client.read_resource("demo://new")
-    assert (listed, text, prompt) == (["one"], "one", "Say Ann.")
+    assert isinstance(read, TextResourceContents)
+    assert isinstance(said, TextContent)
+    assert (listed, read.text, said.text) == (["one"], "one", "Say Ann.")
 
 
 @MODES
@@ -353,8 +357,8 @@ async def test_unknown_tools_and_bad_arguments_are_refused_in_the_recorded_words
             unknown = await client.call_tool("nope", {})
             invalid = await client.call_tool("full", {})
     assert [unknown.is_error, invalid.is_error] == [True, True]
-    assert unknown.content[0].text == "No nope here {}"
-    assert invalid.content[0].text == "full does not take that: 'z' is a required property"
+    assert text_of(unknown) == "No nope here {}"
+    assert text_of(invalid) == "full does not take that: 'z' is a required property"
 
 
 CONTENT = [

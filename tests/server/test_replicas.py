@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from answers import meta_of, text_of
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.episodes import Episodes, NewEpisode
@@ -121,11 +122,9 @@ async def test_two_processes_behind_a_round_robin_serve_64_parallel_episodes_and
             answers = [await client.call_tool("add", {"n": number + 1}) for _ in range(4)]
         state = await control.finish("counter", made.episode)
         assert state.trajectory is not None
-        assert [step.result.observation for step in state.trajectory.transitions] == [
-            a.content[0].text for a in answers
-        ]
+        assert [step.result.observation for step in state.trajectory.transitions] == [text_of(a) for a in answers]
         served.update(str(step.provenance.model) for step in state.trajectory.transitions)
-        return [answer.content[0].text for answer in answers]
+        return [text_of(answer) for answer in answers]
 
     served: Counter[str] = Counter()
     async with round_robin([port for _, port in started]) as url, ControlClient(url) as control:
@@ -167,8 +166,8 @@ async def test_when_one_of_two_servers_is_killed_in_mid_step_the_other_takes_the
             made = await control.create("counter", task_id="count")
         path = urlsplit(made.mcp_url).path
         async with round_robin([port, other]) as url, httpx2.AsyncClient(base_url=url) as http:
-            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
-            body["params"] = {"name": "add", "arguments": {"n": 1}}  # type: ignore[assignment]
+            params = {"name": "add", "arguments": {"n": 1}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
             headers = {"accept": "application/json"}
             first = asyncio.create_task(http.post(path, json=body, headers=headers))
             assert await closed.asked.get() == doomed.pid
@@ -315,7 +314,7 @@ async def test_parallel_calls_of_one_episode_over_two_processes_are_taken_one_af
         async def call(turn: int) -> tuple[int, str]:
             async with Client((here, there)[turn % 2] + path) as client:
                 result = await client.call_tool("add", {"n": 1})
-                return int(result.meta["dreamgym/step"]), result.content[0].text
+                return int(meta_of(result)["dreamgym/step"]), text_of(result)
 
         answers = await asyncio.gather(*map(call, range(8)))
     assert sorted(answers) == [(n, f"count {n}") for n in range(1, 9)]
@@ -327,4 +326,4 @@ async def test_the_first_calls_of_a_session_may_be_parallel_and_reach_different_
         ports = [urlsplit(url).port or 0 for url in (here, there)]
         async with round_robin(ports) as url, Client(f"{url}/envs/counter/mcp", mode="legacy") as client:
             results = await asyncio.gather(*(client.call_tool("add", {"n": 1}) for _ in range(4)))
-    assert sorted(result.content[0].text for result in results) == ["count 1", "count 2", "count 3", "count 4"]
+    assert sorted(text_of(result) for result in results) == ["count 1", "count 2", "count 3", "count 4"]

@@ -7,6 +7,7 @@ import uuid
 from urllib.parse import urlsplit
 
 import pytest
+from answers import meta_of, text_of
 from dreamgym_client.environment import RemoteEnvironment
 from mcp import Client
 from server_stage import Stage, counter_spec, told
@@ -38,7 +39,7 @@ async def test_sixteen_parallel_episodes_go_on_after_a_restart_and_end_in_the_bu
 
         async def begin(number: int) -> str:
             async with told(made[number]["mcp_url"], mode="legacy" if number % 2 else "auto") as client:
-                return str((await client.call_tool("add", {"n": 1 + number % 2})).content[0].text)
+                return text_of(await client.call_tool("add", {"n": 1 + number % 2}))
 
         begun = await asyncio.gather(*map(begin, range(16)))
     async with stage.serve(world(spec)) as (url, http):
@@ -47,7 +48,7 @@ async def test_sixteen_parallel_episodes_go_on_after_a_restart_and_end_in_the_bu
             count = number % 3 + 1 + number % 2
             async with told(url + urlsplit(made[number]["mcp_url"]).path) as client:
                 result = await client.call_tool("add", {"n": 10 - count})
-                return float(result.meta["dreamgym/reward"])
+                return float(meta_of(result)["dreamgym/reward"])
 
         rewards = await asyncio.gather(*map(end, range(16)))
     played = await store.buffer.trajectories(env, sources=frozenset(Source))
@@ -66,7 +67,7 @@ async def test_any_replica_serves_any_call_and_no_step_is_lost_or_taken_twice(st
 
         async def call(turn: int) -> int:
             async with Client(urls[turn % 2]) as client:
-                return int((await client.call_tool("add", {"n": 1})).meta["dreamgym/step"])
+                return int(meta_of(await client.call_tool("add", {"n": 1}))["dreamgym/step"])
 
         steps = [await call(turn) for turn in range(4)]
         state = (await http.get(f"/envs/{env}/episodes/{made['episode']}")).json()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import meta_of
 from dreamgym_server.build import build
 from dreamgym_server.episodes import Limits
 from dreamgym_server.worlds import DreamWorlds
@@ -199,7 +200,7 @@ async def test_a_task_may_be_brought_along(stage: Stage) -> None:
             result = await client.call_tool("add", {"n": 3})
     assert made["observation"] == "count 7"
     assert made["task"]["instruction"] == "Reach 10."
-    assert result.meta["dreamgym/reward"] == 1.0
+    assert meta_of(result)["dreamgym/reward"] == 1.0
 
 
 async def test_a_task_of_the_buffer_is_known_by_its_id(stage: Stage) -> None:

@@ -139,7 +139,7 @@ async def test_a_language_model_that_is_right_earns_its_reward_after_a_step_that
     assert len(llm.asked) == 6, "the claimed success is put to the judge in three questions"
 
 
-REACHED = {"properties": {"count": {"minimum": 3}}, "required": ["count"]}
+REACHED: JsonObject = {"properties": {"count": {"minimum": 3}}, "required": ["count"]}
 CHECKED = Task(
     id="checked",
     env="counter",

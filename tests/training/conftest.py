@@ -10,6 +10,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from lamp import COLOURS, TOOL, LampEnvironment
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.environment import Environment
 from dreamgym.episode import play
 
 
@@ -26,7 +27,7 @@ def lamp_spec() -> EnvironmentSpec:
         for i, colour in enumerate(COLOURS * 4)
     )
     return EnvironmentSpec(
-        name="lamp", tools_list={"tools": [TOOL]}, max_steps=3, deterministic=True, tasks=tasks, description="a lamp"
+        name="lamp", tools_list=({"tools": [TOOL]},), max_steps=3, deterministic=True, tasks=tasks, description="a lamp"
     )
 
 
@@ -34,7 +35,7 @@ def lamp_spec() -> EnvironmentSpec:
 def lamp_recordings(lamp_spec: EnvironmentSpec) -> list[Trajectory]:
     draw = random.Random(0)
 
-    async def half_right(first: StepResult, environment: LampEnvironment, seed: int) -> None:
+    async def half_right(first: StepResult, environment: Environment, seed: int) -> None:
         result = first
         while not result.done:
             colour = result.observation.split()[-1] if draw.random() < 0.4 else draw.choice(COLOURS)

@@ -38,7 +38,7 @@ class RealLamp:
 
     spec = EnvironmentSpec(
         name="lamp",
-        tools_list={"tools": [TOOL]},
+        tools_list=({"tools": [TOOL]},),
         max_steps=3,
         deterministic=True,
         description="a lamp",

@@ -13,6 +13,7 @@ from lamp import LampEnvironment
 from lamp_runs import trained, weights
 
 from dreamgym import EnvironmentSpec, Source, StepResult, ToolCall, Trajectory
+from dreamgym.environment import Environment
 from dreamgym.episode import play
 from dreamgym.errors import InvalidInput
 from dreamgym.training import Settings, read_record
@@ -21,7 +22,7 @@ from dreamgym.training import Settings, read_record
 def said(spec: EnvironmentSpec, *words: str, task: int = 0, seed: int = 0) -> Trajectory:
     """An episode in which this was said."""
 
-    async def speak(first: StepResult, environment: LampEnvironment, seed: int) -> None:
+    async def speak(first: StepResult, environment: Environment, seed: int) -> None:
         for word in words:
             await environment.step(ToolCall(name="act", arguments={"command": word}))
 

@@ -55,8 +55,8 @@ def probes(lines: list[JsonObject]) -> list[object]:
 async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: str, tmp_path: Path) -> None:
     await seeded(dsn)
     out = tmp_path / "out"
-    train = ("--policy", "tiny", "--steps", "3", "--probe", "4", "--probe-every", "2", "--dsn", dsn, "--out", str(out))
-    train = (*train, "--then", "real", "--real-steps", "100")
+    dreaming = ("--policy", "tiny", "--steps", "3", "--probe", "4", "--probe-every", "2")
+    train = (*dreaming, "--dsn", dsn, "--out", str(out), "--then", "real", "--real-steps", "100")
 
     done = launched(*train)
 
