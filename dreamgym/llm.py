@@ -30,6 +30,8 @@ class Completion(Frozen):
     probabilities: dict[str, float] = Field(default_factory=dict)
     """What the model itself gave to its answer, where the backend can tell: the probability of `true` for each truth
     value of the schema by its name, and under `tokens` the geometric mean over the tokens it chose."""
+    cached: bool = False
+    """The model was not asked: the very same was sent before."""
 
 
 class LLM(Protocol):

@@ -20,6 +20,7 @@ from dreamgym.cli.wiring import (
     PolicyUrl,
     Seed,
     environment_maker,
+    memory,
     opened_store,
     real_for,
     tasks_of,
@@ -107,7 +108,7 @@ def _maker(
         return real_of(spec).create
     from dreamgym.experience.select import load_model
 
-    chosen = load_model(model, env=spec.name) if against is Against.DREAM else None
+    chosen = load_model(model, env=spec.name, predictions=memory(store)) if against is Against.DREAM else None
     return environment_maker(spec, against, chosen, store.buffer)
 
 
@@ -150,13 +151,12 @@ async def _door(
     from dreamgym_server.worlds import DreamWorlds, RealWorlds
 
     from dreamgym.cli.players import door
-    from dreamgym.cli.wiring import remembered
     from dreamgym.experience.select import load_model
 
     if against is Against.REAL:
         return await stack.enter_async_context(door(RealWorlds(spec, real_of(spec).create)))
     assert store is not None, "a dream is grounded in a store"
-    chosen = remembered(load_model(model, env=spec.name), model, store, frozenset())
+    chosen = load_model(model, env=spec.name, predictions=memory(store))
     return await stack.enter_async_context(door(DreamWorlds(spec, chosen, store.buffer)))
 
 

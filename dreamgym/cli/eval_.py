@@ -18,9 +18,9 @@ from dreamgym.cli.wiring import (
     Seed,
     Without,
     left_out,
+    memory,
     opened_store,
     real_for,
-    remembered,
     tasks_of,
 )
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
@@ -103,5 +103,5 @@ async def _worlds(
     if against is Against.REAL:
         return RealWorlds(spec, real_of(spec).create)
     store = await stack.enter_async_context(opened_store(dsn))
-    chosen = remembered(load_model(model, env=spec.name), model, store, without)
+    chosen = load_model(model, env=spec.name, predictions=memory(store, without))
     return DreamWorlds(spec, chosen, store.buffer, without=without)

@@ -25,7 +25,7 @@ from dreamgym.cli.wiring import (
     ModelName,
     TokenFile,
     Without,
-    remembered,
+    memory,
 )
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
@@ -132,10 +132,9 @@ async def _dreams(
     from dreamgym.experience.select import load_model
 
     calibration = Calibration.load(options.calibration) if options.calibration else None
-    loaded = load_model(model)
+    experience = load_model(model, predictions=memory(store, options.without))
     for spec in specs:
-        check_environment(loaded, spec.name)
-    experience = remembered(loaded, model, store, options.without)
+        check_environment(experience, spec.name)
     stack.push_async_callback(experience.close)
     typer.echo(f"experience model: {experience.name}", err=True)
     for spec in specs:

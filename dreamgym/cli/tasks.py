@@ -107,14 +107,14 @@ async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
 async def _generated(spec: EnvironmentSpec, wanted: int, model: str | None, dsn: str | None, seed: int) -> list[Listed]:
     from dreamgym.experience.select import load_llm
 
-    llm = load_llm(model)
-    try:
-        async with opened_store(dsn) as store:
+    async with opened_store(dsn) as store:
+        llm = load_llm(model, predictions=store.predictions)
+        try:
             new = await _made(spec, store.buffer, llm, wanted, seed)
             await store.buffer.add_tasks(new)
-    finally:
-        if llm is not None:
-            await llm.close()
+        finally:
+            if llm is not None:
+                await llm.close()
     if len(new) < wanted:
         say(f"{len(new)} of {wanted}: there was nothing else that is new and can be played")
     return [_listed(task, None) for task in new]

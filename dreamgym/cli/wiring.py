@@ -22,10 +22,9 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, installed_real, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.cache import remembering, weights_fingerprint
 from dreamgym.experience.model import ExperienceModel, Part
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.predictions import Predictions
 from dreamgym.types import Task
 
 if TYPE_CHECKING:
@@ -111,11 +110,9 @@ def environment_maker(
     return lambda: DreamEnvironment(spec, model, buffer, without=without)
 
 
-def remembered(model: ExperienceModel, name: str | None, store: Store, without: frozenset[Part]) -> ExperienceModel:
-    """The model of this name with a memory, unless that tier is left out; `nearest` is faster than any memory."""
-    if isinstance(model, NearestModel) or Part.CACHE in without:
-        return model
-    return remembering(model, store.predictions, weights_fingerprint(name))
+def memory(store: Store, without: frozenset[Part] = frozenset()) -> Predictions | None:
+    """Where a model's answers are remembered; None if that tier is left out."""
+    return None if Part.CACHE in without else store.predictions
 
 
 def left_out(without: Sequence[Part] | None, against: Against) -> frozenset[Part]:

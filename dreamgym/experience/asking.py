@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer, PredictionError
+from dreamgym.experience.cache import CachedLLM
 from dreamgym.llm import LLM, Completion, Message
 from dreamgym.types import JsonObject
 
@@ -42,6 +43,8 @@ class Answered(Generic[Form]):
     """Both over all questions, those with a malformed answer included."""
     probabilities: dict[str, float]
     """Of the valid answer; as in Completion."""
+    cached: bool
+    """The model was asked nothing: every answer was remembered."""
 
 
 async def ask(
@@ -75,14 +78,13 @@ async def ask_counted(
         MalformedAnswer: malformed twice.
         PredictionError: the model cannot be reached, refused or took too long.
     """
-    asked, prompt_tokens, completion_tokens = list(messages), 0, 0
+    asked, completions = [list(messages)], list[Completion]()
     for _ in range(2):
         try:
-            completion = await llm.complete(asked, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
+            completion = await llm.complete(asked[-1], schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
         except EnvironmentUnavailable as error:
             raise PredictionError(str(error)) from error
-        prompt_tokens += completion.prompt_tokens
-        completion_tokens += completion.completion_tokens
+        completions.append(completion)
         try:
             answer = _parsed(completion, form)
         except ValueError as error:
@@ -90,12 +92,19 @@ async def ask_counted(
         else:
             fault = fault_of(answer)
             if fault is None:
-                return Answered(answer, prompt_tokens, completion_tokens, completion.probabilities)
-        asked = [
-            *messages,
-            Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS]),
-            Message(role="user", content=f"That is no valid answer: {fault}. Answer again with the JSON object alone."),
-        ]
+                return Answered(
+                    answer,
+                    prompt_tokens=sum(one.prompt_tokens for one in completions),
+                    completion_tokens=sum(one.completion_tokens for one in completions),
+                    probabilities=completion.probabilities,
+                    cached=all(one.cached for one in completions),
+                )
+        named = f"That is no valid answer: {fault}. Answer again with the JSON object alone."
+        said = Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS])
+        asked.append([*messages, said, Message(role="user", content=named)])
+    if isinstance(llm, CachedLLM):
+        for question in asked[:-1]:
+            await llm.forget(question, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
     raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
 
 

@@ -20,7 +20,7 @@ from dreamgym.experience.own_words import without_own_words
 from dreamgym.experience.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
 from dreamgym.experience.reward import judge
 from dreamgym.llm import LLM
-from dreamgym.types import StepResult, Task, ToolCall, Transition
+from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition
 
 LEAST_TOKENS = 1_024
 """Of room for an answer."""
@@ -72,7 +72,11 @@ class LanguageModel:
             fault_of=fault_of,
         )
         prediction = form.prediction(asked.answer, self.name)
-        counted = {"prompt_tokens": asked.prompt_tokens, "completion_tokens": asked.completion_tokens}
+        counted = {
+            "tier": Tier.CACHE if asked.cached else Tier.MODEL,
+            "prompt_tokens": asked.prompt_tokens,
+            "completion_tokens": asked.completion_tokens,
+        }
         return prediction.model_copy(
             update={
                 "probabilities": asked.probabilities,

@@ -20,11 +20,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.experience.cache import CachedLLM, weights_fingerprint
 from dreamgym.experience.fitted import FittedModel, Fitting, check_environment
 from dreamgym.experience.language import LanguageModel
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.experience.nearest import NearestModel
 from dreamgym.llm import LLM
+from dreamgym.replay.predictions import Predictions
 
 Loader = Callable[[str], LLM]
 """What an entry point of `dreamgym.models` is: called with the part of `--model` that is its own."""
@@ -44,12 +46,13 @@ FORMS = (
 )
 
 
-def load_model(model: str | None, *, env: str | None = None) -> ExperienceModel:
+def load_model(model: str | None, *, env: str | None = None, predictions: Predictions | None = None) -> ExperienceModel:
     """The experience model that the string means; without one, `local` where it is installed, else `nearest`.
 
     Args:
         model: as in `--model`.
         env: the environment that it will be asked about, where that is known.
+        predictions: where its answers are remembered; None: nowhere.
 
     Raises:
         InvalidInput: the string means nothing here, its package or file is missing, or it was fitted to another
@@ -60,6 +63,7 @@ def load_model(model: str | None, *, env: str | None = None) -> ExperienceModel:
     if model is not None:
         llm = _load(model)
         fitting = _fitting(llm)
+        llm = _asked_once(llm, model, predictions)
         if fitting is None:
             return LanguageModel(llm)
         fitted = FittedModel(llm, fitting)
@@ -79,13 +83,17 @@ def load_model(model: str | None, *, env: str | None = None) -> ExperienceModel:
         "--model nearest is the honest baseline, --model http://HOST:PORT/v1 a better simulator",
         file=sys.stderr,
     )
-    return LanguageModel(llm)
+    return LanguageModel(_asked_once(llm, model, predictions))
 
 
-def load_llm(model: str | None) -> LLM | None:
+def load_llm(model: str | None, *, predictions: Predictions | None = None) -> LLM | None:
     """The language model behind the same string: None for `nearest`, and where the default is `nearest`.
 
     None too for one that `dreamgym fit` made: it has learned to answer nothing but a step.
+
+    Args:
+        model: as in `--model`.
+        predictions: where its answers are remembered; None: nowhere.
 
     Raises:
         InvalidInput: the string means nothing here, or its package or file is missing.
@@ -94,11 +102,15 @@ def load_llm(model: str | None) -> LLM | None:
         return None
     if model is not None:
         llm = _load(model)
-        return None if _fitting(llm) else llm
+        return None if _fitting(llm) else _asked_once(llm, model, predictions)
     try:
-        return _load("local")
+        return _asked_once(_load("local"), model, predictions)
     except InvalidInput:
         return None
+
+
+def _asked_once(llm: LLM, model: str | None, predictions: Predictions | None) -> LLM:
+    return llm if predictions is None else CachedLLM(llm, predictions, weights_fingerprint(model))
 
 
 def _fitting(llm: LLM) -> Fitting | None:

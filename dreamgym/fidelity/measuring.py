@@ -12,7 +12,7 @@ from dreamgym.dream import DreamEnvironment
 from dreamgym.embedding import Encoder
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, Row
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.cache import edition, fingerprint, weights_fingerprint
+from dreamgym.experience.cache import weights_fingerprint
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.fidelity.attacks import Attacks, attacks
 from dreamgym.fidelity.bound import bound
@@ -23,7 +23,17 @@ from dreamgym.fidelity.cost import Prices, Stopwatch, cost
 from dreamgym.fidelity.criteria import JUDGED, JudgedStep, criteria, judge_steps, judged_sample
 from dreamgym.fidelity.finals import Verdict, finals, verdicts_on, with_outcome
 from dreamgym.fidelity.players import players_of, sessions, tasks_of
-from dreamgym.fidelity.predicting import Kept, KeptStep, Step, compare, contradicted, drawn, first_known, steps_of
+from dreamgym.fidelity.predicting import (
+    Kept,
+    KeptStep,
+    Step,
+    compare,
+    contradicted,
+    drawn,
+    edition,
+    first_known,
+    steps_of,
+)
 from dreamgym.fidelity.report import Measured, worst
 from dreamgym.fidelity.setting import Setting
 from dreamgym.fidelity.steps import step_fidelity
@@ -319,7 +329,11 @@ class Measuring:
         given = self._given
         known = [f"{one.id} {step.digest().hex()}" for one in given.known for step in one.transitions]
         spec = given.spec.model_dump_json(exclude={"tasks"})
-        model = [self._model.name, weights_fingerprint(self._setting.model), fingerprint(self._model)]
+        model = [
+            self._model.name,
+            weights_fingerprint(self._setting.model),
+            str(getattr(self._model, "fingerprint", "")),
+        ]
         return [edition(), spec, *model, self._encoder.fingerprint, str(self._setting), str(given.seed), *known]
 
     def _kept(self, row: type[Row], kind: str, *basis: str) -> Kept[Row] | None:

@@ -13,6 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
+from functools import cache
 from pathlib import Path
 from typing import Generic, NamedTuple
 
@@ -29,6 +30,9 @@ from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import parsed
 from dreamgym.tools import Tools
 from dreamgym.types import Frozen, Trajectory, Transition
+
+CODE = {".py", ".txt", ".sql"}
+"""Kinds of files that an answer depends on."""
 
 
 class Step(NamedTuple):
@@ -197,6 +201,15 @@ def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> f
     return frozenset(
         place for seen in outcomes.values() if len(seen) > 1 for places in seen.values() for place in places
     )
+
+
+@cache
+def edition(package: Path = Path(__file__).parents[1]) -> str:
+    """Digest of the code that finds recordings, writes prompts and makes predictions of what is answered."""
+    parts = (package / name for name in ("experience", "replay"))
+    files = [*package.glob("*.py"), *(file for part in parts for file in part.rglob("*") if file.suffix in CODE)]
+    read = b"\x00".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(read).hexdigest()
 
 
 class Kept(Generic[Row]):

@@ -24,3 +24,7 @@ class PostgresPredictions:
         )
         stays = await self.get(key)
         return prediction if stays is None else stays  # an old one that was pruned just now leaves ours
+
+    async def forget(self, key: bytes) -> None:
+        """Remember nothing under the key any more."""
+        await self._database.fetch("DELETE FROM predictions WHERE key = %(key)s RETURNING 1", {"key": key})

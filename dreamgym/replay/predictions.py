@@ -14,6 +14,9 @@ class Predictions(Protocol):
     async def put(self, key: bytes, prediction: str) -> str:
         """Remember it, unless another was remembered before; returns the one that stays."""
 
+    async def forget(self, key: bytes) -> None:
+        """Remember nothing under the key any more."""
+
 
 class MemoryPredictions:
     """Predictions in a dictionary."""
@@ -28,3 +31,7 @@ class MemoryPredictions:
     async def put(self, key: bytes, prediction: str) -> str:
         """Remember it, unless another was remembered before; returns the one that stays."""
         return self._predictions.setdefault(key, prediction)
+
+    async def forget(self, key: bytes) -> None:
+        """Remember nothing under the key any more."""
+        self._predictions.pop(key, None)

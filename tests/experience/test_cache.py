@@ -1,40 +1,35 @@
-"""A question that was asked before is answered as before, and only such a question."""
+"""A question that was sent before is answered as before, and only such a question."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from queries import DESK, HOUSE, act, query, transition
+from queries import HOUSE, act, query, transition
 
-import dreamgym
-from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import PredictionError
-from dreamgym.experience.cache import Remembering, edition, remembering, weights_fingerprint
+from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
+from dreamgym.experience.cache import CachedLLM, weights_fingerprint
 from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Judge, Part, Prediction, Query, Verdict
-from dreamgym.experience.nearest import NearestModel
-from dreamgym.llm import ScriptedLLM
+from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.predictions import MemoryPredictions, Predictions
-from dreamgym.state import StateSchema
-from dreamgym.types import Provenance, Task, Tier, Transition
+from dreamgym.types import JsonObject, Provenance, Tier
 
 pytestmark = pytest.mark.anyio
 
 KITCHEN, HALL = "kitchen.", "hall."
 SEEN = transition(KITCHEN, act("east"), HALL)
+QUESTION = query(HOUSE, KITCHEN, act("north"), SEEN, history=(SEEN,))
+SENT = (Message(role="system", content="rules"), Message(role="user", content="go north"))
 
 
 class Moody:
     """Never answers the same twice; waits where a test wants it, and fails where it says so."""
-
-    demonstrations = 3
-    learns_from_dreams = True
 
     def __init__(self, name: str = "moody") -> None:
         self.name = name
@@ -44,38 +39,31 @@ class Moody:
         self.gate: asyncio.Event | None = None
         self.closed = False
 
-    async def predict(self, query: Query) -> Prediction:
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
         self.asked += 1
         number = self.asked
         self.began.set()
         if self.gate is not None:
             await self.gate.wait()
         if self.fails:
-            raise PredictionError("out of sorts")
-        return Prediction(
-            observation=f"{self.name} {number} \u00fc",
-            next_state="anywhere",
+            raise EnvironmentUnavailable("out of sorts")
+        return Completion(
+            text=f"{self.name} {number} \u00fc",
+            prompt_tokens=7,
+            completion_tokens=3,
             probabilities={"error": 0.1 + 0.2},
-            provenance=Provenance(tier=Tier.MODEL, model=self.name, seed=query.seed, prompt_tokens=7, exact=True),
         )
 
     async def close(self) -> None:
         self.closed = True
-
-
-class MoodyJudge(Moody):
-    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        self.asked += 1
-        return Verdict(accomplished=self.asked % 2 == 1, prompt_tokens=9)
-
-    async def judge(
-        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
-    ) -> bool:
-        self.asked += 1
-        return self.asked % 2 == 1
-
-
-QUESTION = query(HOUSE, KITCHEN, act("north"), SEEN, history=(SEEN,))
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -87,19 +75,23 @@ def predictions(request: pytest.FixtureRequest) -> Predictions:
 
 
 async def test_the_first_answer_to_a_question_stays_and_a_repeated_one_costs_nothing(predictions: Predictions) -> None:
-    model = Moody()
-    first = await Remembering(model, predictions).predict(QUESTION)
-    again = await Remembering(model, predictions).predict(QUESTION)
-    assert model.asked == 1
-    assert first.provenance.tier is Tier.MODEL
-    free = {"tier": Tier.CACHE, "prompt_tokens": 0, "completion_tokens": 0}
-    assert again == first.model_copy(update={"provenance": first.provenance.model_copy(update=free)})
+    llm = Moody()
+    first = await CachedLLM(llm, predictions).complete(SENT)
+    again = await CachedLLM(llm, predictions).complete(SENT)
+    assert llm.asked == 1
+    assert (first.cached, first.prompt_tokens) == (False, 7)
+    assert again == first.model_copy(update={"cached": True, "prompt_tokens": 0, "completion_tokens": 0})
 
 
-async def test_of_two_that_remember_at_once_the_first_is_believed(predictions: Predictions) -> None:
+async def test_of_two_that_remember_at_once_the_first_is_believed_until_it_is_forgotten(
+    predictions: Predictions,
+) -> None:
     assert await predictions.put(b"k", '"one"') == '"one"'
     assert await predictions.put(b"k", '"two"') == '"one"'
     assert (await predictions.get(b"k"), await predictions.get(b"l")) == ('"one"', None)
+    for key in (b"k", b"l"):
+        await predictions.forget(key)
+    assert await predictions.get(b"k") is None
 
 
 async def test_two_processes_that_ask_at_once_give_the_same_answer(predictions: Predictions) -> None:
@@ -108,48 +100,32 @@ async def test_two_processes_that_ask_at_once_give_the_same_answer(predictions: 
     gate = asyncio.Event()
     for model in models:
         model.gate = gate
-    asking = [asyncio.create_task(Remembering(model, predictions).predict(QUESTION)) for model in models]
+    asking = [asyncio.create_task(CachedLLM(model, predictions).complete(SENT)) for model in models]
     for model in models:
         await model.began.wait()
     gate.set()
     answers = await asyncio.gather(*asking)
-    assert answers[0].observation == answers[1].observation
-    assert {answer.provenance.tier for answer in answers} == {Tier.MODEL, Tier.CACHE}
+    assert answers[0].text == answers[1].text
+    assert {answer.cached for answer in answers} == {True, False}
 
 
-CHANGES: dict[str, Callable[[Query], Query]] = {
-    "seed": lambda q: q.model_copy(update={"seed": q.seed + 1}),
-    "state": lambda q: q.model_copy(update={"state": HALL}),
-    "action": lambda q: q.model_copy(update={"action": act("south")}),
-    "history": lambda q: q.model_copy(update={"history": ()}),
-    "demonstrations": lambda q: q.model_copy(update={"demonstrations": ()}),
-    "reasoning of a demonstration": lambda q: q.model_copy(
-        update={
-            "demonstrations": (
-                q.demonstrations[0].model_copy(
-                    update={"transition": SEEN.model_copy(update={"reasoning": "a door is there"})}
-                ),
-            )
-        }
-    ),
-    "without": lambda q: q.model_copy(update={"without": frozenset({Part.REASONING})}),
-    "instruction": lambda q: q.model_copy(update={"task": q.task.model_copy(update={"instruction": "Rest."})}),
-    "initial state": lambda q: q.model_copy(update={"task": q.task.model_copy(update={"initial_state": HALL})}),
-    "tools": lambda q: q.model_copy(update={"spec": HOUSE.model_copy(update={"tools_list": DESK.tools_list})}),
-    "rules": lambda q: q.model_copy(update={"spec": HOUSE.model_copy(update={"rules": "None."})}),
-    "state schema": lambda q: q.model_copy(
-        update={"spec": HOUSE.model_copy(update={"state": StateSchema(values={"clock": "integer"})})}
-    ),
+CHANGES: dict[str, dict[str, Any]] = {
+    "a message": {"messages": SENT[1:]},
+    "a role": {"messages": (SENT[0], Message(role="assistant", content=SENT[1].content))},
+    "the schema": {"schema": {"type": "object"}},
+    "the room": {"max_tokens": 7},
+    "the temperature": {"temperature": 0.5},
+    "the seed": {"seed": 7},
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
-async def test_whatever_else_a_prediction_depends_on_is_another_question(what: str) -> None:
-    model = Moody()
-    remembered = Remembering(model, MemoryPredictions())
-    answers = [await remembered.predict(asked) for asked in (QUESTION, CHANGES[what](QUESTION), QUESTION)]
-    assert model.asked == 2
-    assert answers[0].observation == answers[2].observation != answers[1].observation
+async def test_whatever_else_is_sent_is_another_question(what: str) -> None:
+    llm = Moody()
+    cached = CachedLLM(llm, MemoryPredictions())
+    answers = [await cached.complete(**{"messages": SENT, **sent}) for sent in ({}, CHANGES[what], {})]
+    assert llm.asked == 2
+    assert answers[0].text == answers[2].text != answers[1].text
 
 
 async def test_another_model_and_the_same_name_with_another_fingerprint_are_asked_anew() -> None:
@@ -157,8 +133,11 @@ async def test_another_model_and_the_same_name_with_another_fingerprint_are_aske
     models = [Moody(), Moody("other"), Moody()]
     models[2].fingerprint = "weights of today"  # type: ignore[attr-defined]
     for model in models:
-        await Remembering(model, predictions).predict(QUESTION)
+        await CachedLLM(model, predictions).complete(SENT)
     assert [model.asked for model in models] == [1, 1, 1]
+    for weights in ("one", "two", "one"):
+        await CachedLLM(models[0], predictions, weights).complete(SENT)
+    assert models[0].asked == 3
 
 
 def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path) -> None:
@@ -173,104 +152,88 @@ def test_weights_that_change_in_their_place_are_another_model(tmp_path: Path) ->
     assert {weights_fingerprint(name) for name in (None, "nearest", "http://host/v1#m", "")} == {""}
 
 
-async def test_a_fingerprint_makes_another_model() -> None:
-    predictions, model = MemoryPredictions(), Moody()
-    for fingerprint in ("one", "two", "one"):
-        await remembering(model, predictions, fingerprint).predict(QUESTION)
-    assert model.asked == 2
-
-
-async def test_how_earlier_answers_came_about_and_how_near_a_recording_was_make_no_other_question() -> None:
-    model = Moody()
-    remembered = Remembering(model, MemoryPredictions())
-    by_model = SEEN.model_copy(update={"provenance": Provenance(tier=Tier.MODEL, prompt_tokens=5)})
-    nearer = QUESTION.demonstrations[0].model_copy(update={"score": 0.2})
-    for changes in ({}, {"history": (by_model,)}, {"demonstrations": (nearer,)}):
-        await remembered.predict(QUESTION.model_copy(update=changes))
-    assert model.asked == 1
-
-
-async def test_identical_questions_at_once_share_one_prediction_and_who_leaves_takes_it_from_nobody() -> None:
-    model = Moody()
-    model.gate = asyncio.Event()
-    remembered = Remembering(model, MemoryPredictions())
-    asking = [asyncio.create_task(remembered.predict(QUESTION)) for _ in range(3)]
-    await model.began.wait()
+async def test_identical_questions_at_once_share_one_answer_and_who_leaves_takes_it_from_nobody() -> None:
+    llm = Moody()
+    llm.gate = asyncio.Event()
+    cached = CachedLLM(llm, MemoryPredictions())
+    asking = [asyncio.create_task(cached.complete(SENT)) for _ in range(3)]
+    await llm.began.wait()
     asking[0].cancel()
     await asyncio.gather(asking[0], return_exceptions=True)
-    model.gate.set()
+    llm.gate.set()
     answers = await asyncio.gather(*asking[1:])
-    assert model.asked == 1
-    assert {answer.observation for answer in answers} == {"moody 1 \u00fc"}
+    assert llm.asked == 1
+    assert {(answer.text, answer.prompt_tokens) for answer in answers} == {("moody 1 \u00fc", 0)}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("state.py", True),
-        ("tools.py", True),
-        ("experience/rules.txt", True),
-        ("experience/effects/proposing.py", True),
-        ("replay/retrieval.sql", True),
-        ("cli/app.py", False),
-    ],
-)
-def test_another_edition_of_the_code_that_an_answer_depends_on_is_another_question(
-    name: str, changes: bool, tmp_path: Path
-) -> None:
-    package = tmp_path / "dreamgym"
-    shutil.copytree(Path(dreamgym.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    before = edition(package)
-    edition.cache_clear()
-    (package / name).write_text((package / name).read_text() + "\n")
-    assert (edition(package) != before) is changes
+async def test_a_question_that_failed_is_asked_again() -> None:
+    llm = Moody()
+    llm.fails = True
+    cached = CachedLLM(llm, MemoryPredictions())
+    for failed in await asyncio.gather(*(cached.complete(SENT) for _ in range(2)), return_exceptions=True):
+        assert isinstance(failed, EnvironmentUnavailable)
+    llm.fails = False
+    assert not (await cached.complete(SENT)).cached
 
 
-async def test_a_prediction_that_failed_is_asked_for_again() -> None:
-    model = Moody()
-    model.fails = True
-    remembered = Remembering(model, MemoryPredictions())
-    for failed in await asyncio.gather(*(remembered.predict(QUESTION) for _ in range(2)), return_exceptions=True):
-        assert isinstance(failed, PredictionError)
-    model.fails = False
-    assert (await remembered.predict(QUESTION)).provenance.tier is Tier.MODEL
+async def test_what_no_store_can_hold_is_answered_and_not_remembered(predictions: Predictions) -> None:
+    llm = ScriptedLLM(["a\x00b", "a\ud800b", "ab"])
+    cached = CachedLLM(llm, predictions)
+    assert [(await cached.complete(SENT)).text for _ in range(4)] == ["a\x00b", "a\ud800b", "ab", "ab"]
 
 
-async def test_where_the_tier_is_left_out_every_question_is_asked() -> None:
-    model = Moody()
-    remembered = Remembering(model, MemoryPredictions())
-    asked = QUESTION.model_copy(update={"without": frozenset({Part.CACHE})})
-    assert len({(await remembered.predict(asked)).observation for _ in range(3)}) == 3
+def said(**changes: object) -> str:
+    answer = {"reasoning": "", "observation": HALL, "state": None, "error": False}
+    return json.dumps({**answer, "terminated": False, "success": False, **changes})
 
 
-async def test_a_judge_stays_a_judge_and_gives_each_verdict_once() -> None:
-    assert not isinstance(remembering(NearestModel(), MemoryPredictions()), Judge)
-    assert isinstance(remembering(LanguageModel(ScriptedLLM([])), MemoryPredictions()), Judge)
-    model = MoodyJudge()
-    judge = remembering(model, MemoryPredictions())
-    assert isinstance(judge, Judge)
-    verdicts = [await judge.judge(HOUSE, QUESTION.task, (SEEN,), answer, seed=1) for answer in ("done", "no", "done")]
-    assert (verdicts, model.asked) == ([True, False, True], 2)
-    said = await Moody().predict(QUESTION)
-    other = said.model_copy(update={"observation": "another answer"})
-    steps = [await judge.judge_step(QUESTION, one) for one in (said, other, said)]
-    assert [(one.accomplished, one.prompt_tokens) for one in steps] == [(True, 9), (False, 9), (True, 0)]
-    asked = QUESTION.model_copy(update={"without": frozenset({Part.CACHE})})
-    assert (await judge.judge_step(asked, said)).prompt_tokens == 9
+async def test_a_predicted_step_says_that_it_was_remembered_whatever_the_history_came_from() -> None:
+    llm = ScriptedLLM([said()])
+    model = LanguageModel(CachedLLM(llm, MemoryPredictions()))
+    by_model = SEEN.model_copy(update={"provenance": Provenance(tier=Tier.MODEL, prompt_tokens=5)})
+    nearer = QUESTION.demonstrations[0].model_copy(update={"score": 0.2})
+    asked = [
+        QUESTION,
+        *(
+            QUESTION.model_copy(update={name: (one,)})
+            for name, one in (("history", by_model), ("demonstrations", nearer))
+        ),
+    ]
+    steps = [await model.predict(one) for one in asked]
+    assert [step.provenance.tier for step in steps] == [Tier.MODEL, Tier.CACHE, Tier.CACHE]
+    assert {step.observation for step in steps} == {HALL}
+
+
+async def test_a_step_that_took_a_second_question_is_remembered_as_a_whole() -> None:
+    llm = ScriptedLLM(["rubbish", said()])
+    model = LanguageModel(CachedLLM(llm, MemoryPredictions()))
+    tiers = [(await model.predict(QUESTION)).provenance.tier for _ in range(2)]
+    assert (tiers, len(llm.asked)) == ([Tier.MODEL, Tier.CACHE], 2)
+
+
+async def test_answers_of_no_use_are_not_remembered() -> None:
+    llm = ScriptedLLM(["rubbish", "more rubbish", said()])
+    model = LanguageModel(CachedLLM(llm, MemoryPredictions()))
+    with pytest.raises(MalformedAnswer):
+        await model.predict(QUESTION)
+    assert (await model.predict(QUESTION)).provenance.tier is Tier.MODEL
+
+
+async def test_a_judge_gives_each_verdict_once() -> None:
+    verdicts = [json.dumps({"reasoning": "", "accomplished": one}) for one in (True, False, True, False)]
+    llm = ScriptedLLM(verdicts)
+    judge = LanguageModel(CachedLLM(llm, MemoryPredictions()))
+    given = [await judge.judge(HOUSE, QUESTION.task, (SEEN,), answer, seed=1) for answer in ("done", "no", "done")]
+    assert (given, len(llm.asked)) == ([True, False, True], 4)
 
 
 async def test_closing_releases_the_model_and_what_is_still_asked() -> None:
-    model = Moody()
-    model.gate = asyncio.Event()
-    remembered = Remembering(model, MemoryPredictions())
-    asking = asyncio.create_task(remembered.predict(QUESTION))
-    await model.began.wait()
-    await remembered.close()
-    assert model.closed
+    llm = Moody()
+    llm.gate = asyncio.Event()
+    cached = CachedLLM(llm, MemoryPredictions())
+    asking = asyncio.create_task(cached.complete(SENT))
+    await llm.began.wait()
+    await cached.close()
+    assert llm.closed
     with pytest.raises(asyncio.CancelledError):
         await asking
-
-
-async def test_it_wants_what_its_model_wants() -> None:
-    remembered = Remembering(Moody(), MemoryPredictions())
-    assert (remembered.name, remembered.demonstrations, remembered.learns_from_dreams) == ("moody", 3, True)

@@ -18,7 +18,7 @@ from mcp import Client
 from server_stage import Stage, counter_spec
 
 import dreamgym
-from dreamgym.experience.cache import remembering
+from dreamgym.experience.cache import CachedLLM
 from dreamgym.experience.language import LanguageModel
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.predictions import MemoryPredictions
@@ -78,7 +78,7 @@ async def test_few_frames_of_ours_lie_between_the_door_and_the_language_model(st
             }
         )
 
-    model = remembering(LanguageModel(ScriptedLLM(says)), MemoryPredictions())
+    model = LanguageModel(CachedLLM(ScriptedLLM(says), MemoryPredictions()))
     async with stage.serve(DreamWorlds(counter_spec(), model, stage.buffer)) as (_, http):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         async with Client(made["mcp_url"], mode=mode) as client:

@@ -21,6 +21,7 @@ from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, real_of
 from dreamgym.evaluation import evaluate
+from dreamgym.replay.predictions import Predictions
 from dreamgym.rollout import Player, Policy
 from dreamgym.training import Alone, Exchange, Practice, Settings, read_record
 from dreamgym.transfer import Fall, RealProbes, Seen
@@ -87,7 +88,7 @@ class _House:
         if config.against is Against.REAL:
             return _Ground(url, list(tasks_of(run.spec, "train", real_of(run.spec))), (), varies=False)
         recorded = portal.call(store.buffer.trajectories, run.spec.name)
-        self.generator = _generator(run, recorded)
+        self.generator = _generator(run, recorded, store.predictions)
         generated = portal.call(store.buffer.tasks, run.spec.name) if self.generator is not None else ()
         return _Ground(
             url,
@@ -226,11 +227,11 @@ async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
     )
 
 
-def _generator(run: Run, recorded: Sequence[Trajectory]) -> TaskGenerator | None:
+def _generator(run: Run, recorded: Sequence[Trajectory], predictions: Predictions) -> TaskGenerator | None:
     from dreamgym.experience.select import load_llm
 
     worlds = RecordedWorlds(recorded)
-    llm = load_llm(run.config.model)
+    llm = load_llm(run.config.model, predictions=predictions)
     if llm is not None:
         return LanguageVariation(run.spec, llm, worlds)
     return StartVariation(run.spec, worlds) if run.spec.deterministic else None
