@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 PACKAGES = [Path(package.__file__ or "").parent for package in (dreamgym, dreamgym_server, dreamgym_client)]
 FOREVER = {"_sweep_forever", "run"}
 """Of background tasks, which no call waits for."""
-MOST = 21
+MOST = 19
 """Of which 15 are wanted."""
 
 
