@@ -1,0 +1,1 @@
+"""What the verbs do, callable from Python: the top floor, which may import all four packages."""

@@ -1,0 +1,119 @@
+"""The one way to open an environment, simulated or real: in this process, or behind a server in it.
+
+A dream is grounded in a store, which is opened too unless one is given; its language model is asked each question once.
+What is measured must leave no trace: a server of `served` stores nothing unless it is told where.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from dreamgym.embedding import TrigramEncoder, load_encoder
+from dreamgym.environment import EnvironmentSpec, load_spec, real_of
+from dreamgym.errors import InvalidInput
+from dreamgym.experience.confidence import Calibration
+from dreamgym.experience.model import Part
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+
+if TYPE_CHECKING:
+    from dreamgym.replay.postgres import Store
+    from dreamgym_server.worlds import Worlds
+
+
+class Against(StrEnum):
+    """Where an episode is played."""
+
+    DREAM = "dream"
+    REAL = "real"
+
+
+@asynccontextmanager
+async def open_store(dsn: str | None = None, encoder: str | None = None) -> AsyncIterator[Store]:
+    """The store at a DSN, or on the embedded server.
+
+    Raises:
+        StoreError: it cannot be reached, or was filled with another encoder.
+    """
+    from dreamgym.replay import postgres
+
+    store = await postgres.open_store(dsn, load_encoder(encoder))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def open_worlds(
+    env: EnvironmentSpec | str,
+    against: Against | str = Against.DREAM,
+    *,
+    model: str | None = None,
+    store: Store | None = None,
+    dsn: str | None = None,
+    without: Collection[Part] = (),
+    calibration: Calibration | None = None,
+    min_confidence: float = 0.0,
+) -> AsyncIterator[Worlds]:
+    """An environment to play in: `worlds.create(id)` makes one world, `served(worlds)` a server of them.
+
+    Args:
+        env: the environment, its name, or its folder.
+        against: the simulation or the real system.
+        model: the experience model, as in `--model`.
+        store: what a dream knows; None: the one at `dsn` is opened.
+        dsn: of the store; None: the embedded server.
+        without: parts of the method that are left out.
+        calibration: gives answers their confidence.
+        min_confidence: an episode ends if an answer has less.
+
+    Raises:
+        InvalidInput: the model or the environment means nothing here, or parts are left out of the real environment.
+        UnknownName: there is no such environment.
+        StoreError: the store cannot be reached.
+    """
+    from dreamgym_server.worlds import DreamWorlds, RealWorlds
+
+    from dreamgym.experience.select import load_model
+
+    spec, left_out = load_spec(env) if isinstance(env, str) else env, frozenset(without)
+    if Against(against) is Against.REAL:
+        if left_out:
+            raise InvalidInput("--without is for dreams: leave it out with --against real")
+        yield RealWorlds(spec, real_of(spec).create)
+        return
+    async with AsyncExitStack() as stack:
+        store = store or await stack.enter_async_context(open_store(dsn))
+        predictions = None if Part.CACHE in left_out else store.predictions
+        chosen = load_model(model, env=spec.name, predictions=predictions)
+        stack.push_async_callback(chosen.close)
+        yield DreamWorlds(
+            spec,
+            chosen,
+            store.buffer,
+            without=left_out,
+            calibration=calibration,
+            min_confidence=min_confidence,
+        )
+
+
+@asynccontextmanager
+async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncIterator[str]:
+    """A server of these worlds in this process: its URL, which has its token in it.
+
+    Args:
+        worlds: what is served.
+        kept: where finished episodes go; None: nowhere.
+    """
+    from dreamgym_client.connection import with_token
+    from dreamgym_server.build import build
+    from dreamgym_server.running import running
+
+    buffer, token = MemoryBuffer(TrigramEncoder()) if kept is None else kept, secrets.token_hex(32)
+    async with running(build([worlds], buffer, MemoryEpisodeStore(), token=token)) as url:
+        yield with_token(url, token)
