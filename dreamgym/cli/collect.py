@@ -19,18 +19,18 @@ from dreamgym.cli.wiring import (
     ModelName,
     PolicyUrl,
     Seed,
-    environment_maker,
-    memory,
-    opened_store,
     real_for,
     tasks_of,
 )
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
 from dreamgym.episode import Agent, load_agent, play
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.opening import open_store, open_worlds, served
 from dreamgym.types import Source, Task, Trajectory
 
 if TYPE_CHECKING:
+    from dreamgym_server.worlds import Worlds
+
     from dreamgym.replay.postgres import Store
 
 WORKERS = 4
@@ -71,16 +71,16 @@ def collect(
         async with AsyncExitStack() as stack:
             store = None
             if out is None or against is Against.DREAM:
-                store = await stack.enter_async_context(opened_store(dsn))
+                store = await stack.enter_async_context(open_store(dsn))
+            worlds = await stack.enter_async_context(open_worlds(spec, against, model=model, store=store))
             version = version_of(spec) if against is Against.REAL else None
             players: Sequence[Play]
             if loaded is not None and policy_url is not None:
-                url = await _door(stack, spec, against, model, store)
+                url = await stack.enter_async_context(served(worlds))
                 players = [_agent_player(url, spec.name, loaded, policy_url)] * min(workers, episodes)
             else:
                 assert behaviour is not None, "an agent has a model, as was checked"
-                make = _maker(spec, against, model, store)
-                own = [BehaviourPlayer(spec, make, behaviour, against) for _ in range(min(workers, episodes))]
+                own = [BehaviourPlayer(worlds, behaviour) for _ in range(min(workers, episodes))]
                 for player in own:
                     stack.push_async_callback(player.close)
                 players = own
@@ -101,35 +101,26 @@ def _source(against: Against) -> Source:
     return Source.REAL if against is Against.REAL else Source.SYNTHETIC
 
 
-def _maker(
-    spec: EnvironmentSpec, against: Against, model: str | None, store: Store | None
-) -> Callable[[], Environment]:
-    if store is None:
-        return real_of(spec).create
-    from dreamgym.experience.select import load_model
-
-    chosen = load_model(model, env=spec.name, predictions=memory(store)) if against is Against.DREAM else None
-    return environment_maker(spec, against, chosen, store.buffer)
-
-
 class BehaviourPlayer:
     """Plays one episode after another in one environment; after a failure in a new one."""
 
-    def __init__(
-        self, spec: EnvironmentSpec, make: Callable[[], Environment], behaviour: Behaviour, against: Against
-    ) -> None:
-        self._spec, self._make, self._behaviour = spec, make, behaviour
-        self._source = _source(against)
+    def __init__(self, worlds: Worlds, behaviour: Behaviour) -> None:
+        self._worlds, self._behaviour = worlds, behaviour
         self._environment: Environment | None = None
 
     async def __call__(self, one: Planned) -> Trajectory:
         """Play it to its end."""
         if self._environment is None:
-            self._environment = self._make()
+            self._environment = self._worlds.create("")
         is_whole = False
         try:
             played = await play(
-                self._environment, one.task, self._behaviour, spec=self._spec, seed=one.seed, source=self._source
+                self._environment,
+                one.task,
+                self._behaviour,
+                spec=self._worlds.spec,
+                seed=one.seed,
+                source=self._worlds.source,
             )
             is_whole = played.error is None
         finally:
@@ -142,22 +133,6 @@ class BehaviourPlayer:
         environment, self._environment = self._environment, None
         if environment is not None:
             await environment.close()
-
-
-async def _door(
-    stack: AsyncExitStack, spec: EnvironmentSpec, against: Against, model: str | None, store: Store | None
-) -> str:
-    """A server in this process; it stores nothing, so an episode that is cut off leaves no trace."""
-    from dreamgym_server.worlds import DreamWorlds, RealWorlds
-
-    from dreamgym.cli.players import door
-    from dreamgym.experience.select import load_model
-
-    if against is Against.REAL:
-        return await stack.enter_async_context(door(RealWorlds(spec, real_of(spec).create)))
-    assert store is not None, "a dream is grounded in a store"
-    chosen = load_model(model, env=spec.name, predictions=memory(store))
-    return await stack.enter_async_context(door(DreamWorlds(spec, chosen, store.buffer)))
 
 
 def _agent_player(url: str, env: str, agent: Agent, policy_url: str) -> Play:

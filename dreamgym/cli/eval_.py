@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,18 +17,14 @@ from dreamgym.cli.wiring import (
     Seed,
     Without,
     left_out,
-    memory,
-    opened_store,
     real_for,
     tasks_of,
 )
-from dreamgym.environment import EnvironmentSpec, load_spec, real_of
+from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.evaluation import Evaluation
 from dreamgym.evaluation import evaluate as evaluate_policy
 from dreamgym.experience.model import Part
-
-if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+from dreamgym.runs.opening import open_worlds
 
 
 def evaluate(
@@ -82,26 +77,8 @@ async def _evaluate(
 
     policy, codec = load_policy(folder)
     tasks = tasks_of(spec, split, real_for(spec, against))[-episodes:]
-    async with AsyncExitStack() as stack:
-        worlds = await _worlds(spec, against, model, without, dsn, stack)
-        player = await stack.enter_async_context(player_in(worlds, policy, codec, agent=agent))
+    async with (
+        open_worlds(spec, against, model=model, without=without, dsn=dsn) as worlds,
+        player_in(worlds, policy, codec, agent=agent) as player,
+    ):
         return await evaluate_policy(player, tasks, seed=seed)
-
-
-async def _worlds(
-    spec: EnvironmentSpec,
-    against: Against,
-    model: str | None,
-    without: frozenset[Part],
-    dsn: str | None,
-    stack: AsyncExitStack,
-) -> Worlds:
-    from dreamgym_server.worlds import DreamWorlds, RealWorlds
-
-    from dreamgym.experience.select import load_model
-
-    if against is Against.REAL:
-        return RealWorlds(spec, real_of(spec).create)
-    store = await stack.enter_async_context(opened_store(dsn))
-    chosen = load_model(model, env=spec.name, predictions=memory(store, without))
-    return DreamWorlds(spec, chosen, store.buffer, without=without)

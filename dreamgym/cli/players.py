@@ -6,17 +6,14 @@ lives in this process and stores nothing: nothing may be learned from a measurem
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.episode import load_agent
-from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.rollout import Player, Policy, TokenPlayer
+from dreamgym.runs.opening import served
 
 if TYPE_CHECKING:
     from dreamgym_integrations.trainers.conversation import ConversationCodec
@@ -58,25 +55,8 @@ async def player_in(
     if agent is None:
         yield TokenPlayer(policy, codec, worlds.spec, lambda version, group: worlds.create(""))
         return
-    async with door(worlds) as url:
+    async with served(worlds) as url:
         yield _agent_at(url, worlds.spec, policy, codec, agent, limit_s)
-
-
-@asynccontextmanager
-async def door(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncIterator[str]:
-    """A server of these worlds in this process: its URL, which has its token in it.
-
-    Args:
-        worlds: what is served.
-        kept: where finished episodes go; None: nowhere.
-    """
-    from dreamgym_client.connection import with_token
-    from dreamgym_server.build import build
-    from dreamgym_server.running import running
-
-    buffer, token = MemoryBuffer(TrigramEncoder()) if kept is None else kept, secrets.token_hex(32)
-    async with running(build([worlds], buffer, MemoryEpisodeStore(), token=token)) as url:
-        yield with_token(url, token)
 
 
 def _agent_at(

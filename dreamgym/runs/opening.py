@@ -21,8 +21,9 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 
 if TYPE_CHECKING:
-    from dreamgym.replay.postgres import Store
     from dreamgym_server.worlds import Worlds
+
+    from dreamgym.replay.postgres import Store
 
 
 class Against(StrEnum):
@@ -88,14 +89,14 @@ async def open_worlds(
         yield RealWorlds(spec, real_of(spec).create)
         return
     async with AsyncExitStack() as stack:
-        store = store or await stack.enter_async_context(open_store(dsn))
-        predictions = None if Part.CACHE in left_out else store.predictions
+        known = store or await stack.enter_async_context(open_store(dsn))
+        predictions = None if Part.CACHE in left_out else known.predictions
         chosen = load_model(model, env=spec.name, predictions=predictions)
         stack.push_async_callback(chosen.close)
         yield DreamWorlds(
             spec,
             chosen,
-            store.buffer,
+            known.buffer,
             without=left_out,
             calibration=calibration,
             min_confidence=min_confidence,

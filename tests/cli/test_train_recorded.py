@@ -10,7 +10,6 @@ from dreamgym_integrations.trainers.sft import conversation_row
 from dreamgym_integrations.trainers.tiny import create_tiny_policy
 from dreamgym_server.worlds import RealWorlds
 
-from dreamgym.cli.players import door
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.train.recorded import learn_from_recordings
 from dreamgym.embedding import load_encoder
@@ -18,6 +17,7 @@ from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.replay.postgres import open_store
+from dreamgym.runs.opening import served
 from dreamgym.types import Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
 ) -> None:
     config = TrainConfig(algorithm="sft", agent="react", lora=4, steps=8, batch=4, accumulate=2, learning_rate=1e-2)
     await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
-    async with door(RealWorlds(spec, lambda: RecordedWorld(spec, recordings))) as url:
+    async with served(RealWorlds(spec, lambda: RecordedWorld(spec, recordings))) as url:
         segments = await recite(load_agent("react"), load_codec(base), spec, recordings, url=url)
     rows = [conversation_row(segment) for segment in segments]
     assert len(rows) == len(recordings)

@@ -22,9 +22,9 @@ from pydantic import SecretStr
 from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, Speaker, call
 
-from dreamgym.cli.players import door
 from dreamgym.episode import Agent, load_agent
 from dreamgym.rollout import Rollout, summary
+from dreamgym.runs.opening import served
 
 pytestmark = pytest.mark.anyio
 COUNTER = counter_spec()
@@ -42,7 +42,7 @@ def echo(**options: Any) -> Worlds:
 @asynccontextmanager
 async def at(worlds: Worlds, **options: Any) -> AsyncIterator[Play]:
     """Lets an agent play one episode with a policy that always says the same."""
-    async with door(worlds) as url:
+    async with served(worlds) as url:
 
         async def play(agent: Agent, says: str) -> Rollout:
             player = AgentPlayer(agent, Speaker(lambda _: says), CODEC, url=url, env=worlds.spec.name, **options)
@@ -182,7 +182,7 @@ async def test_an_agent_that_hangs_gives_no_reward_however_it_takes_being_stoppe
 
 async def test_each_kind_of_crash_that_counts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     numbers = itertools.count()
-    async with door(echo()) as url:
+    async with served(echo()) as url:
         player = AgentPlayer(strict, Speaker(lambda _: f"who {next(numbers)}?"), CODEC, url=url, env="echo")
         with caplog.at_level(logging.WARNING, "dreamgym_integrations.trainers.agent_player"):
             await player.play(SPEC.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)

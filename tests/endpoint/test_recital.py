@@ -13,11 +13,11 @@ from openai import AsyncOpenAI
 from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, TOKENIZER, call
 
-from dreamgym.cli.players import door
 from dreamgym.environment import Environment
 from dreamgym.episode import Agent, load_agent, play
 from dreamgym.errors import InvalidInput
 from dreamgym.rollout import Generation, Segment
+from dreamgym.runs.opening import served
 from dreamgym.types import Source, StepResult, StopReason, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def recorded(task: int, *numbers: int) -> Trajectory:
 
 
 async def recited(agent: Agent, *recordings: Trajectory) -> list[Segment]:
-    async with door(RealWorlds(COUNTER, lambda: RecordedWorld(COUNTER, recordings))) as url:
+    async with served(RealWorlds(COUNTER, lambda: RecordedWorld(COUNTER, recordings))) as url:
         return await recite(agent, CODEC, COUNTER, recordings, url=url)
 
 
@@ -51,7 +51,7 @@ class Adder:
 async def test_what_is_learned_from_is_token_for_token_what_the_agent_shows_its_policy_in_play(name: str) -> None:
     recordings = [await recorded(0, 5, 5), await recorded(1, 5, 5)]
     segments = await recited(load_agent(name), *recordings)
-    async with door(RealWorlds(COUNTER, lambda: CounterEnvironment(COUNTER))) as url:
+    async with served(RealWorlds(COUNTER, lambda: CounterEnvironment(COUNTER))) as url:
         player = AgentPlayer(load_agent(name), Adder(), CODEC, url=url, env="counter")
         lived = await player.play(COUNTER.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)
     assert [segment.ids for segment in segments] == [segment.ids for one in lived for segment in one.segments]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dreamgym.cli.players import door
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.wiring import opened_store, say
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.opening import served
 from dreamgym.types import Trajectory
 
 Lesson = Callable[..., None]
@@ -71,7 +71,7 @@ async def _conversations(
 
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")
-    async with door(RealWorlds(spec, lambda: RecordedWorld(spec, some))) as url:
+    async with served(RealWorlds(spec, lambda: RecordedWorld(spec, some))) as url:
         segments = await recite(load_agent(agent), load_codec(base), spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
     return [conversation_row(segment) for segment in segments]
