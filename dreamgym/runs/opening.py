@@ -89,7 +89,7 @@ async def open_worlds(
         yield RealWorlds(spec, real_of(spec).create)
         return
     async with AsyncExitStack() as stack:
-        known = store or await stack.enter_async_context(open_store(dsn))
+        known: Store = store if store is not None else await stack.enter_async_context(open_store(dsn))
         predictions = None if Part.CACHE in left_out else known.predictions
         chosen = load_model(model, env=spec.name, predictions=predictions)
         stack.push_async_callback(chosen.close)
