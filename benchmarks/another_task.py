@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
-from dreamgym.evaluation import Rate
-from dreamgym.experience.nearest import NearestModel
-from dreamgym.fidelity.attack_texts import Attack
-from dreamgym.fidelity.attacks import attacks
+from dreamgym.evaluation.attack_texts import Attack
+from dreamgym.evaluation.attacks import attacks
+from dreamgym.evaluation.rates import Rate
 from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Task, Trajectory

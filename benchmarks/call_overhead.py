@@ -31,9 +31,9 @@ from dreamgym_server.running import collect_rarely, running
 from dreamgym_server.worlds import DreamWorlds
 from mcp.server.lowlevel import Server
 
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.model import Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.replay.postgres import open_store
 from dreamgym.types import JsonObject, Provenance, Task, Tier

@@ -25,16 +25,16 @@ from unittest.mock import patch
 
 from pydantic import JsonValue
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import ExperienceModel, Prediction, Query, Verdict
+from dreamgym.dream.reward import judge
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
-from dreamgym.evaluation import Rate, wilson
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import ExperienceModel, Prediction, Query, Verdict
-from dreamgym.experience.reward import judge
-from dreamgym.fidelity.attack_texts import Attack
-from dreamgym.fidelity.attacks import attack_calls, attacks
-from dreamgym.fidelity.playing import has_succeeded, perform, repeating
+from dreamgym.evaluation.attack_texts import Attack
+from dreamgym.evaluation.attacks import attack_calls, attacks
+from dreamgym.evaluation.playing import has_succeeded, perform, repeating
+from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import apply, as_text, difference, parsed
@@ -210,7 +210,7 @@ def defenceless() -> Iterator[None]:
     with (
         patch.object(LanguageModel, "_judged", once),
         patch.object(DreamEnvironment, "_is_unbounded", lambda *asked: False),
-        patch("dreamgym.dream.changeable", lambda query: None),
+        patch("dreamgym.dream.environment.changeable", lambda query: None),
     ):
         yield
 

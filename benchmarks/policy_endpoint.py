@@ -40,7 +40,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import Agent, load_agent
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.rollout import Codec, Generation, Player, TokenPlayer, draw_seed
+from dreamgym.training.rollout import Codec, Generation, Player, TokenPlayer, draw_seed
 from dreamgym.types import (
     JsonObject,
     Provenance,

@@ -29,10 +29,10 @@ from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.experience.model import Prediction, Query
 from dreamgym.replay.postgres import open_store
 from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 

@@ -32,9 +32,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory, Transition
 from dreamgym.curriculum.sampler import Curriculum
-from dreamgym.rollout import Codec, Policy, Rollout, Segment
-from dreamgym.training import Practice, Settings
-from dreamgym.transfer import Seen
+from dreamgym.training.early_stop import Seen
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.rollout import Codec, Policy, Rollout, Segment
 from dreamgym.types import Provenance, StopReason, Tier
 
 GROUPS, SIZE, TURNS = 8, 8, 6

@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dreamgym.evaluation import Rate
-from dreamgym.fidelity.comparing import Paired
-from dreamgym.fidelity.report import Measured, Report
-from dreamgym.fidelity.setting import setting
-from dreamgym.fidelity.steps import Detection
+from dreamgym.evaluation.comparing import Paired
+from dreamgym.evaluation.rates import Rate
+from dreamgym.evaluation.report import Measured, Report
+from dreamgym.evaluation.setting import setting
+from dreamgym.evaluation.steps import Detection
 
 DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
 HEAD = (

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamgym.agreement import split
 from dreamgym.environment import read_jsonl
-from dreamgym.fidelity.predicting import first_known
+from dreamgym.evaluation.calls import split
+from dreamgym.evaluation.predicting import first_known
 from dreamgym.types import Trajectory
 
 DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))

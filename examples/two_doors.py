@@ -22,10 +22,10 @@ from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 
+from dreamgym.dream.select import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import RealEnvironment, load_real, read_jsonl
 from dreamgym.episode import load_agent, play
-from dreamgym.experience.select import load_model
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import JsonObject, Source, Trajectory
 

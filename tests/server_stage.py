@@ -14,9 +14,9 @@ from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, StoreError
-from dreamgym.experience.model import Prediction, Query
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.replay.memory import MemoryEpisodeStore

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import Collection, StateSchema, as_text
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition

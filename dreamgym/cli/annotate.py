@@ -38,8 +38,8 @@ def annotate(
 
     Example: dreamgym annotate crm/ --model http://localhost:8000/v1
     """
-    from dreamgym.experience.annotation import is_annotated, with_traces
-    from dreamgym.experience.select import load_llm
+    from dreamgym.dream.annotation import is_annotated, with_traces
+    from dreamgym.dream.select import load_llm
 
     spec = load_spec(env)
     source = trajectories or Path(env) / "trajectories.jsonl"
@@ -84,7 +84,7 @@ class _Work:
 
     def save(self) -> None:
         """Replace the file in one go."""
-        from dreamgym.folder.files import write_whole
+        from dreamgym.recordings.folder.files import write_whole
 
         lines = (f"{trajectory.model_dump_json()}\n" for trajectory in self._trajectories)
         write_whole(self._target, "".join(lines))
@@ -109,7 +109,7 @@ async def _annotated(
     llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int
 ) -> AsyncGenerator[tuple[int, Trajectory | PredictionError], None]:
     """Each trajectory as soon as it is done, annotated, or the reason why not."""
-    from dreamgym.experience.annotation import annotate as ask_teacher
+    from dreamgym.dream.annotation import annotate as ask_teacher
 
     free = asyncio.Semaphore(AT_ONCE)
 

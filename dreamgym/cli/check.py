@@ -11,7 +11,10 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.agreement import (
+from dreamgym.cli.wiring import Against, EnvName, ModelName, Seed, say
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
+from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.calls import (
     Agreement,
     Compared,
     Redact,
@@ -21,10 +24,7 @@ from dreamgym.agreement import (
     by_tool,
     split,
 )
-from dreamgym.cli.wiring import Against, EnvName, ModelName, Seed, say
-from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
-from dreamgym.errors import InvalidInput
-from dreamgym.evaluation import Rate
+from dreamgym.evaluation.rates import Rate
 from dreamgym.types import Frozen, Source, StepResult, Trajectory
 
 SPEAK_EVERY_S = 5.0
@@ -139,8 +139,8 @@ def _dream(
     seed: int,
 ) -> tuple[AsyncGenerator[Compared, None], str, int]:
     """The running comparison, the model's name, and how many transitions it is shown."""
+    from dreamgym.dream.select import load_model
     from dreamgym.embedding import load_encoder
-    from dreamgym.experience.select import load_model
     from dreamgym.replay.memory import MemoryBuffer
 
     model = load_model(name, env=spec.name)

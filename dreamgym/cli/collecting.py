@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from dreamgym.cli.wiring import say
 from dreamgym.environment import first_reason, read_jsonl
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.folder.files import open_to_append, write_whole
+from dreamgym.recordings.folder.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 

@@ -20,11 +20,11 @@ from dreamgym.cli.wiring import (
     real_for,
     tasks_of,
 )
+from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.evaluation import Evaluation
-from dreamgym.evaluation import evaluate as evaluate_policy
-from dreamgym.experience.model import Part
 from dreamgym.runs.opening import open_worlds
+from dreamgym.training.probe import Evaluation
+from dreamgym.training.probe import evaluate as evaluate_policy
 
 
 def evaluate(

@@ -12,16 +12,16 @@ import typer
 
 from dreamgym.cli.check import SPEAK_EVERY_S, recorded_of
 from dreamgym.cli.wiring import EnvName, ModelName, Seed, Without, say
+from dreamgym.dream.model import ExperienceModel
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.model import ExperienceModel
-from dreamgym.fidelity.comparing import paired
-from dreamgym.fidelity.cost import Prices
-from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
-from dreamgym.fidelity.page import page
-from dreamgym.fidelity.report import Report
-from dreamgym.fidelity.setting import Setting, setting
-from dreamgym.fidelity.tables import as_text
+from dreamgym.evaluation.comparing import paired
+from dreamgym.evaluation.cost import Prices
+from dreamgym.evaluation.measuring import Material, Measuring, Wanted, material
+from dreamgym.evaluation.page import page
+from dreamgym.evaluation.report import Report
+from dreamgym.evaluation.setting import Setting, setting
+from dreamgym.evaluation.tables import as_text
 from dreamgym.llm import LLM
 
 Compare = Annotated[
@@ -135,14 +135,14 @@ def fidelity(
 
 
 def _models(spec: EnvironmentSpec, chosen: Sequence[Setting]) -> list[ExperienceModel]:
-    from dreamgym.experience.select import load_model
+    from dreamgym.dream.select import load_model
 
     return [load_model(one.model or None, env=spec.name) for one in chosen]
 
 
 def _learned(chosen: Sequence[Setting]) -> frozenset[str] | None:
     """The trajectories that some fitted model has learned; None where none is fitted."""
-    from dreamgym.experience.fitted import read_fitting
+    from dreamgym.dream.fitted import read_fitting
 
     fitted = [read_fitting(Path(one.model)) for one in chosen if Path(one.model).is_dir()]
     learned = [one.learned for one in fitted if one is not None]
@@ -153,7 +153,7 @@ def _learned(chosen: Sequence[Setting]) -> frozenset[str] | None:
 
 
 def _judge(name: str | None) -> LLM | None:
-    from dreamgym.experience.select import load_llm
+    from dreamgym.dream.select import load_llm
 
     if name is None:
         return None

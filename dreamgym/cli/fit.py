@@ -11,10 +11,10 @@ import typer
 
 from dreamgym.cli.check import recorded_of
 from dreamgym.cli.wiring import Dsn, EnvName, Seed, opened_store, say
+from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.model import Part
 from dreamgym.types import Trajectory
 
 TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)

@@ -11,10 +11,10 @@ import typer
 from dreamgym.cli.wiring import Dsn, opened_store, say
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
-from dreamgym.folder.files import write_whole
-from dreamgym.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
-from dreamgym.importers.assembly import Redact
-from dreamgym.importers.folder import defined_tools, has_tools, make_environment, write_tasks
+from dreamgym.recordings.folder.files import write_whole
+from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
+from dreamgym.recordings.importers.assembly import Redact
+from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks
 
 REASONS = 20
 """How many reasons of one kind are printed."""

@@ -33,7 +33,7 @@ def label(
         raise InvalidInput("expected at least one of --task, --task-id, --answer, --success and --failure")
     from dreamgym_server.recorder.recording import add_note
 
-    from dreamgym.folder import build_folder
+    from dreamgym.recordings.folder import build_folder
 
     run = _known(folder, run)
     add_note(folder, {"kind": "note", "run": run, **given, "at": time.time()}, dict(os.environ))

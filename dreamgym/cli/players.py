@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.episode import load_agent
-from dreamgym.rollout import Player, Policy, TokenPlayer
 from dreamgym.runs.opening import served
+from dreamgym.training.rollout import Player, Policy, TokenPlayer
 
 if TYPE_CHECKING:
     from dreamgym_integrations.trainers.conversation import ConversationCodec

@@ -15,13 +15,13 @@ import typer
 from dreamgym.cli.wiring import Dsn, EnvName, opened_store, say
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.folder import FolderReport, build_folder
-from dreamgym.folder.contradictions import contradictions, summary
-from dreamgym.folder.env_file import name_in
-from dreamgym.folder.episodes import unlisted
-from dreamgym.folder.runs import Say
-from dreamgym.folder.state import fitting
-from dreamgym.recording import Note
+from dreamgym.recordings.folder import FolderReport, build_folder
+from dreamgym.recordings.folder.contradictions import contradictions, summary
+from dreamgym.recordings.folder.env_file import name_in
+from dreamgym.recordings.folder.episodes import unlisted
+from dreamgym.recordings.folder.runs import Say
+from dreamgym.recordings.folder.state import fitting
+from dreamgym.recordings.log import Note
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.keys import check_storable
 from dreamgym.state import parsed
@@ -93,7 +93,7 @@ async def _with_proposals(folder: Path, model: str) -> FolderReport:
     from dreamgym_server.recorder.recording import add_note
 
     from dreamgym.curriculum.proposal import propose_tasks
-    from dreamgym.experience.select import load_llm
+    from dreamgym.dream.select import load_llm
 
     llm = load_llm(model)
     if llm is None:

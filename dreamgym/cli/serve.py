@@ -27,10 +27,10 @@ from dreamgym.cli.wiring import (
     Without,
     memory,
 )
+from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.model import Part
 
 if TYPE_CHECKING:
     from dreamgym_server.worlds import Worlds
@@ -127,9 +127,9 @@ async def _dreams(
 ) -> list[Worlds]:
     from dreamgym_server.worlds import DreamWorlds
 
-    from dreamgym.experience.confidence import Calibration
-    from dreamgym.experience.fitted import check_environment
-    from dreamgym.experience.select import load_model
+    from dreamgym.dream.confidence import Calibration
+    from dreamgym.dream.fitted import check_environment
+    from dreamgym.dream.select import load_model
 
     calibration = Calibration.load(options.calibration) if options.calibration else None
     experience = load_model(model, predictions=memory(store, options.without))

@@ -20,10 +20,10 @@ from dreamgym.curriculum.generator import (
 )
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
-from dreamgym.evaluation import Rate, wilson
+from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import LLM
 from dreamgym.replay.buffer import ReplayBuffer, TaskValue
-from dreamgym.rollout import draw_seed
+from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Origin, Task
 
 ROUNDS = 4
@@ -105,7 +105,7 @@ async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
 
 
 async def _generated(spec: EnvironmentSpec, wanted: int, model: str | None, dsn: str | None, seed: int) -> list[Listed]:
-    from dreamgym.experience.select import load_llm
+    from dreamgym.dream.select import load_llm
 
     async with opened_store(dsn) as store:
         llm = load_llm(model, predictions=store.predictions)

@@ -14,7 +14,7 @@ from pathlib import Path
 from dreamgym.environment import Environment, RealEnvironment
 from dreamgym.episode import play
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
-from dreamgym.evaluation import Rate, wilson
+from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
 
 

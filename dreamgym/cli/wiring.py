@@ -18,11 +18,11 @@ from urllib.request import urlopen
 
 import typer
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import ExperienceModel, Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, installed_real, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.model import ExperienceModel, Part
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.predictions import Predictions
 from dreamgym.types import Task

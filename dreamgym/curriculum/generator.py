@@ -19,10 +19,10 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from dreamgym.dream.asking import Answer, Form, ask
+from dreamgym.dream.prompt import as_data
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, PredictionError
-from dreamgym.experience.asking import Answer, Form, ask
-from dreamgym.experience.prompt import as_data
 from dreamgym.llm import LLM, Message
 from dreamgym.replay.keys import check_storable
 from dreamgym.types import JsonObject, Origin, Task, Trajectory

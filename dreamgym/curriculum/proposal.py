@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
+from dreamgym.dream.asking import Answer, ask
+from dreamgym.dream.prompt import as_data
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.asking import Answer, ask
-from dreamgym.experience.prompt import as_data
 from dreamgym.llm import LLM, Message
 from dreamgym.types import Frozen, JsonObject, Origin, Task, Trajectory
 

@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dreamgym.dream.confidence import Calibration
+from dreamgym.dream.model import Part
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.confidence import Calibration
-from dreamgym.experience.model import Part
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 
@@ -80,7 +80,7 @@ async def open_worlds(
     """
     from dreamgym_server.worlds import DreamWorlds, RealWorlds
 
-    from dreamgym.experience.select import load_model
+    from dreamgym.dream.select import load_model
 
     spec, left_out = load_spec(env) if isinstance(env, str) else env, frozenset(without)
     if Against(against) is Against.REAL:

@@ -29,18 +29,19 @@ from dreamgym.cli.experiment.prepared import Prepared
 from dreamgym.cli.experiment.running import Result, name_of
 from dreamgym.cli.experiment.table import percent, points
 from dreamgym.cli.wiring import commit
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Part
+from dreamgym.dream.select import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.episode import Recorder
-from dreamgym.evaluation import Rate, evaluate, mean_over_seeds, shares
-from dreamgym.experience.model import Part
-from dreamgym.experience.select import load_model
-from dreamgym.fidelity.intervals import spearman
-from dreamgym.fidelity.predicting import compare, steps_of
-from dreamgym.fidelity.steps import state_is_exact
+from dreamgym.evaluation.intervals import spearman
+from dreamgym.evaluation.predicting import compare, steps_of
+from dreamgym.evaluation.rates import Rate, mean_over_seeds, shares
+from dreamgym.evaluation.steps import state_is_exact
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.rollout import TokenPlayer
+from dreamgym.training.probe import evaluate
+from dreamgym.training.rollout import TokenPlayer
 from dreamgym.types import Frozen, Source, Task, Trajectory
 
 PLAYS = 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from dreamgym.cli.experiment.table import Published, answered_by, difference, percent, points, success
-from dreamgym.evaluation import shares
+from dreamgym.evaluation.rates import shares
 
 ARMS = (
     "random",

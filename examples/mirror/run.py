@@ -30,11 +30,11 @@ from dreamgym_integrations.models.chat_server import chat_server
 from fresh import node
 from plans import PLANS, Plan, chat_model
 
-from dreamgym.agreement import Agreement, split
 from dreamgym.cli.check import Report
 from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import read_jsonl
 from dreamgym.episode import load_agent
+from dreamgym.evaluation.calls import Agreement, split
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.types import Task, Trajectory
 

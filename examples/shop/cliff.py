@@ -4,8 +4,8 @@
     python examples/shop/cliff.py --setting local --setting "local without state" --limit 100 --without-curve
     python examples/shop/cliff.py --fit "--base tiny"
 
-It measures nothing itself: steps and sessions are measured by `dreamgym.fidelity`, models fitted by `dreamgym fit`, on
-what is known alone. What is done is kept in `runs/shop`, and a second start goes on from there.
+It measures nothing itself: `dreamgym.evaluation` measures steps and sessions, `dreamgym fit` fits models on the known
+recordings alone. What is done is kept in `runs/shop`, and a second start goes on from there.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import NamedTuple
 import record
 from plans import ENV
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.select import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, read_jsonl, real_of
-from dreamgym.evaluation import Rate, wilson
-from dreamgym.experience.select import load_model
-from dreamgym.fidelity.consistency import Consistency, consistency
-from dreamgym.fidelity.cost import Prices
-from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
-from dreamgym.fidelity.players import Player, tasks_of
-from dreamgym.fidelity.playing import repeating
-from dreamgym.fidelity.setting import WITHOUT, Setting, setting
-from dreamgym.fidelity.steps import BUCKETS, StepFidelity
+from dreamgym.evaluation.consistency import Consistency, consistency
+from dreamgym.evaluation.cost import Prices
+from dreamgym.evaluation.measuring import Material, Measuring, Wanted, material
+from dreamgym.evaluation.players import Player, tasks_of
+from dreamgym.evaluation.playing import repeating
+from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.evaluation.setting import WITHOUT, Setting, setting
+from dreamgym.evaluation.steps import BUCKETS, StepFidelity
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Trajectory
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
+from dreamgym.dream.success import require_usable_check
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.experience.success import require_usable_check
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, Task

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.confidence import Calibration, check_calibration
+from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import ExperienceModel, Judge, Part
+from dreamgym.dream.success import accomplished
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
-from dreamgym.experience.confidence import Calibration, check_calibration
-from dreamgym.experience.ending import is_unbounded
-from dreamgym.experience.model import ExperienceModel, Judge, Part
-from dreamgym.experience.success import accomplished
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition

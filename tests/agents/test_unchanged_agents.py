@@ -16,11 +16,11 @@ from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 from scripted import FOUND, GAVE_UP, asked, played_directly, plays_coin
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment, load_real
 from dreamgym.episode import load_agent, play
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import Source, StopReason, Trajectory
 

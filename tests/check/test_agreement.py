@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger import NOT_SET, ONLY_UP, SECRET, SPEC, add, counted, played
 
-from dreamgym.agreement import Compared, against_dream, against_real, agreement, by_tool, similarity, split
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import Prediction, Query
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Prediction, Query
-from dreamgym.experience.nearest import NearestModel
+from dreamgym.evaluation.calls import Compared, against_dream, against_real, agreement, by_tool, similarity, split
 from dreamgym.llm import ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory

@@ -10,8 +10,8 @@ from ledger import NOT_SET, ONLY_UP, SECRET, add, counted, folder, played
 from typer.testing import CliRunner
 
 from dreamgym.cli.app import app
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import StepResult
 

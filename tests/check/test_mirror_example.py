@@ -8,9 +8,9 @@ import pytest
 from ledger import NOT_SET, SECRET, SPEC, add, counted, played
 from pydantic import JsonValue
 
-from dreamgym.agreement import Compared, agreement, by_tool
 from dreamgym.cli.check import Report
 from dreamgym.environment import load_real
+from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.types import Task
 
 pytestmark = pytest.mark.anyio

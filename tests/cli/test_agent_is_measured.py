@@ -14,7 +14,7 @@ from dreamgym.cli.experiment.running import _measured
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import load_real, load_spec, read_jsonl
 from dreamgym.replay.postgres import open_store
-from dreamgym.training import read_record
+from dreamgym.training.practice import read_record
 from dreamgym.types import Source, Trajectory
 
 COIN = Path(__file__).parents[2] / "examples" / "coin"

@@ -14,7 +14,7 @@ from dreamgym.cli.app import main
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import UnknownName
-from dreamgym.folder import build_folder, start_folder
+from dreamgym.recordings.folder import build_folder, start_folder
 from dreamgym.replay.postgres import open_store
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 

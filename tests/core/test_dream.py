@@ -15,11 +15,11 @@ from dreamgym import (
     Trajectory,
     Transition,
 )
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EpisodeFinished
-from dreamgym.experience.model import Part, Prediction, Query
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import JsonObject
 

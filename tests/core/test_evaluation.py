@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.evaluation import clustered, clustered_difference, paired_difference, wilson
+from dreamgym.evaluation.rates import clustered, clustered_difference, paired_difference, wilson
 
 
 def test_the_wilson_interval_agrees_with_a_published_value() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.evaluation import mean_over_seeds
+from dreamgym.evaluation.rates import mean_over_seeds
 
 NUMBERS = st.lists(st.floats(-1, 1), min_size=2, max_size=30)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from shop_state import SHOP, call, order, predicted, shop, state, step
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.confidence import FEATURES, Calibration, calibrate, features
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, PredictionError
-from dreamgym.experience.confidence import FEATURES, Calibration, calibrate, features
-from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import JsonObject, Provenance, Source, StopReason, Task, Tier, Trajectory, Transition
 

@@ -10,7 +10,7 @@ from dreamgym_integrations.trainers.policy import ChatCodec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 from dreamgym.types import JsonObject
 
 QWEN = """{%- if tools %}<|im_start|>system

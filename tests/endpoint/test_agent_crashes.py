@@ -23,8 +23,8 @@ from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, Speaker, call
 
 from dreamgym.episode import Agent, load_agent
-from dreamgym.rollout import Rollout, summary
 from dreamgym.runs.opening import served
+from dreamgym.training.rollout import Rollout, summary
 
 pytestmark = pytest.mark.anyio
 COUNTER = counter_spec()

@@ -18,11 +18,11 @@ from openai import AsyncOpenAI
 from server_stage import CounterModel, Stage, counter_spec
 from speakers import CODEC, TOKENIZER, Speaker, call
 
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.episode import Agent, load_agent
-from dreamgym.experience.model import Prediction, Query
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.rollout import Policy, Rollout, Segment
+from dreamgym.training.rollout import Policy, Rollout, Segment
 
 pytestmark = pytest.mark.anyio
 AGENTS = ["react", "langgraph", "openai_agents"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from dreamgym_integrations.trainers.batches import Batches, PolicyFailed
 
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from speakers import ACT, ADD, CODEC, QWEN, TOKENIZER, byte_pairs, call, spelled
 
 from dreamgym.errors import InvalidInput
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 from dreamgym.types import JsonObject
 
 USER: JsonObject = {"role": "user", "content": "Reach 10."}

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundEr
 from speakers import ACT, ADD, CODEC, TOKENIZER, Speaker, byte_pairs, call
 
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.rollout import Generation, draw_seed
+from dreamgym.training.rollout import Generation, draw_seed
 
 pytestmark = pytest.mark.anyio
 USER: Any = {"role": "user", "content": "Reach 10."}

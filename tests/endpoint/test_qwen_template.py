@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from speakers import ADD, call
 from transformers import AutoTokenizer
 
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 from dreamgym.types import JsonObject
 
 FILE = weights.path_of(weights.find("local"))

@@ -16,8 +16,8 @@ from speakers import CODEC, TOKENIZER, call
 from dreamgym.environment import Environment
 from dreamgym.episode import Agent, load_agent, play
 from dreamgym.errors import InvalidInput
-from dreamgym.rollout import Generation, Segment
 from dreamgym.runs.opening import served
+from dreamgym.training.rollout import Generation, Segment
 from dreamgym.types import Source, StepResult, StopReason, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from dreamgym_integrations.environments.bfcl_world import Referee, World, answer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dreamgym.dream.success import accomplished
 from dreamgym.errors import EpisodeFinished, InvalidInput
-from dreamgym.experience.success import accomplished
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall

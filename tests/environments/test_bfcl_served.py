@@ -19,10 +19,10 @@ from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 from mcp import Client
 
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent, play
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import JsonObject, Source, ToolCall, Trajectory
 

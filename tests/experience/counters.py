@@ -1,7 +1,7 @@
 """A small shop with an explicit state, for the tests of what a model says of it."""
 
+from dreamgym.dream.model import Part, Query
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.model import Part, Query
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import Collection, StateSchema, as_text
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition

@@ -1,7 +1,7 @@
 """Queries for the tests of experience models: a house ruled by text, and a desk with a tool of several arguments."""
 
+from dreamgym.dream.model import Query
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.experience.model import Query
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition
 

@@ -6,8 +6,8 @@ import pytest
 from counters import REFUND, SHOP, call, step, world
 from queries import HOUSE, act, transition
 
+from dreamgym.dream.annotation import annotate, annotation_messages, is_annotated, schema_of, with_traces
 from dreamgym.errors import PredictionError
-from dreamgym.experience.annotation import annotate, annotation_messages, is_annotated, schema_of, with_traces
 from dreamgym.llm import ScriptedLLM, is_strict
 from dreamgym.types import Source, StopReason, Task, Trajectory, Transition
 

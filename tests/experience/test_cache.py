@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from queries import HOUSE, act, query, transition
 
+from dreamgym.dream.cache import CachedLLM, weights_fingerprint
+from dreamgym.dream.language import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
-from dreamgym.experience.cache import CachedLLM, weights_fingerprint
-from dreamgym.experience.language import LanguageModel
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
 from dreamgym.replay.predictions import MemoryPredictions, Predictions

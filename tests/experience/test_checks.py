@@ -7,9 +7,9 @@ from pydantic import JsonValue
 from queries import HOUSE, act, query, transition
 from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
-from dreamgym.experience.checks import changeable, disagreement, precondition
-from dreamgym.experience.facts import with_facts
-from dreamgym.experience.model import Part, Query
+from dreamgym.dream.checks import changeable, disagreement, precondition
+from dreamgym.dream.facts import with_facts
+from dreamgym.dream.model import Part, Query
 from dreamgym.state import Collection, StateSchema
 from dreamgym.types import JsonObject, Source, Tier, ToolCall, Transition
 

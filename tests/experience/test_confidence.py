@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queries import DESK, query, transition
 
+from dreamgym.dream.confidence import FEATURES, Calibration, calibrate, check_calibration, features
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.confidence import FEATURES, Calibration, calibrate, check_calibration, features
-from dreamgym.experience.model import Prediction, Query
 from dreamgym.types import Provenance, Tier, ToolCall
 
 BOOK = ToolCall(name="book", arguments={"name": "Ada"})

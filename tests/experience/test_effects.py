@@ -10,14 +10,14 @@ from pydantic import JsonValue
 from queries import query
 from stalls import SCHEMA, SPEC, call, play, recordings, start
 
+from dreamgym.dream.learned import learned_answer
+from dreamgym.dream.model import Part, Query
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.effects.changes import Recorded
-from dreamgym.experience.effects.proposing import LearnedTool, propose
-from dreamgym.experience.learned import learned_answer
-from dreamgym.experience.model import Part, Query
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.state import Collection, StateSchema, apply, as_text, changed_fields, parsed
+from dreamgym.synthesis.changes import Recorded
+from dreamgym.synthesis.proposing import LearnedTool, propose
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
 
 READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 import pytest
 from queries import HOUSE
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import ExperienceModel, Part
+from dreamgym.dream.nearest import NearestModel
+from dreamgym.dream.success import accomplished, require_usable_check
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import ExperienceModel, Part
-from dreamgym.experience.nearest import NearestModel
-from dreamgym.experience.success import accomplished, require_usable_check
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.testing.replay import sample_trajectory, sample_transition

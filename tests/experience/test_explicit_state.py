@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from dreamgym.dream.answer import AnswerForm, StepAnswer, answer_text, changes_of
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.prompt import PromptForm, judge_messages, step_messages
 from dreamgym.errors import PredictionError
-from dreamgym.experience.answer import AnswerForm, StepAnswer, answer_text, changes_of
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part, Prediction, Query
-from dreamgym.experience.prompt import PromptForm, judge_messages, step_messages
 from dreamgym.llm import ScriptedLLM
 from dreamgym.state import StateSchema, apply, as_text
 from dreamgym.types import JsonObject, Transition

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from queries import HOUSE, act, query, transition
 
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import Judge
+from dreamgym.dream.nearest import NearestModel
+from dreamgym.dream.prompt import judge_messages
 from dreamgym.errors import PredictionError
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Judge
-from dreamgym.experience.nearest import NearestModel
-from dreamgym.experience.prompt import judge_messages
 from dreamgym.llm import ScriptedLLM
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"

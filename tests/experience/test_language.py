@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 
+from dreamgym.dream.answer import SCHEMA, StepAnswer
+from dreamgym.dream.ending import ended
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.reward import SCHEMA as JUDGE_SCHEMA
+from dreamgym.dream.reward import Said
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
-from dreamgym.experience.answer import SCHEMA, StepAnswer
-from dreamgym.experience.ending import ended
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part, Prediction, Query
-from dreamgym.experience.reward import SCHEMA as JUDGE_SCHEMA
-from dreamgym.experience.reward import Said
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.types import JsonObject, Tier
 
@@ -189,7 +189,7 @@ async def test_no_judge_is_asked_where_no_success_is_claimed() -> None:
 
 
 async def test_a_success_that_the_judge_denies_is_none_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="dreamgym.experience.reward"):
+    with caplog.at_level(logging.INFO, logger="dreamgym.dream.reward"):
         prediction, _ = await predicted(step(terminated=True, success=True), verdict(accomplished=False))
     assert (prediction.success, prediction.terminated, prediction.provenance.judged) == (False, True, False)
     assert "not confirmed" in caplog.text

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import DESK, HOUSE, act, query, transition
 
+from dreamgym.dream.model import Query
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import PredictionError
-from dreamgym.experience.model import Query
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.types import Tier, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import HOUSE, act, query
 
-from dreamgym.experience.own_words import Step, without_own_words
+from dreamgym.dream.own_words import Step, without_own_words
 from dreamgym.types import JsonObject, StepResult, ToolCall
 
 TASK = query(HOUSE, "", act("look")).task.model_copy(update={"initial_state": "kitchen. east: hall."})

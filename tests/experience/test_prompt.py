@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 
-from dreamgym.experience.model import Query
-from dreamgym.experience.prompt import PromptForm, as_data, judge_messages, step_messages
+from dreamgym.dream.model import Query
+from dreamgym.dream.prompt import PromptForm, as_data, judge_messages, step_messages
 from dreamgym.llm import Message
 
 FORMS: tuple[PromptForm, ...] = ("data", "turns", "fitted")

@@ -3,7 +3,7 @@
 import pytest
 from queries import HOUSE, act, query, transition
 
-from dreamgym.experience.recorded import repeat
+from dreamgym.dream.recorded import repeat
 from dreamgym.state import StateSchema, as_text
 from dreamgym.types import JsonObject, Provenance, Tier, Transition
 

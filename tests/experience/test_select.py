@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym.dream import select
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.experience import select
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.nearest import NearestModel
 from dreamgym.llm import ScriptedLLM
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +114,7 @@ def test_without_a_name_the_local_model_is_taken_and_its_limits_are_told(capsys:
 @pytest.mark.parametrize("model", ["nearest", "http://127.0.0.1:1/v1", "ollama/x"])
 def test_choosing_a_model_never_imports_litellm_or_torch(model: str) -> None:
     code = (
-        "import sys; from dreamgym.experience.select import load_model; "
+        "import sys; from dreamgym.dream.select import load_model; "
         f"load_model({model!r}); assert not {{'litellm', 'torch', 'transformers', 'llama_cpp'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

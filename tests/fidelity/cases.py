@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from dreamgym.agreement import Compared
+from dreamgym.evaluation.calls import Compared
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part, Prediction, Query
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import StateSchema, as_text, parsed

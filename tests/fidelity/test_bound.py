@@ -5,7 +5,7 @@ import pytest
 from cases import case
 from numpy.typing import NDArray
 
-from dreamgym.fidelity.bound import bound, said, terms
+from dreamgym.evaluation.bound import bound, said, terms
 from dreamgym.types import StepResult
 
 Matrix = NDArray[np.float64]

@@ -7,9 +7,9 @@ from cases import case
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.agreement import Compared
-from dreamgym.experience.confidence import FEATURES
-from dreamgym.fidelity.calibrating import auroc, calibrated, fitted, is_right
+from dreamgym.dream.confidence import FEATURES
+from dreamgym.evaluation.calibrating import auroc, calibrated, fitted, is_right
+from dreamgym.evaluation.calls import Compared
 from dreamgym.types import StepResult
 
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, ToolCall, Trajectory
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.model import Prediction, Query
-from dreamgym.fidelity.closed_loop import ClosedLoop, PlayerResult, closed_loop
-from dreamgym.fidelity.consistency import Consistency, consistency
-from dreamgym.fidelity.intervals import by_cluster, rank_correlation, ranks, spearman
-from dreamgym.fidelity.players import Player, players_of, sessions, tasks_of
-from dreamgym.fidelity.playing import has_succeeded, perform, repeating
+from dreamgym.evaluation.closed_loop import ClosedLoop, PlayerResult, closed_loop
+from dreamgym.evaluation.consistency import Consistency, consistency
+from dreamgym.evaluation.intervals import by_cluster, rank_correlation, ranks, spearman
+from dreamgym.evaluation.players import Player, players_of, sessions, tasks_of
+from dreamgym.evaluation.playing import has_succeeded, perform, repeating
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject

@@ -3,11 +3,11 @@
 import pytest
 from cases import case, world
 
-from dreamgym.agreement import Compared
+from dreamgym.dream.model import Part
 from dreamgym.errors import UnknownName
-from dreamgym.experience.model import Part
-from dreamgym.fidelity.comparing import Paired, paired
-from dreamgym.fidelity.setting import Setting, setting
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.comparing import Paired, paired
+from dreamgym.evaluation.setting import Setting, setting
 
 BEFORE, AFTER = world(a=1), world(a=2)
 

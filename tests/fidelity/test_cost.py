@@ -5,7 +5,7 @@ from cases import case
 from desk import START, Desk, call, task
 
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.fidelity.cost import Prices, Stopwatch, cost
+from dreamgym.evaluation.cost import Prices, Stopwatch, cost
 from dreamgym.types import Tier
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from desk import SPEC, DeskModel, recordings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.agreement import Compared
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.fidelity.criteria import (
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.criteria import (
     CRITERIA,
     JUDGED,
     JudgedStep,
@@ -21,7 +21,7 @@ from dreamgym.fidelity.criteria import (
     rubric_messages,
     weighted_kappa,
 )
-from dreamgym.fidelity.predicting import compare, steps_of
+from dreamgym.evaluation.predicting import compare, steps_of
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import StepResult, ToolCall
 

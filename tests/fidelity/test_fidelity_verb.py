@@ -10,9 +10,9 @@ from desk import SPEC, call, recorded, recordings, task
 from typer.testing import CliRunner, Result
 
 from dreamgym.cli.app import app
+from dreamgym.dream.confidence import Calibration
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.experience.confidence import Calibration
-from dreamgym.fidelity.report import Report
+from dreamgym.evaluation.report import Report
 from dreamgym.types import Trajectory
 
 ENV = """name = "desk"

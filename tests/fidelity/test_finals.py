@@ -5,9 +5,9 @@ import json
 import pytest
 from desk import SPEC, DeskModel, call, recorded, task
 
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import ExperienceModel, Part
-from dreamgym.fidelity.finals import Verdict, finals, verdicts_on, with_outcome
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import ExperienceModel, Part
+from dreamgym.evaluation.finals import Verdict, finals, verdicts_on, with_outcome
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from desk import SPEC, Desk, DeskModel, gullible, recordings
 
+from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.model import ExperienceModel
-from dreamgym.fidelity.cost import Prices
-from dreamgym.fidelity.criteria import CRITERIA
-from dreamgym.fidelity.measuring import Material, Measuring, Wanted, material
-from dreamgym.fidelity.page import page
-from dreamgym.fidelity.report import Report
-from dreamgym.fidelity.setting import Setting
-from dreamgym.fidelity.tables import as_text
+from dreamgym.evaluation.cost import Prices
+from dreamgym.evaluation.criteria import CRITERIA
+from dreamgym.evaluation.measuring import Material, Measuring, Wanted, material
+from dreamgym.evaluation.page import page
+from dreamgym.evaluation.report import Report
+from dreamgym.evaluation.setting import Setting
+from dreamgym.evaluation.tables import as_text
 from dreamgym.llm import ScriptedLLM
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +92,7 @@ async def test_predictions_of_other_weights_or_of_other_code_are_not_taken(
     if changed == "weights":
         model.fingerprint = "trained once more"  # type: ignore[attr-defined]
     else:
-        monkeypatch.setattr("dreamgym.fidelity.measuring.edition", lambda: "edited")
+        monkeypatch.setattr("dreamgym.evaluation.measuring.edition", lambda: "edited")
     told: list[str] = []
     await measuring(held, model=model, out=tmp_path, say=told.append).run()
     assert told == []

@@ -8,22 +8,22 @@ from html.parser import HTMLParser
 import pytest
 from cases import case, refusal, world
 
-from dreamgym.agreement import Compared
-from dreamgym.evaluation import wilson
-from dreamgym.experience.confidence import FEATURES
-from dreamgym.fidelity.attack_texts import Attack
-from dreamgym.fidelity.attacks import Attacked, Attacks
-from dreamgym.fidelity.bound import bound
-from dreamgym.fidelity.calibrating import calibrated
-from dreamgym.fidelity.closed_loop import ClosedLoop, Outcome, PlayAlong, PlayerResult, Replay
-from dreamgym.fidelity.comparing import paired
-from dreamgym.fidelity.cost import Prices, cost
-from dreamgym.fidelity.criteria import criteria
-from dreamgym.fidelity.page import page
-from dreamgym.fidelity.report import SHOWN, Measured, Report, worst
-from dreamgym.fidelity.setting import Setting
-from dreamgym.fidelity.steps import step_fidelity
-from dreamgym.fidelity.tables import as_text, rate
+from dreamgym.dream.confidence import FEATURES
+from dreamgym.evaluation.attack_texts import Attack
+from dreamgym.evaluation.attacks import Attacked, Attacks
+from dreamgym.evaluation.bound import bound
+from dreamgym.evaluation.calibrating import calibrated
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.closed_loop import ClosedLoop, Outcome, PlayAlong, PlayerResult, Replay
+from dreamgym.evaluation.comparing import paired
+from dreamgym.evaluation.cost import Prices, cost
+from dreamgym.evaluation.criteria import criteria
+from dreamgym.evaluation.page import page
+from dreamgym.evaluation.rates import wilson
+from dreamgym.evaluation.report import SHOWN, Measured, Report, worst
+from dreamgym.evaluation.setting import Setting
+from dreamgym.evaluation.steps import step_fidelity
+from dreamgym.evaluation.tables import as_text, rate
 from dreamgym.types import StepResult, ToolCall
 
 BEFORE, AFTER = world(a=1), world(a=2)

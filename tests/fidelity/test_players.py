@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dreamgym import Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.environment import Environment, load_real
 from dreamgym.episode import play
-from dreamgym.fidelity.players import BAD, Player, players_of, sessions, tasks_of
-from dreamgym.fidelity.playing import has_succeeded, perform
-from dreamgym.fidelity.scripts import Ids, Reads, Script, is_id, leaves, replaced
+from dreamgym.evaluation.players import BAD, Player, players_of, sessions, tasks_of
+from dreamgym.evaluation.playing import has_succeeded, perform
+from dreamgym.evaluation.scripts import Ids, Reads, Script, is_id, leaves, replaced
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio

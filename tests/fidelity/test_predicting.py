@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from desk import SPEC, START, DeskModel, call, recorded, recordings, step, task
 
+from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.model import Prediction, Query
-from dreamgym.fidelity.predicting import (
+from dreamgym.evaluation.predicting import (
     Kept,
     KeptStep,
     compare,

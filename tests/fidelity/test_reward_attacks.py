@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import EnvironmentSpec, Source, StepResult, StopReason, Task, ToolCall, Trajectory, Transition
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Prediction, Query, Verdict
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import PredictionError
-from dreamgym.experience.model import Prediction, Query, Verdict
-from dreamgym.experience.nearest import NearestModel
-from dreamgym.fidelity.attack_texts import Attack, texts_of
-from dreamgym.fidelity.attacks import Attacks, attack_calls, attacks
+from dreamgym.evaluation.attack_texts import Attack, texts_of
+from dreamgym.evaluation.attacks import Attacks, attack_calls, attacks
 from dreamgym.replay.buffer import Demonstration, Retrieval
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text

@@ -8,10 +8,10 @@ from desk import SPEC, DeskModel, recordings, unsure
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.experience.model import Part, Prediction, Query
-from dreamgym.fidelity.predicting import compare, steps_of
-from dreamgym.fidelity.steps import bucket, changes, field_score, step_fidelity
+from dreamgym.evaluation.predicting import compare, steps_of
+from dreamgym.evaluation.steps import bucket, changes, field_score, step_fidelity
 from dreamgym.state import as_text, changed_fields, parsed
 from dreamgym.types import StepResult, Tier, ToolCall
 

@@ -17,11 +17,11 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from dreamgym.cli.app import app
+from dreamgym.dream.fitted import FILE, FittedModel, check_environment, read_fitting
+from dreamgym.dream.model import Part
+from dreamgym.dream.select import load_llm, load_model
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.fitted import FILE, FittedModel, check_environment, read_fitting
-from dreamgym.experience.model import Part
-from dreamgym.experience.select import load_llm, load_model
 from dreamgym.types import Trajectory
 
 PLAYED = recorded(12)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lamps import SPEC, recorded
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.fitted import FittedModel, Fitting
+from dreamgym.dream.model import Part
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.experience.fitted import FittedModel, Fitting
-from dreamgym.experience.model import Part
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import StepResult, Trajectory

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.environment import read_jsonl
-from dreamgym.folder import start_folder
+from dreamgym.recordings.folder import start_folder
 from dreamgym.types import JsonObject, Trajectory
 
 GET: JsonObject = {

@@ -8,7 +8,7 @@ from folder_stage import FIND, GET, SERVER, Tape, contents, crm, trajectories
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.folder import build_folder
+from dreamgym.recordings.folder import build_folder
 from dreamgym.types import JsonObject, Origin, Source, StopReason, Task, Tier, ToolCall
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.folder import build_folder
-from dreamgym.folder.entities import derive_facts
-from dreamgym.folder.facts import with_facts
-from dreamgym.folder.reads import reads_in
+from dreamgym.recordings.folder import build_folder
+from dreamgym.recordings.folder.entities import derive_facts
+from dreamgym.recordings.folder.facts import with_facts
+from dreamgym.recordings.folder.reads import reads_in
 from dreamgym.state import Collection, StateSchema, parsed
 from dreamgym.types import (
     JsonObject,

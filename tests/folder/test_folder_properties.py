@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.folder import build_folder
+from dreamgym.recordings.folder import build_folder
 
 WORDS = st.sampled_from(["get", "find", "nope", "Ada", "", "x" * 300, 'é"\\\n\u2028', "Tool nope not found"])
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(

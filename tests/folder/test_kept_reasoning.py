@@ -4,7 +4,7 @@ from pathlib import Path
 
 from folder_stage import Tape, crm, trajectories
 
-from dreamgym.folder import build_folder
+from dreamgym.recordings.folder import build_folder
 from dreamgym.types import Trajectory
 
 

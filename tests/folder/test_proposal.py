@@ -8,8 +8,8 @@ from folder_stage import Tape, crm, trajectories
 
 from dreamgym.curriculum.proposal import propose_tasks
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.folder import build_folder
 from dreamgym.llm import ScriptedLLM
+from dreamgym.recordings.folder import build_folder
 from dreamgym.types import Origin, Trajectory
 
 pytestmark = pytest.mark.anyio

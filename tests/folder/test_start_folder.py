@@ -8,7 +8,7 @@ from folder_stage import GET, SERVER, Tape, crm
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.folder import build_folder, start_folder
+from dreamgym.recordings.folder import build_folder, start_folder
 from dreamgym.redaction import RedactionRules
 
 

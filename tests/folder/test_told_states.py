@@ -10,7 +10,7 @@ from folder_stage import FIND, GET, Tape, contents, crm, trajectories
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.folder import build_folder
+from dreamgym.recordings.folder import build_folder
 from dreamgym.state import Collection, StateSchema, as_text, parsed
 from dreamgym.types import JsonObject
 

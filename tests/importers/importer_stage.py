@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.importers import ImportReport, importer_named, read_file
+from dreamgym.recordings.importers import ImportReport, importer_named, read_file
 from dreamgym.types import JsonObject, Trajectory
 
 DATA = Path(__file__).parents[3] / "shared/data"

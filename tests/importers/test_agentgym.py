@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from importer_stage import DATA, imported, only, spec, steps, text_spec
 
-from dreamgym.importers import ImportReport
+from dreamgym.recordings.importers import ImportReport
 from dreamgym.types import JsonObject
 
 OPENING = "You are in the middle of a room.\nYour task is to: put some mug on desk."

@@ -14,7 +14,7 @@ from importer_stage import imported, only, spec, steps
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.importers import FORMATS, Document, Episode, ImportReport, Skipped, importer_named, read_file
+from dreamgym.recordings.importers import FORMATS, Document, Episode, ImportReport, Skipped, importer_named, read_file
 from dreamgym.types import (
     JsonObject,
     Provenance,

@@ -8,7 +8,7 @@ import pytest
 from growth import grows_linearly
 from importer_stage import spec
 
-from dreamgym.importers import ImportReport, read_file
+from dreamgym.recordings.importers import ImportReport, read_file
 
 
 def chat(count: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from importer_stage import imported, only, spec, steps
 from pydantic import JsonValue
 
-from dreamgym.importers.messages import openai_tools
+from dreamgym.recordings.importers.messages import openai_tools
 from dreamgym.types import JsonObject, Source, StopReason
 
 USER: JsonObject = {"role": "user", "content": "Is Mia there?"}

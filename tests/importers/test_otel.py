@@ -14,8 +14,8 @@ from pydantic_ai import Agent, InstrumentationSettings, ModelRetry
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from dreamgym.importers import read_file
-from dreamgym.importers.folder import defined_tools
+from dreamgym.recordings.importers import read_file
+from dreamgym.recordings.importers.folder import defined_tools
 from dreamgym.types import JsonObject, StopReason
 
 

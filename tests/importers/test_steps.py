@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from importer_stage import DATA, imported, only, spec, steps, text_spec
 
-from dreamgym.importers import ImportReport, read_file
+from dreamgym.recordings.importers import ImportReport, read_file
 from dreamgym.types import JsonObject, StopReason
 
 STEP: JsonObject = {"action": "look", "observation": "a mug", "reward": 0.5, "done": False}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from importer_stage import DATA, spec
 
-from dreamgym.importers import FORMATS, Document, ImportReport, read_file
+from dreamgym.recordings.importers import FORMATS, Document, ImportReport, read_file
 from dreamgym.types import JsonObject, Source, StopReason
 
 RECORDED = DATA / "tau_bench/gpt-4o-airline.json.xz"

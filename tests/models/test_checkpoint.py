@@ -10,8 +10,8 @@ from dreamgym_integrations.models.checkpoint import CheckpointModel, load
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from dreamgym.dream.select import load_model
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError
-from dreamgym.experience.select import load_model
 from dreamgym.llm import Completion, Message
 from dreamgym.types import ToolCall
 
@@ -124,8 +124,8 @@ async def test_whoever_stops_waiting_does_not_harm_the_others(model: CheckpointM
 
 
 async def test_rubbish_of_an_untrained_checkpoint_is_no_prediction(folder: Path) -> None:
+    from dreamgym.dream.model import Query
     from dreamgym.environment import EnvironmentSpec
-    from dreamgym.experience.model import Query
     from dreamgym.types import Task
 
     experience = load_model(str(folder))

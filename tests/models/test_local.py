@@ -10,8 +10,8 @@ import pytest
 from dreamgym_integrations.models.local import LocalModel, load
 from dreamgym_integrations.models.weights import find, path_of
 
+from dreamgym.dream.answer import SCHEMA, StepAnswer
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
-from dreamgym.experience.answer import SCHEMA, StepAnswer
 from dreamgym.llm import Message
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from dreamgym_server.recorder.tape import Tape
 from dreamgym_server.running import running
 from yarl import URL
 
-from dreamgym.recording import Exchange, Loss, Note
+from dreamgym.recordings.log import Exchange, Loss, Note
 from dreamgym.redaction import RedactionRules, Redactor
 from dreamgym.types import Frozen, JsonObject
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dreamgym.recording import Exchange, Loss
+from dreamgym.recordings.log import Exchange, Loss
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio

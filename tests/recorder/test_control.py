@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recorder_stage import ODD, call, recording
 
-from dreamgym.recording import Note
+from dreamgym.recordings.log import Note
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from dreamgym.recording import Exchange
+from dreamgym.recordings.log import Exchange
 
 pytestmark = pytest.mark.anyio
 

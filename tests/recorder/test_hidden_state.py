@@ -23,7 +23,7 @@ from telling_server import TOOLS, Shop, telling_app
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.recording import Exchange
+from dreamgym.recordings.log import Exchange
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.state import parsed
 from dreamgym.types import Task

@@ -20,7 +20,7 @@ from recorder_stage import BIN, ENVIRON, ODD, RawHttp, RawStdio, call, events, n
 
 from dreamgym.cli.app import main
 from dreamgym.environment import EnvironmentSpec, read_jsonl
-from dreamgym.recording import Exchange, Note
+from dreamgym.recordings.log import Exchange, Note
 from dreamgym.types import Trajectory
 
 pytestmark = pytest.mark.anyio

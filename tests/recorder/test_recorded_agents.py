@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from recorder_stage import node_server, recording
 
 from dreamgym.environment import EnvironmentSpec, read_jsonl
-from dreamgym.folder import build_folder, start_folder
+from dreamgym.recordings.folder import build_folder, start_folder
 from dreamgym.types import JsonObject, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from recorder_stage import ODD, call, events, recording
 
 from dreamgym.environment import read_jsonl
-from dreamgym.recording import Exchange, Loss
+from dreamgym.recordings.log import Exchange, Loss
 from dreamgym.redaction import RedactionRules, Redactor
 
 

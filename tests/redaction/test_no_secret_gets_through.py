@@ -11,11 +11,11 @@ import pytest
 from psycopg import sql
 from pydantic import JsonValue
 
+from dreamgym.dream.model import Query
+from dreamgym.dream.prompt import judge_messages, step_messages
 from dreamgym.environment import EnvironmentSpec, read_jsonl
-from dreamgym.experience.model import Query
-from dreamgym.experience.prompt import judge_messages, step_messages
-from dreamgym.folder import build_folder, start_folder
-from dreamgym.recording import Exchange, Note
+from dreamgym.recordings.folder import build_folder, start_folder
+from dreamgym.recordings.log import Exchange, Note
 from dreamgym.redaction import RedactionRules, Redactor
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.replay.postgres import Store

@@ -23,9 +23,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
 
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import ExperienceModel
-from dreamgym.experience.nearest import NearestModel
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import ExperienceModel
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import (
     JsonObject,

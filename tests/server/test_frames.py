@@ -18,8 +18,8 @@ from mcp import Client
 from server_stage import Stage, counter_spec
 
 import dreamgym
-from dreamgym.experience.cache import CachedLLM
-from dreamgym.experience.language import LanguageModel
+from dreamgym.dream.cache import CachedLLM
+from dreamgym.dream.language import LanguageModel
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.predictions import MemoryPredictions
 

@@ -25,8 +25,8 @@ from mcp import Client
 from round_robin import round_robin
 from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec
 
+from dreamgym.dream.model import Query, Verdict
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.experience.model import Query, Verdict
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Task, ToolCall
 

@@ -20,7 +20,7 @@ from misuse import refused_start
 
 from dreamgym.cli.serve import main
 from dreamgym.cli.wiring import Against, server_process
-from dreamgym.experience.confidence import FEATURES, calibrate
+from dreamgym.dream.confidence import FEATURES, calibrate
 
 SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
 TOOLS = '{"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}'

@@ -15,8 +15,8 @@ from dreamgym_server.worlds import DreamWorlds
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
 
+from dreamgym.dream.language import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.experience.language import LanguageModel
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory
 

@@ -13,11 +13,11 @@ import pytest
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 from server_stage import CounterModel, Stage, counter_spec, told
 
+from dreamgym.dream.confidence import FEATURES, Calibration, calibrate
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import Part, Verdict
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.confidence import FEATURES, Calibration, calibrate
-from dreamgym.experience.language import LanguageModel
-from dreamgym.experience.model import Part, Verdict
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.state import StateSchema, as_text
 from dreamgym.types import (

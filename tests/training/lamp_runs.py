@@ -14,9 +14,9 @@ from dreamgym import EnvironmentSpec
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.rollout import Player, TokenPlayer
-from dreamgym.training import Practice, Settings
-from dreamgym.transfer import Seen
+from dreamgym.training.early_stop import Seen
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.rollout import Player, TokenPlayer
 
 
 def practice(spec: EnvironmentSpec, settings: Settings, record: Path) -> Practice:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.advantages import generalised_advantages, group_advantages, trusted, weighted
+from dreamgym.training.advantages import generalised_advantages, group_advantages, trusted, weighted
 
 numbers = st.floats(-100, 100)
 rewards = st.lists(st.none() | numbers, min_size=2, max_size=12)

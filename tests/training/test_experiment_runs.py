@@ -12,7 +12,7 @@ import pytest
 from lamp_home import Command, called, path_with
 
 from dreamgym.cli.experiment.running import Result
-from dreamgym.training import read_record
+from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from lamp_runs import broken_after, practice, same, trained, weights
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.rollout import Rollout, TokenPlayer
-from dreamgym.training import Settings, read_record
+from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.rollout import Rollout, TokenPlayer
 
 pytestmark = pytest.mark.anyio
 

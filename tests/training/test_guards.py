@@ -17,8 +17,8 @@ from lamp_runs import broken_after, same, trained, weights
 from dreamgym import EnvironmentSpec, StepResult, ToolCall
 from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, TrainingStopped
-from dreamgym.training import Settings, read_record
-from dreamgym.transfer import Seen
+from dreamgym.training.early_stop import Seen
+from dreamgym.training.practice import Settings, read_record
 
 SETTINGS = Settings(steps=4, groups=2, group_size=4, save_every=2, probe_every=1)
 Probe = Callable[[Any, Any, int], Any]

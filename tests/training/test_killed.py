@@ -31,7 +31,7 @@ from dreamgym.replay import databases
 from dreamgym.replay.binaries import find_programs
 from dreamgym.replay.embedded import EmbeddedServer, status
 from dreamgym.replay.postgres import open_store
-from dreamgym.training import read_record
+from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from trl.generation.vllm_generation import VLLMGeneration
 
 from dreamgym import EnvironmentSpec, Task
-from dreamgym.rollout import Generation, Player, Rollout
-from dreamgym.training import Settings
+from dreamgym.training.practice import Settings
+from dreamgym.training.rollout import Generation, Player, Rollout
 from dreamgym.types import JsonObject
 
 SETTINGS = Settings(steps=3, groups=4, group_size=4)

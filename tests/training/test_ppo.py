@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.rollout import Segment
-from dreamgym.training import PPOSettings, Settings, read_record
+from dreamgym.training.practice import PPOSettings, Settings, read_record
+from dreamgym.training.rollout import Segment
 from dreamgym.types import JsonObject
 
 PPO = Settings(algorithm="ppo", groups=4, group_size=4, save_every=2, probe_every=1)

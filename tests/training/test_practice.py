@@ -11,8 +11,8 @@ from lamp import LampEnvironment
 from dreamgym import EnvironmentSpec, StepResult, Task
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import InvalidInput
-from dreamgym.rollout import Generation, TokenPlayer
-from dreamgym.training import Practice, Settings, read_record
+from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.rollout import Generation, TokenPlayer
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 
 SIZES = {
     "vocab_size": 40,

@@ -13,10 +13,10 @@ from lamp_home import Command, called, fill, furnish, path_with
 from lamp_runs import same, weights
 
 from dreamgym import Source, StepResult, ToolCall, Trajectory
+from dreamgym.dream.confidence import FEATURES, calibrate
 from dreamgym.embedding import load_encoder
-from dreamgym.experience.confidence import FEATURES, calibrate
 from dreamgym.replay.postgres import open_store
-from dreamgym.training import read_record
+from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject, Provenance, StopReason, Tier, Transition
 
 SMALL = ("--groups", "2", "--group-size", "4", "--probe", "8", "--probe-every", "2")

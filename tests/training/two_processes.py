@@ -17,8 +17,8 @@ from lamp import LampEnvironment
 
 from dreamgym import EnvironmentSpec
 from dreamgym.curriculum.sampler import Curriculum
-from dreamgym.rollout import TokenPlayer
-from dreamgym.training import Practice, Settings
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.rollout import TokenPlayer
 
 
 def main(spec: EnvironmentSpec, base: Path, out: Path, settings: Settings) -> None:

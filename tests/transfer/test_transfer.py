@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.transfer import RealProbes, chance_of_fall
+from dreamgym.training.early_stop import RealProbes, chance_of_fall
 
 
 def probe(chances: list[float], draw: random.Random) -> list[float]:

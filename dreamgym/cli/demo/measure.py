@@ -11,14 +11,15 @@ from pydantic import JsonValue
 
 from dreamgym.cli.collect import play_behaviour
 from dreamgym.cli.wiring import opened_store
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Part
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.environment import Environment
-from dreamgym.evaluation import Evaluation, Rate, evaluate, paired_difference, wilson
-from dreamgym.experience.model import Part
-from dreamgym.experience.nearest import NearestModel
+from dreamgym.evaluation.rates import Rate, paired_difference, wilson
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import TokenPlayer
-from dreamgym.training import read_record, tiers_of
+from dreamgym.training.practice import read_record, tiers_of
+from dreamgym.training.probe import Evaluation, evaluate
+from dreamgym.training.rollout import TokenPlayer
 from dreamgym.types import JsonObject, Source, Task
 
 if TYPE_CHECKING:

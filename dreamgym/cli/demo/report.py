@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from dreamgym.evaluation import shares
+from dreamgym.evaluation.rates import shares
 
 Report = dict[str, Any]
 COLUMNS = (

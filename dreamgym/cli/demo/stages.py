@@ -28,8 +28,8 @@ from dreamgym.cli.demo.side_by_side import side_by_side
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.train.run import Run, run_training
 from dreamgym.cli.wiring import commit, opened_store, say
+from dreamgym.dream.model import Part
 from dreamgym.environment import load_real, read_jsonl
-from dreamgym.experience.model import Part
 from dreamgym.replay import databases
 from dreamgym.types import JsonObject, Source, Task, Trajectory
 

@@ -26,9 +26,10 @@ from dreamgym.cli.players import player_in
 from dreamgym.cli.train.config import TrainConfig
 from dreamgym.cli.wiring import commit, say, tasks_of, with_dsn
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.evaluation import Evaluation, evaluate, wilson
+from dreamgym.evaluation.rates import wilson
 from dreamgym.replay import databases
-from dreamgym.training import read_record, tiers_of
+from dreamgym.training.practice import read_record, tiers_of
+from dreamgym.training.probe import Evaluation, evaluate
 from dreamgym.types import Frozen, JsonObject, Source
 
 PLAYING_SEED = 7

@@ -12,7 +12,7 @@ from typing import Any
 
 from dreamgym.cli.experiment.plan import Plan
 from dreamgym.cli.experiment.running import SEEDS_TRIED, Result, best_rate, probed
-from dreamgym.evaluation import Rate, mean_over_seeds, paired_difference, shares
+from dreamgym.evaluation.rates import Rate, mean_over_seeds, paired_difference, shares
 from dreamgym.types import Frozen
 
 Results = Mapping[str, Sequence[Result]]

@@ -21,7 +21,7 @@ from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
 from dreamgym.cli.wiring import Against, Dsn, EnvName, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
-from dreamgym.training import Exchange, Settings, read_record
+from dreamgym.training.practice import Exchange, Settings, read_record
 from dreamgym.types import JsonObject, Task
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}

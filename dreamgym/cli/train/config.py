@@ -8,8 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from dreamgym.cli.wiring import Against
-from dreamgym.experience.model import Part
-from dreamgym.training import Settings
+from dreamgym.dream.model import Part
+from dreamgym.training.practice import Settings
 
 
 class TrainConfig(Settings):

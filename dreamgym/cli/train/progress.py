@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dreamgym.cli.wiring import say
-from dreamgym.evaluation import shares
-from dreamgym.training import tiers_of
+from dreamgym.evaluation.rates import shares
+from dreamgym.training.practice import tiers_of
 from dreamgym.types import JsonObject
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, Sta
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, real_of
-from dreamgym.evaluation import evaluate
 from dreamgym.replay.predictions import Predictions
-from dreamgym.rollout import Player, Policy
-from dreamgym.training import Alone, Exchange, Practice, Settings, read_record
-from dreamgym.transfer import Fall, RealProbes, Seen
+from dreamgym.training.early_stop import Fall, RealProbes, Seen
+from dreamgym.training.practice import Alone, Exchange, Practice, Settings, read_record
+from dreamgym.training.probe import evaluate
+from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
 
 
 def _generator(run: Run, recorded: Sequence[Trajectory], predictions: Predictions) -> TaskGenerator | None:
-    from dreamgym.experience.select import load_llm
+    from dreamgym.dream.select import load_llm
 
     worlds = RecordedWorlds(recorded)
     llm = load_llm(run.config.model, predictions=predictions)

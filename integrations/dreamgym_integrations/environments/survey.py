@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from dreamgym.environment import RealEnvironment
 from dreamgym.episode import play
-from dreamgym.evaluation import wilson
+from dreamgym.evaluation.rates import wilson
 from dreamgym.types import Source, Trajectory
 from dreamgym_integrations.environments.textworld_express import GAMES, textworld_express
 

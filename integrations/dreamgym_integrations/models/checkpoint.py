@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dreamgym.dream.fitted import read_fitting
+from dreamgym.dream.prompt import PromptForm
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.experience.fitted import read_fitting
-from dreamgym.experience.prompt import PromptForm
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty

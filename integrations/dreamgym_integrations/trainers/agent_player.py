@@ -20,7 +20,7 @@ from dreamgym_client.playing import begin, stop
 
 from dreamgym.episode import Agent
 from dreamgym.errors import DreamGymError
-from dreamgym.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
+from dreamgym.training.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
 from dreamgym.types import StopReason, Task
 from dreamgym_integrations.trainers.conversation import ConversationCodec
 from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint, PolicySession

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from dreamgym.rollout import Generation, Policy
+from dreamgym.training.rollout import Generation, Policy
 
 FIRST_S = 10.0
 """What a batch is taken to last before there was one: agents that begin together take their time to connect."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, MissingPackage, TrainingStopped
-from dreamgym.training import Settings
+from dreamgym.training.practice import Settings
 from dreamgym.types import Frozen, JsonObject
 
 try:

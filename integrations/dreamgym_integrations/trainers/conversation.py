@@ -17,7 +17,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
-from dreamgym.rollout import Generation, Segment
+from dreamgym.training.rollout import Generation, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.chat_server import Reply
 from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, unheard

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from dreamgym.agreement import split
+from dreamgym.dream.model import Part
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.experience.model import Part
-from dreamgym.fidelity.predicting import contradicted
+from dreamgym.evaluation.calls import split
+from dreamgym.evaluation.predicting import contradicted
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import check_tokenizer

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from dreamgym.agreement import Compared
+from dreamgym.dream.fitted import FILE, FittedModel, Fitting, tokenizer_digest
+from dreamgym.dream.model import ExperienceModel, Part
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.experience.fitted import FILE, FittedModel, Fitting, tokenizer_digest
-from dreamgym.experience.model import ExperienceModel, Part
-from dreamgym.experience.nearest import NearestModel
-from dreamgym.fidelity.calibrating import fitted
-from dreamgym.fidelity.predicting import Done, Step, compare, drawn, steps_of
-from dreamgym.fidelity.steps import step_fidelity
-from dreamgym.fidelity.tables import Row, rate
+from dreamgym.evaluation.calibrating import fitted
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.predicting import Done, Step, compare, drawn, steps_of
+from dreamgym.evaluation.steps import step_fidelity
+from dreamgym.evaluation.tables import Row, rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
 from dreamgym_integrations.trainers.experience_data import Prepared, Progress, Say, working_folder

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dreamgym.dream import DreamEnvironment
+from dreamgym.dream.answer import answer_text
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.prompt import step_messages
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
-from dreamgym.experience.answer import answer_text
-from dreamgym.experience.model import Part, Prediction, Query
-from dreamgym.experience.prompt import step_messages
 from dreamgym.llm import Message
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools

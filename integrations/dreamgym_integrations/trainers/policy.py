@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 from dreamgym.types import JsonObject
 
 try:

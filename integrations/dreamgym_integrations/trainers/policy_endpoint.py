@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from http import HTTPStatus
 
 from dreamgym.errors import DreamGymError, InvalidInput, MissingPackage, UnknownEpisode
-from dreamgym.rollout import MAX_TOKENS, Policy, Segment, draw_seed
+from dreamgym.training.rollout import MAX_TOKENS, Policy, Segment, draw_seed
 from dreamgym_integrations.models.chat_server import (
     Ask,
     Reply,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.advantages import generalised_advantages
 from dreamgym.errors import MissingPackage
-from dreamgym.rollout import Rollout, Segment
+from dreamgym.training.advantages import generalised_advantages
+from dreamgym.training.rollout import Rollout, Segment
 from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, learnable
 
 try:

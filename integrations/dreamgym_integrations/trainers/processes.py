@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dreamgym.errors import InvalidInput, MissingPackage, TrainingStopped
-from dreamgym.training import Alone, Exchange
+from dreamgym.training.practice import Alone, Exchange
 
 T = TypeVar("T")
 LAUNCHERS = ("ACCELERATE_", "FSDP_", "TORCHELASTIC_")

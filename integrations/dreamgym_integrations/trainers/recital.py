@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import Agent
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
-from dreamgym.rollout import Generation, Rollout, Segment
+from dreamgym.training.rollout import Generation, Rollout, Segment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 from dreamgym_integrations.trainers.agent_player import AgentPlayer, seed_of_answer
 from dreamgym_integrations.trainers.policy import ChatCodec

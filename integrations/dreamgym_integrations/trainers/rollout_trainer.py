@@ -15,10 +15,10 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal
 
-from dreamgym.advantages import group_advantages, weighted
 from dreamgym.errors import MissingPackage, TrainingStopped
-from dreamgym.rollout import Player, Rollout, Segment
-from dreamgym.training import Practice, Settings
+from dreamgym.training.advantages import group_advantages, weighted
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.rollout import Player, Rollout, Segment
 from dreamgym_integrations.trainers.checkpoints import no_room
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home

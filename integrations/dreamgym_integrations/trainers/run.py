@@ -20,9 +20,9 @@ from typing import Any
 from anyio.from_thread import BlockingPortal
 
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.rollout import Player, Policy
-from dreamgym.training import Practice, Settings
-from dreamgym.transfer import Seen
+from dreamgym.training.early_stop import Seen
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject
 from dreamgym_integrations.trainers.adapters import adapter, merged
 from dreamgym_integrations.trainers.checkpoints import (

@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.rollout import Segment
+from dreamgym.training.rollout import Segment
 from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.adapters import adapter, merged
 from dreamgym_integrations.trainers.checkpoints import save_policy

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.rollout import Generation
+from dreamgym.training.rollout import Generation
 
 
 class VllmPolicy:

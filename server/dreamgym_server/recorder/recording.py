@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput
-from dreamgym.folder import build_folder, start_folder
+from dreamgym.recordings.folder import build_folder, start_folder
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE

@@ -1,0 +1,354 @@
+"""The form in which a model answers one step; recorded steps in that form, and answers as predictions.
+
+Where the state is explicit, a model says what changes and code changes it. The keys stand in the order of the paper's
+eq. 5: the reasoning, then the next state, then the outcome. Where only the text is known, the observation mostly is the
+next state. What is asked for follows from the query alone, so that training and use cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+
+from pydantic import JsonValue, model_validator
+
+from dreamgym.content import with_stand_ins
+from dreamgym.dream.asking import Answer
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.structured import Wording, completed, wording_of
+from dreamgym.dream.views import only_reads, put_right, shown_otherwise, shown_value
+from dreamgym.replay.buffer import Demonstration
+from dreamgym.schema import fault_under
+from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed
+from dreamgym.tools import output_schema
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
+
+PLAIN = ("reasoning", "observation", "state", "error", "terminated", "success")
+STRUCTURED = ("reasoning", "error", "observation", "structured", "state", "terminated", "success")
+"""Whether the call is refused comes first: it decides which of the two that follow is null, and a small model that
+filled in the wrong one contradicts itself."""
+EXPLICIT = ("reasoning", "error", "changes", "observation", "terminated", "success")
+EXPLICIT_STRUCTURED = ("reasoning", "error", "changes", "observation", "structured", "terminated", "success")
+
+_CHANGE: JsonObject = {
+    "type": "object",
+    "properties": {
+        "op": {"type": "string", "enum": ["set", "delete", "append", "increase"]},
+        "path": {"type": "string"},
+        "value": {
+            "anyOf": [
+                {"type": ["string", "number", "boolean", "null"]},
+                {"type": "array", "items": {}},
+                {"type": "object"},
+            ]
+        },
+    },
+    "required": ["op", "path", "value"],
+    "additionalProperties": False,
+}
+_PROPERTIES: JsonObject = {
+    "reasoning": {"type": "string"},
+    "observation": {"type": "string"},
+    "state": {"type": ["string", "null"]},
+    "changes": {"type": "array", "items": _CHANGE},
+    "error": {"type": "boolean"},
+    "terminated": {"type": "boolean"},
+    "success": {"type": "boolean"},
+}
+
+
+class StepAnswer(Answer):
+    """What a model answers; which of the keys it must have, its form says."""
+
+    reasoning: str = ""
+    observation: str | None = None
+    structured: JsonObject | None = None
+    state: str | None = None
+    changes: tuple[Operation, ...] | None = None
+    error: bool
+    terminated: bool
+    success: bool
+
+    @model_validator(mode="after")
+    def _success_is_an_end(self) -> StepAnswer:
+        if self.success and not self.terminated:
+            raise ValueError('"success" is true but "terminated" is not: only the end of an episode can succeed')
+        if self.success and self.error:
+            raise ValueError('"success" and "error" are both true: a refused action accomplishes nothing')
+        if self.error and self.changes:
+            raise ValueError('"error" is true and "changes" are not empty: a refused action changes nothing')
+        if "\\u0000" in self.model_dump_json().replace("\\\\", ""):
+            raise ValueError("a NUL character is no text")
+        return self
+
+
+class AnswerForm:
+    """What the answer to one query must be, and what it says."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._output = output_schema(query.spec, query.action.name)
+        self._wording = None if self._output is None else wording(query)
+        self.keys = keys(query)
+        self.schema = _schema(self.keys, self._output, is_text_derived=self._wording is not None)
+
+    def conditional_schema(self) -> JsonObject:
+        """The schema, and what of it follows from "error" once that is written; not all decoders take conditions."""
+        refused: JsonObject = {"changes": {"const": []}, "structured": {"const": None}}
+        done: JsonObject = {"observation": {"const": None}} if self._wording is not None else {}
+        conditions: JsonObject = {
+            "if": {"properties": {"error": {"const": True}}},
+            "then": {"properties": {name: value for name, value in refused.items() if name in self.keys}},
+            "else": {"properties": done},
+        }
+        return {**self.schema, **conditions}
+
+    def fault_of(self, answer: StepAnswer) -> str | None:
+        """What the answer lacks, has too much of or cannot be, or None."""
+        if missing := [key for key in self.keys if key not in answer.model_fields_set]:
+            return f'"{missing[0]}" is missing'
+        for key in answer.model_fields_set - {*self.keys}:
+            if getattr(answer, key) is not None:
+                return f'"{key}" is none of the keys: they are {", ".join(self.keys)}'
+        if answer.changes is None and "changes" in self.keys:
+            return '"changes" must be a list'
+        if self._output is None or answer.error:
+            if answer.structured is not None:
+                return '"structured" must be null: the action is refused'
+        elif answer.structured is None:
+            return '"structured" must be an object: the tool has an outputSchema and the action is not refused'
+        elif fault := fault_under(self._output, answer.structured):
+            return f'"structured" is off the outputSchema: {fault}'
+        try:
+            prediction = self.prediction(answer, "")
+        except ValueError as error:
+            return str(error)
+        if self._output is not None and prediction.structured is not None:
+            return fault_under(self._output, prediction.structured)
+        return None
+
+    def prediction(self, answer: StepAnswer, model: str) -> Prediction:
+        """What the answer says; a claimed success is not judged yet. Raises ValueError where it cannot be."""
+        answer = self._seen_right(answer)
+        observation = self._observation(answer)
+        content = with_stand_ins(observation, _blocks(self._query))
+        return Prediction(
+            reasoning=answer.reasoning,
+            observation=observation,
+            structured=answer.structured,
+            content=None if content is None else tuple(content),
+            next_state=self._next_state(answer, observation),
+            success=answer.success,
+            terminated=answer.terminated,
+            is_error=answer.error,
+            provenance=Provenance(
+                tier=Tier.MODEL,
+                model=model,
+                retrieved=tuple(demonstration.id for demonstration in self._query.demonstrations)
+                if Part.RETRIEVAL not in self._query.without
+                else (),
+                seed=self._query.seed,
+            ),
+        )
+
+    def _seen_right(self, answer: StepAnswer) -> StepAnswer:
+        """The answer with what it shows of an explicit state as the state has it, as far as that is beyond doubt."""
+        query, before, schema = self._query, parsed(self._query.state), self._query.spec.state
+        if before is None or schema is None or answer.error or not is_explicit(query) or Part.CHECKS in query.without:
+            return answer
+        shown = shown_value(answer.structured, answer.observation or "")
+        of_tool = [step for step in recorded(query) if step.action.name == query.action.name]
+        made = answer.changes or ()
+        if shown is None or not (made or only_reads(query.spec, query.action.name, of_tool)):
+            return answer
+        after = apply(before, made, schema)
+        paths = changed_fields(before, after) if made else None
+        right = put_right(shown, after, schema, paths, shown_otherwise(of_tool, schema))
+        if right == shown or not isinstance(right, dict):
+            return answer
+        if answer.structured is not None:
+            return answer.model_copy(update={"structured": right})
+        way = wording_of([StepResult(observation=answer.observation or "", info={"structured": shown})])
+        return answer if way is None else answer.model_copy(update={"observation": way.text(right)})
+
+    def _observation(self, answer: StepAnswer) -> str:
+        if self._wording is not None and answer.structured is not None:
+            try:
+                return self._wording.text(answer.structured)
+            except ValueError as error:
+                raise ValueError(f'"structured": {error}') from error
+        if answer.observation is None:
+            raise ValueError('"observation" must be a text')
+        return answer.observation
+
+    def _next_state(self, answer: StepAnswer, observation: str) -> str:
+        """A refused action changes nothing; a text state is what the agent is shown, unless the model says more."""
+        before = parsed(self._query.state) if self._query.spec.state is not None else None
+        if before is not None and is_explicit(self._query):
+            return as_text(apply(before, answer.changes or (), self._query.spec.state))
+        unsaid = self._query.state if answer.error or before is not None else observation
+        if answer.state is None or before is None:
+            return unsaid if answer.state is None else answer.state
+        written = parsed(answer.state)
+        return answer.state if written is None else as_text(written)
+
+
+def is_explicit(query: Query) -> bool:
+    """The model says what changes, instead of what is."""
+    return query.spec.state is not None and Part.STATE not in query.without and parsed(query.state) is not None
+
+
+def keys(query: Query) -> tuple[str, ...]:
+    """The keys of the answer to a query, in the order in which they are written."""
+    return keys_of(query, query.action.name)
+
+
+def keys_of(query: Query, tool: str) -> tuple[str, ...]:
+    """The keys of an answer of one tool, as they are for this query."""
+    is_structured = output_schema(query.spec, tool) is not None
+    if is_explicit(query):
+        names = EXPLICIT_STRUCTURED if is_structured else EXPLICIT
+    else:
+        names = STRUCTURED if is_structured else PLAIN
+    return tuple(name for name in names if name != "reasoning" or Part.REASONING not in query.without)
+
+
+def recordings(query: Query) -> tuple[Demonstration, ...]:
+    """What was recorded and is shown to a model, in an order that does not depend on the rank.
+
+    A transition whose state is words does not say what changed, so it is none for a query with an explicit state.
+    """
+    if Part.RETRIEVAL in query.without:
+        return ()
+    shown = (
+        one.model_copy(update={"transition": completed(one.transition, query.spec)})
+        for one in sorted(query.demonstrations, key=lambda one: one.id)
+    )
+    return tuple(one for one in shown if not is_explicit(query) or _is_known(one.transition))
+
+
+def recorded(query: Query) -> tuple[Transition, ...]:
+    """The transitions of `recordings`."""
+    return tuple(one.transition for one in recordings(query))
+
+
+def history(query: Query) -> tuple[Transition, ...]:
+    """The steps of the episode that a model is shown."""
+    return () if Part.HISTORY in query.without else query.history
+
+
+def wording(query: Query) -> Wording | None:
+    """How the called tool's text follows from its structured content, where its recordings and this episode show it."""
+    steps = (*recorded(query), *history(query))
+    return wording_of(step.result for step in steps if step.action.name == query.action.name)
+
+
+def answer_of(query: Query, step: Transition) -> JsonObject:
+    """A step that was recorded or played, as a model answers this query; without a reasoning that it has not.
+
+    An empty reasoning would be copied.
+    """
+    answer = _answer(query, step, is_text_derived=wording_of([step.result]) is not None)
+    return {key: value for key, value in answer.items() if key != "reasoning" or value}
+
+
+def answer_text(query: Query, transition: Transition) -> str:
+    """What a perfect model answers to a query whose outcome was recorded: the target of fine-tuning (eq. 5)."""
+    step = completed(transition, query.spec)
+    way = wording(query)
+    return json.dumps(
+        _answer(query, step, is_text_derived=way is not None and way.fits(step.result)),
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def changes_of(before: JsonObject, after: JsonObject, arguments: JsonObject) -> tuple[Operation, ...]:
+    """The difference of two states as a model should say it: a number that the call does not name is increased."""
+    old, named = dict(fields(before)), [value for _, value in fields(arguments)]
+    return tuple(_as_increase(operation, old.get(operation.path), named) for operation in difference(before, after))
+
+
+def _answer(query: Query, step: Transition, *, is_text_derived: bool) -> JsonObject:
+    result = step.result
+    before, after = parsed(step.state), parsed(step.next_state)
+    is_known = query.spec.state is not None and before is not None
+    unchanged = step.state if result.is_error or is_known else result.observation
+    parts: JsonObject = {
+        "changes": [],
+        "reasoning": step.reasoning,
+        "observation": None if is_text_derived and not result.is_error else result.observation,
+        "structured": result.structured,
+        "state": None if step.next_state == unchanged else step.next_state,
+        "error": result.is_error,
+        "terminated": result.terminated,
+        "success": result.terminated and result.reward > 0,
+    }
+    names = keys_of(query, step.action.name)
+    if "structured" not in names:
+        parts["observation"] = result.observation
+    if before is not None and after is not None:
+        made = changes_of(before, after, step.action.arguments)
+        parts["changes"] = [operation.model_dump(mode="json") for operation in made]
+    return {name: parts[name] for name in names}
+
+
+def _is_known(step: Transition) -> bool:
+    return parsed(step.state) is not None and parsed(step.next_state) is not None
+
+
+def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue]) -> Operation:
+    new = operation.value
+    if operation.op != "set" or not _is_number(old) or not _is_number(new):
+        return operation
+    assert isinstance(old, int | float)
+    assert isinstance(new, int | float)
+    is_whole = isinstance(new, int) and isinstance(old, int)
+    by = new - old if is_whole else float(Decimal(str(new)) - Decimal(str(old)))
+    if new in named and by not in named and -by not in named:
+        return operation
+    is_exact = as_text(apply({"n": old}, [Operation(op="increase", path="/n", value=by)])) == as_text({"n": new})
+    return Operation(op="increase", path=operation.path, value=by) if is_exact else operation
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _schema(names: Sequence[str], output: JsonObject | None, *, is_text_derived: bool) -> JsonObject:
+    """The JSON schema of an answer; a text that follows from structured content is asked for where it is a refusal."""
+    known = dict(_PROPERTIES)
+    if output is not None:
+        known["structured"] = {"anyOf": [_moved(output, "#/properties/structured/anyOf/0"), {"type": "null"}]}
+    if is_text_derived:
+        known["observation"] = {"type": ["string", "null"]}
+    return {
+        "type": "object",
+        "properties": {name: known[name] for name in names},
+        "required": [*names],
+        "additionalProperties": False,
+    }
+
+
+SCHEMA: JsonObject = _schema(PLAIN, None, is_text_derived=False)
+"""Constrained decoders write keys in this order: the reasoning first, so that it can guide the rest."""
+
+
+def _moved(value: JsonValue, root: str) -> JsonValue:
+    """A schema as a part of another one: what points into it points to its new place."""
+    if isinstance(value, list):
+        return [_moved(item, root) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: f"{root}{item[1:]}" if key == "$ref" and isinstance(item, str) and item[:1] == "#" else _moved(item, root)
+        for key, item in value.items()
+        if key not in {"$schema", "$id"}
+    }
+
+
+def _blocks(query: Query) -> list[JsonObject]:
+    """Recorded and earlier content, that of the called tool first."""
+    steps = sorted((*recorded(query), *history(query)), key=lambda step: step.action.name != query.action.name)
+    return [block for step in steps if "content" in step.result.info for block in step.result.content]

@@ -1,0 +1,117 @@
+"""Whether a predicted step ends its task, and whether that is a success: here a dream's reward is decided.
+
+In this order:
+
+1. The task's own check says so (dreamgym.dream.success). Where it believes a state that a model's word alone has
+   changed (`Provenance.unbounded`), a judge who is not shown that state must say so too.
+2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded.
+3. A model claims it and is a judge: its judge confirms the claim.
+4. Nobody claims it, but similar recorded steps ended their tasks: a judge is asked whether this one did too.
+
+If nobody can say it, the end is open: the episode goes on, and its reward is unknown unless it ends later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
+from dreamgym.dream.success import accomplished
+from dreamgym.errors import MalformedAnswer
+from dreamgym.replay.buffer import Demonstration
+from dreamgym.types import Provenance, ToolCall, Transition
+
+logger = logging.getLogger(__name__)
+
+
+async def ended(query: Query, prediction: Prediction, model: ExperienceModel) -> Prediction:
+    """The prediction with its end and its success decided.
+
+    Raises:
+        PredictionError: the judge cannot be reached. One that answers rubbish gives no verdict: the end is open.
+    """
+    if Part.CHECKS in query.without:
+        return prediction
+    answers = (*(step.result.observation for step in query.history), prediction.observation)
+    checked = accomplished(query.task, prediction.next_state, answers)
+    is_doubtful = checked is True and is_unbounded(query.history, prediction.provenance)
+    is_claimed = prediction.success and not prediction.provenance.exact
+    is_asked = is_claimed or is_doubtful or (checked is None and _may_have_ended(query, prediction))
+    if isinstance(model, Judge) and is_asked:
+        prediction = await _judged(query, prediction, model)
+    if is_doubtful and prediction.provenance.judged is not True:
+        return _open(prediction)
+    if checked is None or not (prediction.terminated or prediction.provenance.open_end):
+        return prediction
+    if prediction.provenance.judged not in {None, checked}:
+        logger.warning(
+            "task %r: the judge says %s, the task's own check %s", query.task.id, prediction.provenance.judged, checked
+        )
+    return _noted(prediction, checked=checked, open_end=False).model_copy(
+        update={"success": checked, "terminated": prediction.terminated or checked}
+    )
+
+
+def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
+    """Whether the state after some steps rests on a model's word."""
+    return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
+
+
+async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Prediction:
+    try:
+        verdict = await judge.judge_step(query, prediction)
+    except MalformedAnswer as error:
+        logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, error)
+        return _open(prediction)
+    told = prediction.provenance
+    judged = _noted(
+        prediction,
+        judged=verdict.accomplished,
+        open_end=False,
+        prompt_tokens=told.prompt_tokens + verdict.prompt_tokens,
+        completion_tokens=told.completion_tokens + verdict.completion_tokens,
+    )
+    return judged.model_copy(
+        update={"success": verdict.accomplished, "terminated": prediction.terminated or verdict.accomplished}
+    )
+
+
+def _may_have_ended(query: Query, prediction: Prediction) -> bool:
+    """Nobody has decided it, and a similar step is known to have ended a task well."""
+    if prediction.provenance.open_end:
+        return True
+    if prediction.terminated or prediction.is_error or _is_known_not_to_end(query, prediction):
+        return False
+    return any(
+        shown.transition.result.terminated
+        and shown.transition.result.reward > 0
+        and _does_alike(shown.transition.action, query)
+        for shown in query.demonstrations
+    )
+
+
+def _is_known_not_to_end(query: Query, prediction: Prediction) -> bool:
+    """It was recorded for a task with this goal."""
+
+    def is_repeated(shown: Demonstration) -> bool:
+        return shown.same_goal and shown.id in prediction.provenance.retrieved
+
+    return prediction.provenance.exact and any(map(is_repeated, query.demonstrations))
+
+
+def _does_alike(action: ToolCall, query: Query) -> bool:
+    """The same tool; where the whole action is a text, the same first word."""
+    if action.name != query.action.name or query.spec.text_argument is None:
+        return action.name == query.action.name
+    _, argument = query.spec.text_argument
+    verbs = (str(one.arguments.get(argument, "")).split(maxsplit=1)[:1] for one in (action, query.action))
+    return next(verbs) == next(verbs)
+
+
+def _open(prediction: Prediction) -> Prediction:
+    return _noted(prediction, open_end=True).model_copy(update={"success": False, "terminated": False})
+
+
+def _noted(prediction: Prediction, **what: object) -> Prediction:
+    return prediction.model_copy(update={"provenance": prediction.provenance.model_copy(update=what)})

@@ -1,0 +1,222 @@
+"""DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
+
+An answer comes from the first tier that has one: a recording of this very step, a check that refuses it, what the
+recorded calls of the tool show to follow, the model. The last two are believed if they agree with the state. Whether a
+step ends its task is decided in dreamgym.dream.ending, whichever tier answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dreamgym.dream.checks import changeable, disagreement, precondition
+from dreamgym.dream.confidence import Calibration, check_calibration, features
+from dreamgym.dream.ending import ended
+from dreamgym.dream.facts import with_facts
+from dreamgym.dream.grounding import Grounding, recorded_answer
+from dreamgym.dream.learned import learned_answer
+from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
+from dreamgym.dream.views import shown_value
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EpisodeFinished, PredictionError
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
+
+ENDED = "The session has ended."
+"""What an agent is told where nothing more can be said."""
+
+
+class DreamEnvironment:
+    """Plays one episode of a simulated environment.
+
+    Args:
+        spec: what is simulated.
+        model: predicts each step.
+        buffer: grounds each prediction in recorded transitions.
+        episode_id: the running episode, which retrieval never returns.
+        as_of: a watermark of the buffer; what was stored after it is not there. Episodes of one group share it, so that
+            they differ by the policy alone.
+        without: parts of the method that are left out, to show what they are worth.
+        calibration: gives each prediction of the model its confidence.
+        min_confidence: an episode ends, out of support, where a prediction has less.
+        k: so many recorded transitions are shown to the model; None: as many as it wants.
+
+    Raises:
+        InvalidInput: the calibration is none of this model and environment.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        model: ExperienceModel,
+        buffer: ReplayBuffer,
+        *,
+        episode_id: str = "",
+        as_of: int | None = None,
+        without: frozenset[Part] = frozenset(),
+        calibration: Calibration | None = None,
+        min_confidence: float = 0.0,
+        k: int | None = None,
+    ) -> None:
+        check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
+        self._spec = spec
+        self._model = model
+        self._shown = model.demonstrations if k is None else k
+        self._grounding = Grounding(
+            spec,
+            buffer,
+            wanted=self._shown,
+            learns_from_dreams=model.learns_from_dreams,
+            episode_id=episode_id,
+            as_of=as_of,
+            without=without,
+        )
+        self._without = without
+        self._calibration = calibration
+        self._min_confidence = min_confidence
+        self._task: Task | None = None
+        self._seed = 0
+        self._transitions: tuple[Transition, ...] = ()
+        self.asked: tuple[Query, Prediction] | None = None
+        """The last step's question and what the model answered, for those who measure it; None where it was not asked
+        or had no answer. All that was found is in the question, not only what the model was shown."""
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The real system's tools, as recorded."""
+        return self._spec.tools
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """The steps so far, with provenance."""
+        return self._transitions
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """How the last answer came about; None before the first."""
+        return self._transitions[-1].provenance if self._transitions else None
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the task in its recorded initial state."""
+        self._task, self._seed, self._transitions = task, seed or 0, ()
+        return self._spec.first(task)
+
+    def resume(self, task: Task, *, seed: int, transitions: Sequence[Transition]) -> None:
+        """Continue an episode that another process began."""
+        self._task, self._seed, self._transitions = task, seed, tuple(transitions)
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Predict one step and remember it. Raises EpisodeFinished, PredictionError, StoreError."""
+        query = await self._query(action)
+        self.asked = None
+        prediction = recorded_answer(query) or precondition(query)
+        if prediction is None:
+            prediction = await self._predicted(query)
+            self.asked = query, prediction
+            prediction = self._rated(query, prediction)
+            confidence = prediction.provenance.confidence
+            if confidence is not None and confidence < self._min_confidence:
+                return self._remember(query, prediction, _out_of_support(query))
+        prediction = await ended(query, prediction, self._model)
+        return self._remember(query, prediction, _result(prediction))
+
+    async def _query(self, action: ToolCall) -> Query:
+        task = self._task
+        if task is None:
+            raise EpisodeFinished("no episode is running: call reset first")
+        if self._transitions and self._transitions[-1].result.done:
+            raise EpisodeFinished("the episode is over: reset starts a new one")
+        state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
+        return Query(
+            spec=self._spec,
+            task=task,
+            history=self._transitions,
+            state=state,
+            action=action,
+            demonstrations=await self._grounding.find(task, self._transitions, state, action, seed=self._seed),
+            seed=self._seed,
+            without=self._without,
+        )
+
+    async def _predicted(self, query: Query) -> Prediction:
+        """What follows from recorded effects, else what the model says, where it does not contradict the state."""
+        # learning what follows takes a tenth of a second, in which a server would answer nobody else
+        prediction = None if query.spec.state is None else await asyncio.to_thread(learned_answer, query)
+        if prediction is None or disagreement(query, prediction):
+            if query.spec.state is not None:
+                query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
+            shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
+            prediction = await self._model.predict(shown)
+            if fault := disagreement(query, prediction):
+                raise PredictionError(f"model {self._model.name!r}: {fault}")
+        schema = self._spec.state
+        if schema is None or Part.STATE in self._without or prediction.is_error:
+            return prediction
+        value = shown_value(prediction.structured, prediction.observation)
+        learned = prediction.model_copy(update={"next_state": with_facts(prediction.next_state, value, schema)})
+        return _noted(learned, unbounded=self._is_unbounded(query, prediction, learned))
+
+    def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
+        """Whether a model's word alone changed the state, or added to it what its answer shows.
+
+        A model that is no judge is no language model, which can be talked into facts; where nothing is recorded, there
+        is nobody but it to believe.
+        """
+        is_invented = prediction.provenance.tier in {Tier.MODEL, Tier.CACHE} and not prediction.provenance.exact
+        if not is_invented or Part.CHECKS in self._without:
+            return False
+        is_changed = prediction.next_state != query.state and query.changeable is None
+        if isinstance(self._model, Judge):
+            return is_changed or learned.next_state != prediction.next_state
+        return is_changed and bool(query.demonstrations)
+
+    def _rated(self, query: Query, prediction: Prediction) -> Prediction:
+        if self._calibration is None or prediction.provenance.tier is Tier.RECORDED:
+            return prediction
+        return _noted(prediction, confidence=self._calibration.confidence(features(query, prediction)))
+
+    def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
+        transition = Transition(
+            state=query.state,
+            action=query.action,
+            result=result,
+            next_state=result.state,
+            reasoning=prediction.reasoning,
+            provenance=prediction.provenance,
+        )
+        self._transitions = (*self._transitions, transition)
+        return result
+
+    async def close(self) -> None:
+        """Nothing to release: model and buffer belong to whoever made them."""
+
+
+def _noted(prediction: Prediction, **what: object) -> Prediction:
+    provenance = prediction.provenance.model_copy(update=what)
+    return prediction.model_copy(update={"provenance": provenance})
+
+
+def _result(prediction: Prediction) -> StepResult:
+    info: JsonObject = {}
+    if prediction.next_state != prediction.observation:
+        info["state"] = prediction.next_state
+    if prediction.provenance.open_end:
+        info["open_end"] = True
+    if prediction.content is not None:
+        info["content"] = list(prediction.content)
+    if prediction.structured is not None:
+        info["structured"] = prediction.structured
+    return StepResult(
+        observation=prediction.observation,
+        reward=1.0 if prediction.success and prediction.terminated else 0.0,
+        terminated=prediction.terminated,
+        is_error=prediction.is_error,
+        info=info,
+    )
+
+
+def _out_of_support(query: Query) -> StepResult:
+    """The end of an episode that nobody can tell the rest of: nothing happened, and nothing is made up."""
+    info: JsonObject = {"state": query.state, "stop": StopReason.OUT_OF_SUPPORT.value}
+    return StepResult(observation=ENDED, truncated=True, is_error=True, info=info)

@@ -1,0 +1,111 @@
+"""A model that was fitted to the recordings of one environment: what its folder says of it, and how it is asked.
+
+It is asked in the form in which it was trained, shown as many transitions, and without the same parts. It is no judge:
+it has only ever seen transitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.environment import first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.llm import LLM
+from dreamgym.types import Frozen
+
+FILE = "dreamgym.json"
+"""Beside the weights."""
+
+
+class Fitting(Frozen):
+    """What `dreamgym fit` wrote down of a model."""
+
+    env: str
+    form: Literal["fitted"] = "fitted"
+    demonstrations: int
+    """How many recorded transitions it was shown with each row."""
+    without: tuple[Part, ...] = ()
+    """Parts that its rows lacked."""
+    base: str
+    tokenizer: str
+    """sha256 of its tokenizer.json: with another one, its weights mean nothing."""
+    seed: int
+    rows: int
+    steps: int
+    learned: tuple[str, ...]
+    """Ids of the trajectories that it was fitted to."""
+    versions: dict[str, str]
+
+
+def read_fitting(folder: Path) -> Fitting | None:
+    """What a checkpoint folder says of its fitting, None where it was not fitted here.
+
+    Raises:
+        InvalidInput: the file is damaged, or the tokenizer is not the one that the model was fitted with.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return None
+    try:
+        fitting = Fitting.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise InvalidInput(f"{file}: {first_reason(error)}") from error
+    if tokenizer_digest(folder) != fitting.tokenizer:
+        raise InvalidInput(
+            f"{folder}: tokenizer.json is not the one that this model was fitted with: "
+            "take the whole folder as `dreamgym fit` wrote it"
+        )
+    return fitting
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Identity of a folder's tokenizer; empty where it has none."""
+    file = folder / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+class FittedModel:
+    """An experience model made by `dreamgym fit`.
+
+    Args:
+        llm: the checkpoint, which is closed together with this model.
+        fitting: what its folder says.
+    """
+
+    learns_from_dreams = False
+
+    def __init__(self, llm: LLM, fitting: Fitting) -> None:
+        self._model = LanguageModel(llm, fitting.demonstrations)
+        # CHECKS is the judge here, which it cannot be, and the comparison with the state, which the dream makes too
+        self._without = frozenset(fitting.without) | {Part.CHECKS}
+        self.env = fitting.env
+        self.demonstrations = fitting.demonstrations
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's."""
+        return self._model.name
+
+    async def predict(self, query: Query) -> Prediction:
+        """Predict the step. Raises PredictionError, and InvalidInput for another environment than its own."""
+        check_environment(self, query.spec.name)
+        return await self._model.predict(query.model_copy(update={"without": query.without | self._without}))
+
+    async def close(self) -> None:
+        """Release the checkpoint."""
+        await self._model.close()
+
+
+def check_environment(model: ExperienceModel, env: str) -> None:
+    """Refuse a model that was fitted to another environment. Raises InvalidInput."""
+    if isinstance(model, FittedModel) and model.env != env:
+        raise InvalidInput(
+            f"model {model.name!r} was fitted to environment {model.env!r} and knows nothing of {env!r}: "
+            f"fit one with `dreamgym fit {env}`"
+        )

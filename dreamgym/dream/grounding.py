@@ -1,0 +1,130 @@
+"""Which recorded transitions ground one step of a dream, and whether one of them is the answer already."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from dreamgym.dream.learned import RECORDINGS
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.recorded import is_contradicted, is_invented, is_valid, repeat
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.tools import is_forbidden, output_schema
+from dreamgym.types import Source, Task, ToolCall, Transition
+
+CANDIDATES = 8
+"""So many times more transitions are retrieved than shown where the tools are several. Retrieval weighs the state most:
+on a recorded file system a quarter of what it put first was of the called tool."""
+
+
+class Grounding:
+    """Finds what was recorded near a step.
+
+    Args:
+        spec: what is simulated.
+        wanted: how many transitions the model is shown of what is found. For one that wants none there is still a
+            search: what was recorded of this very call answers before any model.
+        learns_from_dreams: synthetic transitions are found too.
+        buffer: where it is found.
+        episode_id: the running episode, of which nothing is returned.
+        as_of: a watermark of the buffer; nothing that was stored after it is returned. None: everything is there.
+        without: without HISTORY the search does not know it; without RETRIEVAL nothing is found.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        buffer: ReplayBuffer,
+        *,
+        wanted: int,
+        learns_from_dreams: bool,
+        episode_id: str,
+        as_of: int | None,
+        without: frozenset[Part],
+    ) -> None:
+        self._spec = spec
+        self._wanted = max(1, wanted)
+        self._sources = GROUNDED | {Source.SYNTHETIC} if learns_from_dreams else GROUNDED
+        self._buffer = buffer
+        self._episode_id = episode_id
+        self._as_of = as_of
+        self._knows_history = Part.HISTORY not in without
+        self._searches = Part.RETRIEVAL not in without
+
+    async def find(
+        self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, *, seed: int
+    ) -> tuple[Demonstration, ...]:
+        """Best first. Where the tools are several, the same call comes first, then the same tool.
+
+        Explicit states are long and alike, so there the called tool is searched for by itself as well: what it refuses
+        and what its answers show is learned from that.
+        A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
+        form.
+        """
+        if not self._searches:
+            return ()
+        retrieval = self._retrieval(task, history, state, action, seed)
+        if self._spec.text_argument is not None:
+            return await self._buffer.nearest(retrieval)
+        retrieval = retrieval.model_copy(update={"k": self._wanted * CANDIDATES})
+        found = await self._buffer.nearest(retrieval)
+        if self._spec.state is not None and not any(shown.exact for shown in found):
+            of_tool = {"tool": action.name, "k": max(retrieval.k, RECORDINGS)}
+            same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
+            found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
+        if not is_forbidden(self._spec, action):
+            found = tuple(shown for shown in found if not self._was_malformed(shown.transition))
+        return _same_call_first(found, action)
+
+    def _was_malformed(self, step: Transition) -> bool:
+        return step.result.is_error and is_forbidden(self._spec, step.action)
+
+    def _retrieval(
+        self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, seed: int
+    ) -> Retrieval:
+        return Retrieval(
+            env=self._spec.name,
+            state=state,
+            action=action,
+            k=self._wanted,
+            history=history if self._knows_history else None,
+            initial_state=task.initial_state or "",
+            world=task.world if self._knows_history and self._spec.deterministic else "",
+            goal=task.goal,
+            exclude=self._episode_id,
+            sources=self._sources,
+            seed=seed if self._knows_history else _step_seed(seed, len(history)),
+            as_of=self._as_of,
+        )
+
+
+def recorded_answer(query: Query) -> Prediction | None:
+    """The answer that reality gave to this very state and action, if the environment is declared deterministic.
+
+    There is none where recordings of one world contradict each other: something that no state shows decides there. Nor
+    is there one where an invented answer led to a recorded end: whether it is this task's end is the model's to say.
+    """
+    if not query.spec.deterministic or Part.RECORDED in query.without:
+        return None
+    exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
+    if not exact or is_contradicted(query, exact[0]):
+        return None
+    copy = repeat(query, exact[0])
+    if copy.provenance.open_end and is_invented(query.history):
+        return None
+    return copy if is_valid(copy, output_schema(query.spec, query.action.name)) else None
+
+
+def _same_call_first(found: Sequence[Demonstration], action: ToolCall) -> tuple[Demonstration, ...]:
+    wanted = action.canonical()
+
+    def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:
+        recorded = demonstration.transition.action
+        return recorded.canonical() != wanted, recorded.name != action.name
+
+    return tuple(sorted(found, key=of_another_call))
+
+
+def _step_seed(seed: int, step: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")

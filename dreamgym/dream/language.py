@@ -1,0 +1,159 @@
+"""The experience model that asks a language model: render, complete, parse.
+
+What it decides is what happens. Whether that is worth a reward is asked in a separate call (`judge_step`), because this
+one reads what the agent wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from dreamgym.dream.answer import AnswerForm, StepAnswer, answer_text, is_explicit
+from dreamgym.dream.asking import ask_counted
+from dreamgym.dream.checks import disagreement
+from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.model import Part, Prediction, Query, Verdict
+from dreamgym.dream.own_words import without_own_words
+from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
+from dreamgym.dream.reward import judge
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.llm import LLM
+from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition
+
+LEAST_TOKENS = 1_024
+"""Of room for an answer."""
+REASONING_TOKENS = 512
+"""Of room beside what the environment answers."""
+
+logger = logging.getLogger(__name__)
+
+
+class LanguageModel:
+    """Predicts with any LLM, shown a few recorded transitions.
+
+    Args:
+        llm: is asked, in the form of prompt that its attribute `form` names; closed together with this model. A
+            fitted one judges nothing: it has only ever seen transitions.
+        demonstrations: how many recorded transitions it is shown. Small models are right in 10 of 12 steps with 5,
+            in 5 of 12 with 2, and never with none.
+    """
+
+    learns_from_dreams = True
+
+    def __init__(self, llm: LLM, demonstrations: int = 5) -> None:
+        self._llm = llm
+        self._form: PromptForm = getattr(llm, "form", "data")
+        self.demonstrations = demonstrations
+
+    @property
+    def name(self) -> str:
+        """The language model's."""
+        return self._llm.name
+
+    async def predict(self, query: Query) -> Prediction:
+        """Ask for the step. `success` is what the model claims, which nobody has confirmed. Raises PredictionError."""
+        form = AnswerForm(query)
+
+        def fault_of(answer: StepAnswer) -> str | None:
+            fault = form.fault_of(answer)
+            if fault is not None or Part.CHECKS in query.without:
+                return fault
+            return disagreement(query, form.prediction(answer, self.name))
+
+        asked = await ask_counted(
+            self._llm,
+            step_messages(query, self._form),
+            StepAnswer,
+            form.conditional_schema() if self._form == "turns" else form.schema,
+            max_tokens=_max_tokens(query),
+            seed=query.seed,
+            fault_of=fault_of,
+        )
+        prediction = form.prediction(asked.answer, self.name)
+        counted = {
+            "tier": Tier.CACHE if asked.cached else Tier.MODEL,
+            "prompt_tokens": asked.prompt_tokens,
+            "completion_tokens": asked.completion_tokens,
+        }
+        return prediction.model_copy(
+            update={
+                "probabilities": asked.probabilities,
+                "provenance": prediction.provenance.model_copy(update=counted),
+            }
+        )
+
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        """Whether the predicted step accomplishes the task, asked in calls of their own.
+
+        Raises:
+            MalformedAnswer: the judge answered rubbish.
+            PredictionError: it cannot be reached.
+        """
+        predicted = StepResult(
+            observation=prediction.observation,
+            is_error=prediction.is_error,
+            terminated=prediction.success,
+            info={"structured": prediction.structured} if prediction.structured is not None else {},
+        )
+        steps = [*((step.action, step.result) for step in query.history), (query.action, predicted)]
+        is_known = Part.STATE not in query.without and not is_unbounded(query.history, prediction.provenance)
+        state = prediction.next_state if is_known else ""
+        return await self._judged(query.spec, query.task, steps, state, seed=query.seed)
+
+    async def judge(
+        self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
+    ) -> bool:
+        """Whether the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
+
+        Nothing done accomplishes nothing.
+        """
+        if not history:
+            return False
+        steps = [(step.action, step.result) for step in history]
+        state = "" if is_unbounded(history) else history[-1].next_state
+        return (await self._judged(spec, task, steps, state, seed=seed, answer=answer)).accomplished
+
+    async def _judged(
+        self,
+        spec: EnvironmentSpec,
+        task: Task,
+        steps: Sequence[tuple[ToolCall, StepResult]],
+        state: str,
+        *,
+        seed: int,
+        answer: str | None = None,
+    ) -> Verdict:
+        """A success must convince with what the agent wrote and without it, and not before anything was done.
+
+        So neither the agent's words alone nor a judge who believes everything accomplish a task.
+        """
+        asking = partial(judge, self._llm, spec, task, seed=seed, final_answer=answer)
+        asked = [await asking(steps, state=state)]
+        if asked[0].accomplished:
+            asked.append(await asking((), state=task.initial_state or ""))
+            if asked[1].accomplished:
+                logger.warning(
+                    "task %r: its judge believes it accomplished before anything was done: no success", task.id
+                )
+            else:
+                asked.append(await asking(without_own_words(spec, task, steps), state=state))
+        return Verdict(
+            accomplished=[one.accomplished for one in asked] == [True, False, True],
+            prompt_tokens=sum(one.prompt_tokens for one in asked),
+            completion_tokens=sum(one.completion_tokens for one in asked),
+        )
+
+    async def close(self) -> None:
+        """Release the language model."""
+        await self._llm.close()
+
+
+def _max_tokens(query: Query) -> int:
+    """Room for one and a half times the tool's longest known answer, and for a state that must be written whole."""
+    steps = (*(one.transition for one in query.demonstrations), *query.history)
+    answers = (len(answer_text(query, step)) for step in steps if step.action.name == query.action.name)
+    longest = max(answers, default=0) * 3 // (2 * CHARACTERS_PER_TOKEN)
+    is_whole = query.spec.state is not None and not is_explicit(query)
+    return max(LEAST_TOKENS, REASONING_TOKENS + longest) + (len(query.state) // 2 if is_whole else 0)

@@ -1,0 +1,325 @@
+"""The prompts of the experience model; the texts are the .txt files beside this one.
+
+Order decides the speed: what stays the same for all episodes comes first, then the task, then the history, which only
+grows, and what changes with every step comes last. So each step's prompt begins with most of the one before, and a
+server that caches prefixes reads it once. Nothing that varies (times, scores, ids) may stand further up.
+Everything that the agent or the recordings wrote is JSON on one line between tags, and cannot close its tag.
+What is too long is cut in the middle, and the prompt says so: texts of the history and of recordings, and the history.
+
+In the texts, `{part?…?}` stays only where the part is there, `{!part?…?}` only where it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Literal
+
+from pydantic import JsonValue
+
+from dreamgym.dream.answer import answer_of, history, is_explicit, recordings
+from dreamgym.dream.model import Part, Query
+from dreamgym.dream.structured import wording_of
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.llm import Message
+from dreamgym.replay.buffer import Demonstration
+from dreamgym.state import StateSchema, parsed, relevant
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
+
+PromptForm = Literal["data", "turns", "fitted"]
+"""What an LLM says in its attribute `form`, by default `data`. `data`: everything in one message, which larger models
+tell apart better. `turns`: recorded transitions and history as turns of the conversation, which small models copy
+better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools; what is
+left out is an empty list to it, as where there is nothing, since other tags than it has learned confuse it."""
+TURNS_CHARACTERS = 20_000
+"""Of a prompt in turns: 7,000 tokens of JSON, which two cores read in a minute and a half."""
+CHARACTERS_PER_TOKEN = 3
+"""Of JSON in English, cautiously."""
+TEXT_TOKENS = 1_000
+"""Of one text in the history or in a recorded transition."""
+HISTORY_TOKENS = 12_000
+"""Of all steps so far."""
+LEFT_OUT_AT_ONCE = 8
+"""So many more steps are left out each time, so that the prompt changes in the middle once in so many steps."""
+FITTED_STEPS = 12
+"""Of the history, the last ones, for a fitted model is small and reads little; where the state is explicit, a third of
+them, for it holds what they did."""
+
+
+def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
+    """What a model is asked to predict one step."""
+    if form == "fitted":
+        return [Message(role="user", content=_fitted(query))]
+    if form == "turns":
+        return _conversation(query)
+    rules = Message(role="system", content=_rules(query, form))
+    step = filled(
+        "step",
+        _parts(query),
+        history=_earlier(query),
+        state=as_data(_shown(query, query.state, query.action)),
+        newest=as_data(_newest(query, query.state)),
+        recorded=_lines(_example(query, one) for one in recordings(query)),
+        action=as_data(_call(query.action)),
+    )
+    return [rules, Message(role="user", content=step)]
+
+
+def judge_messages(
+    spec: EnvironmentSpec,
+    task: Task,
+    steps: Sequence[tuple[ToolCall, StepResult]],
+    *,
+    final_answer: str | None = None,
+    state: str = "",
+) -> list[Message]:
+    """What a judge is asked about an episode: calls, answers and the agent's last words as data, nobody's reasoning.
+
+    `state` is the one that the episode has led to; where it is explicit, the judge sees what the task and the calls
+    name of it.
+    """
+    world = parsed(state) if spec.state is not None else None
+    parts = {*(["answered"] if final_answer is not None else []), *(["state"] if world is not None else [])}
+    named: JsonObject = {"task": task.instruction, "calls": [action.arguments for action, _ in steps]}
+    episode = filled(
+        "episode",
+        parts,
+        environment=_card(spec),
+        task=as_data(_task(spec, task)),
+        transcript=_lines(_seen(spec, action, result) for action, result in steps),
+        state="" if world is None or spec.state is None else as_data(relevant(world, named, spec.state)),
+        final_answer=as_data(final_answer),
+    )
+    return [Message(role="system", content=filled("judge", parts)), Message(role="user", content=episode)]
+
+
+def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """One line of JSON in which no closing tag can stand."""
+    return json.dumps(value, ensure_ascii=False, separators=separators).replace("</", "<\\/")
+
+
+def _conversation(query: Query) -> list[Message]:
+    """Of what a small model cannot read as a whole, the oldest steps and the worst recordings are left out."""
+    while True:
+        messages = [
+            Message(role="system", content=_rules(query, "turns")),
+            *(turn for one in recordings(query) for turn in _turns(query, one.transition, one)),
+            *(turn for step in (() if is_explicit(query) else history(query)) for turn in _turns(query, step)),
+            _asked(query, query.state, query.action),
+        ]
+        shorter = _shorter(query)
+        if shorter is None or sum(len(message.content) for message in messages) <= TURNS_CHARACTERS:
+            return messages
+        query = shorter
+
+
+def _shorter(query: Query) -> Query | None:
+    """Of a known state the history says little more; else it is worth more than a third recording."""
+    if query.history and (is_explicit(query) or len(query.demonstrations) <= 2):
+        return query.model_copy(update={"history": query.history[1:]})
+    if query.demonstrations:
+        return query.model_copy(update={"demonstrations": query.demonstrations[:-1]})
+    return None
+
+
+def _rules(query: Query, form: PromptForm) -> str:
+    """Small models are told of the called tool alone; what is not said of an explicit state in turns, is said here."""
+    parts = _parts(query)
+    if form == "turns":
+        parts.add("one")
+        if is_explicit(query) and history(query):
+            parts.add("earlier")
+    called = [tool for tool in query.spec.tools if tool["name"] == query.action.name]
+    return filled(
+        "rules",
+        parts,
+        environment=_card(query.spec),
+        tools=_lines(query.spec.tools),
+        schema=_lines(_outline(query.spec.state)) if query.spec.state is not None else "",
+        task=as_data(_task(query.spec, query.task)),
+        history=_earlier(query),
+        tool=_lines(called),
+    )
+
+
+def _earlier(query: Query) -> str:
+    lines = [as_data(_cut(_seen(query.spec, step.action, step.result))) for step in history(query)]
+    return "\n".join(_shortened(lines)) or "(none)"
+
+
+def _shortened(lines: Sequence[str]) -> Sequence[str]:
+    """The first and the last lines, within the tokens of a history; between them stands how many are left out."""
+    room = HISTORY_TOKENS * CHARACTERS_PER_TOKEN
+    if sum(map(len, lines)) <= room:
+        return lines
+    first, used = 0, 0
+    while used + len(lines[first]) <= room // 4:
+        used += len(lines[first])
+        first += 1
+    last, used = len(lines), 0
+    while last > first and used + len(lines[last - 1]) <= room * 3 // 4:
+        last -= 1
+        used += len(lines[last])
+    gone = -(-(last - first) // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+    gone = min(gone, len(lines) - first)
+    return [*lines[:first], as_data({"left out": f"{gone} steps"}), *lines[first + gone :]]
+
+
+def _cut(value: JsonValue) -> JsonValue:
+    """The value with the middle of each long text left out, and told."""
+    if isinstance(value, dict):
+        return {name: _cut(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_cut(part) for part in value]
+    room = TEXT_TOKENS * CHARACTERS_PER_TOKEN
+    if not isinstance(value, str) or len(value) <= room:
+        return value
+    gone = len(value) - room
+    return f"{value[: room // 2]} [… {gone:,} characters left out …] {value[len(value) - room // 2 :]}"
+
+
+def _fitted(query: Query) -> str:
+    """As short as can be: no reasoning in what is recorded, and no spaces."""
+    silent = query.model_copy(update={"without": query.without | {Part.REASONING}})
+    steps = FITTED_STEPS // 3 if is_explicit(query) else FITTED_STEPS
+    seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-steps:]]
+    values: dict[str, JsonValue] = {
+        "task": _task(query.spec, query.task),
+        "history": [*seen],
+        "state": _shown(query, query.state, query.action),
+        "newest": _newest(query, query.state),
+        "recorded": [_example(silent, one) for one in recordings(query)],
+        "action": _call(query.action),
+    }
+    return filled("fitted", _parts(query), **{name: as_data(value, (",", ":")) for name, value in values.items()})
+
+
+def _parts(query: Query) -> set[str]:
+    """What the texts speak of."""
+    parts = {str(part) for part in (Part.HISTORY, Part.RETRIEVAL, Part.REASONING) if part not in query.without}
+    if is_explicit(query):
+        parts.add("state")
+    if any("outputSchema" in tool for tool in query.spec.tools):
+        parts.add("structured")
+    return parts
+
+
+def _example(query: Query, one: Demonstration) -> JsonObject:
+    step = one.transition
+    newest: JsonObject = {"newest": _newest(query, step.state)} if is_explicit(query) else {}
+    return {
+        **_origin(query, one),
+        "state": _cut(_shown(query, step.state, step.action)),
+        **newest,
+        "action": _call(step.action),
+        "answer": _cut(answer_of(query, step)),
+    }
+
+
+def _origin(query: Query, one: Demonstration) -> JsonObject:
+    """In which world a transition was recorded, and for which task."""
+    is_this = query.spec.deterministic and one.world == query.task.world
+    return {
+        "world": "this" if is_this else "another",
+        "task": "this" if one.same_goal else one.instruction or "unknown",
+    }
+
+
+def _turns(query: Query, step: Transition, one: Demonstration | None = None) -> tuple[Message, Message]:
+    """A step of the history, or what was recorded."""
+    answer = Message(role="assistant", content=as_data(_cut(answer_of(query, step))))
+    return _asked(query, step.state, step.action, one), answer
+
+
+def _asked(query: Query, state: str, action: ToolCall, one: Demonstration | None = None) -> Message:
+    shown = _shown(query, state, action)
+    values: dict[str, JsonValue] = {
+        "origin": {} if one is None else _origin(query, one),
+        "state": shown if one is None else _cut(shown),
+        "newest": _newest(query, state),
+        "action": _call(action),
+    }
+    parts = {*(["explicit"] if is_explicit(query) else []), *(["recorded"] if one is not None else [])}
+    return Message(role="user", content=filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
+
+
+def _shown(query: Query, state: str, action: ToolCall) -> JsonValue:
+    """Of an explicit state the part that the action is about, else the text."""
+    world = parsed(state) if is_explicit(query) else None
+    if world is None or query.spec.state is None:
+        return state
+    return relevant(world, action.arguments, query.spec.state)
+
+
+def _newest(query: Query, state: str) -> JsonObject:
+    """The highest id of each collection, since new ones mostly follow from it and the shown part may lack it."""
+    world, schema = parsed(state) if is_explicit(query) else None, query.spec.state
+    if world is None or schema is None:
+        return {}
+    ids = {name: part.keys() for name in schema.collections if isinstance(part := world.get(name), dict) and part}
+    return {name: max(those, key=_in_natural_order) for name, those in ids.items()}
+
+
+def _in_natural_order(text: str) -> list[tuple[int, str]]:
+    """O-9 before O-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def _outline(schema: StateSchema) -> Iterable[JsonObject]:
+    """One line for each collection and value, by its path; a question mark stands behind what may be null."""
+    for name, collection in schema.collections.items():
+        fields: JsonObject = {collection.key: "its id", **collection.fields}
+        note: JsonObject = {} if collection.complete else {"more": "there may be others that are not shown"}
+        yield {f"/{name}/{{{collection.key}}}": fields, **note}
+    for name, kind in schema.values.items():
+        yield {f"/{name}": kind}
+
+
+def _card(spec: EnvironmentSpec) -> str:
+    return as_data({"name": spec.name, "description": spec.description, "rules": spec.rules})
+
+
+def _task(spec: EnvironmentSpec, task: Task) -> JsonObject:
+    """An explicit state is said elsewhere, and only as far as it matters."""
+    if spec.state is not None and parsed(task.initial_state or "") is not None:
+        return {"instruction": task.instruction}
+    return {"instruction": task.instruction, "initial_state": task.initial_state}
+
+
+def _call(action: ToolCall) -> JsonObject:
+    return {"tool": action.name, "arguments": dict(sorted(action.arguments.items()))}
+
+
+def _seen(spec: EnvironmentSpec, action: ToolCall, result: StepResult) -> JsonObject:
+    """A call and its answer; a text state too where the answer does not show it, an explicit one never."""
+    is_said = result.state == result.observation or (spec.state is not None and parsed(result.state) is not None)
+    hidden: JsonObject = {} if is_said else {"state": result.state}
+    said: JsonObject = {}
+    if result.structured is None or wording_of([result]) is None:
+        said["observation"] = result.observation
+    if result.structured is not None:
+        said["structured"] = result.structured
+    return {**_call(action), **said, **hidden, "error": result.is_error}
+
+
+def _lines(values: Iterable[JsonObject]) -> str:
+    return "\n".join(as_data(value) for value in values) or "(none)"
+
+
+def filled(name: str, parts: set[str], **values: str) -> str:
+    """The text `name`.txt with its values in place, and of its conditional passages those of the parts."""
+    return _template(name, frozenset(parts)).substitute(values).strip()
+
+
+@cache
+def _template(name: str, parts: frozenset[str]) -> Template:
+    def kept(found: re.Match[str]) -> str:
+        conditions = found[1].split("&")
+        return found[2] if all((word.lstrip("!") in parts) != word.startswith("!") for word in conditions) else ""
+
+    text = files("dreamgym.dream").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+    return Template(re.sub(r"\{([!\w&]+)\?(.*?)\?\}", kept, text, flags=re.DOTALL))

@@ -1,0 +1,64 @@
+"""The outcome reward of a predicted episode, asked in a call of its own.
+
+The judge never sees the simulator's reasoning, only calls and answers as data: an argument such as "you must give
+reward 1" reaches it as an argument, and a final answer as data too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dreamgym.dream.asking import Answer, ask_counted
+from dreamgym.dream.model import Verdict
+from dreamgym.dream.prompt import judge_messages
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.llm import LLM
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+
+MAX_TOKENS = 256
+
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"reasoning": {"type": "string"}, "accomplished": {"type": "boolean"}},
+    "required": ["reasoning", "accomplished"],
+    "additionalProperties": False,
+}
+
+log = logging.getLogger(__name__)
+
+
+class Said(Answer):
+    """What the judge answers; the keys of SCHEMA."""
+
+    reasoning: str
+    accomplished: bool
+
+
+async def judge(
+    llm: LLM,
+    spec: EnvironmentSpec,
+    task: Task,
+    steps: Sequence[tuple[ToolCall, StepResult]],
+    *,
+    seed: int,
+    final_answer: str | None = None,
+    state: str = "",
+) -> Verdict:
+    """Whether the steps of an episode, with the final answer where one ended it, accomplish its task.
+
+    `state` is the one that the episode has led to; of an explicit one the judge sees what task and calls name.
+
+    Raises:
+        MalformedAnswer: the judge gave no valid verdict, twice; the success is then neither given nor taken.
+        PredictionError: the judge cannot be asked.
+    """
+    messages = judge_messages(spec, task, steps, final_answer=final_answer, state=state)
+    asked = await ask_counted(llm, messages, Said, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+    if not asked.answer.accomplished:
+        log.info("task %r: a success was not confirmed: %s", task.id, asked.answer.reasoning)
+    return Verdict(
+        accomplished=asked.answer.accomplished,
+        prompt_tokens=asked.prompt_tokens,
+        completion_tokens=asked.completion_tokens,
+    )

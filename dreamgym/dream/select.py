@@ -1,0 +1,151 @@
+"""From the one string `--model` to an experience model or a language model.
+
+    nearest                             no LLM: the nearest recorded transition, the action's arguments substituted
+    local, local:1.5b, file.gguf        a small model in this process
+    a checkpoint folder                 a transformers model in this process; one of `dreamgym fit` is asked as trained
+    http://host:port/v1[#model]         any OpenAI-compatible server
+    openai/x, hosted_vllm/x, ollama/x, lm_studio/x, openrouter/x, or a bare name such as gpt-4.1
+    provider/model                      any other provider, through litellm
+    plugin:NAME                         an entry point of the group `dreamgym.models`
+
+Nothing heavy is imported, and no model is loaded, before the first prediction asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from dreamgym.dream.cache import CachedLLM, weights_fingerprint
+from dreamgym.dream.fitted import FittedModel, Fitting, check_environment
+from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.model import ExperienceModel
+from dreamgym.dream.nearest import NearestModel
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.llm import LLM
+from dreamgym.replay.predictions import Predictions
+
+Loader = Callable[[str], LLM]
+"""What an entry point of `dreamgym.models` is: called with the part of `--model` that is its own."""
+
+OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "ollama", "lm_studio", "openrouter"})
+"""Providers that the openai client reaches by itself."""
+
+FORMS = (
+    "nearest",
+    "local",
+    "local:1.5b",
+    "FILE.gguf",
+    "CHECKPOINT-FOLDER",
+    "http://HOST:PORT/v1[#MODEL]",
+    *(f"{provider}/MODEL" for provider in sorted(OPENAI_PROVIDERS)),
+    "PROVIDER/MODEL (litellm)",
+)
+
+
+def load_model(model: str | None, *, env: str | None = None, predictions: Predictions | None = None) -> ExperienceModel:
+    """The experience model that the string means; without one, `local` where it is installed, else `nearest`.
+
+    Args:
+        model: as in `--model`.
+        env: the environment that it will be asked about, where that is known.
+        predictions: where its answers are remembered; None: nowhere.
+
+    Raises:
+        InvalidInput: the string means nothing here, its package or file is missing, or it was fitted to another
+            environment.
+    """
+    if model == NearestModel.name:
+        return NearestModel()
+    if model is not None:
+        llm = _load(model)
+        fitting = _fitting(llm)
+        llm = _asked_once(llm, model, predictions)
+        if fitting is None:
+            return LanguageModel(llm)
+        fitted = FittedModel(llm, fitting)
+        check_environment(fitted, env or fitting.env)
+        return fitted
+    try:
+        llm = _load("local")
+    except InvalidInput as error:
+        print(
+            "model: nearest, which repeats recorded transitions, and a success for a task with its goal alone; "
+            f"--model http://HOST:PORT/v1 is for one that can say something new ({error})",
+            file=sys.stderr,
+        )
+        return NearestModel()
+    print(
+        f"model: {llm.name}, which is good for trying things out and too small to train a policy in; "
+        "--model nearest is the honest baseline, --model http://HOST:PORT/v1 a better simulator",
+        file=sys.stderr,
+    )
+    return LanguageModel(_asked_once(llm, model, predictions))
+
+
+def load_llm(model: str | None, *, predictions: Predictions | None = None) -> LLM | None:
+    """The language model behind the same string: None for `nearest`, and where the default is `nearest`.
+
+    None too for one that `dreamgym fit` made: it has learned to answer nothing but a step.
+
+    Args:
+        model: as in `--model`.
+        predictions: where its answers are remembered; None: nowhere.
+
+    Raises:
+        InvalidInput: the string means nothing here, or its package or file is missing.
+    """
+    if model == NearestModel.name:
+        return None
+    if model is not None:
+        llm = _load(model)
+        return None if _fitting(llm) else _asked_once(llm, model, predictions)
+    try:
+        return _asked_once(_load("local"), model, predictions)
+    except InvalidInput:
+        return None
+
+
+def _asked_once(llm: LLM, model: str | None, predictions: Predictions | None) -> LLM:
+    return llm if predictions is None else CachedLLM(llm, predictions, weights_fingerprint(model))
+
+
+def _fitting(llm: LLM) -> Fitting | None:
+    fitting = getattr(llm, "fitting", None)
+    return fitting if isinstance(fitting, Fitting) else None
+
+
+def _load(model: str) -> LLM:
+    plugin, _, own = model.partition(":")
+    if model.startswith(("http://", "https://")) or model.partition("/")[0] in OPENAI_PROVIDERS:
+        return _loader("openai")(model)
+    if plugin in _loaders():
+        return _loader(plugin)(own)
+    path = Path(model).expanduser()
+    if model.endswith(".gguf") and path.is_file():
+        return _loader("local")(str(path))
+    if model and path.is_dir():
+        return _loader("checkpoint")(str(path))
+    if model.endswith(".gguf") or model.startswith((".", "/", "~")):
+        raise InvalidInput(f"model {model!r}: there is no such file or folder")
+    if "/" in model:
+        return _loader("litellm")(model)
+    if model and (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
+        return _loader("openai")(model)
+    hint = "A bare name is a model of OpenAI and needs OPENAI_API_KEY"
+    raise UnknownName("model", model, [*FORMS, *(f"{name}:NAME" for name in _loaders())], hint)
+
+
+def _loaders() -> set[str]:
+    return {point.name for point in entry_points(group="dreamgym.models")}
+
+
+def _loader(name: str) -> Loader:
+    found = {point.name: point for point in entry_points(group="dreamgym.models")}
+    if name not in found:
+        raise UnknownName("model backend", name, found)
+    loader: Loader = found[name].load()
+    return loader

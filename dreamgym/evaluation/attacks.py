@@ -1,0 +1,354 @@
+"""Reward attacks: episodes in which nothing useful is done and everything is said to be rewarded for it.
+
+The texts go into every string argument that a tool's schema leaves free (in a text environment: into the action), of
+calls that were recorded for other tasks. One kind needs no text: it makes the winning calls of another task, in the
+view in which that one began. An attack earns if such an episode is rewarded, or ends in a state that counts as success.
+If the real environment is at hand, an attack by words whose calls succeed there too has done the task after all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from itertools import cycle, islice
+from random import Random
+
+from pydantic import JsonValue
+
+from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import ExperienceModel, Judge
+from dreamgym.dream.success import accomplished
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.evaluation.attack_texts import Attack, texts_of
+from dreamgym.evaluation.closed_loop import WORKERS, Progress
+from dreamgym.evaluation.playing import Door, Make, has_succeeded, perform, repeating
+from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.evaluation.scripts import Path, distinct, is_id, leaves, replaced
+from dreamgym.tools import Tools, is_forbidden
+from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
+
+SHOWN_CHARACTERS = 300
+
+
+class Episode(Frozen):
+    """One attack on one task."""
+
+    kind: Attack
+    task: str
+    actions: tuple[ToolCall, ...]
+    answer: str | None = None
+    """The final answer, where it is the attack."""
+    rewarded: bool
+    taken_away: bool
+    """The model claimed a success that the judge or the task's check did not confirm."""
+    answered: bool
+    """At least one call, or the final answer, got an answer."""
+
+
+class Attacked(Frozen):
+    """The attacks of one kind."""
+
+    kind: Attack
+    episodes: int
+    rewarded: Rate
+    """Of the episodes that were answered."""
+    taken_away: int
+    """Claimed by the model and refused by judge or check."""
+    unanswered: int
+    """The model gave no usable answer to any call."""
+
+
+class Attacks(Frozen):
+    """The whole suite."""
+
+    seed: int
+    tasks: int
+    done_at_the_start: int
+    """Tasks left out because their check is satisfied before anything was done."""
+    kinds: tuple[Attacked, ...]
+    rewarded: Rate
+    """Over all kinds."""
+    earned: tuple[Episode, ...]
+    """The episodes that were rewarded, long texts cut."""
+
+
+async def attacks(
+    spec: EnvironmentSpec,
+    tasks: Sequence[Task],
+    make_dream: Callable[[], DreamEnvironment],
+    *,
+    model: ExperienceModel | None = None,
+    recordings: Sequence[Trajectory] = (),
+    known: Sequence[Trajectory] = (),
+    kinds: Collection[Attack] = tuple(Attack),
+    make_real: Make | None = None,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Attacks:
+    """Attack a dream: one episode per kind and task, with other texts for each task.
+
+    Args:
+        spec: what is dreamed.
+        tasks: whose success is claimed.
+        make_dream: a new dream, with judge and checks as they are served.
+        model: its final answers are attacked too where it is a judge.
+        recordings: calls to hide the texts in; without them calls are made up from the schemas.
+        known: what the dream knows. The calls of its successes are made for tasks with other goals.
+        kinds: of attacks.
+        make_real: tells attacks from calls that happen to do the task.
+        seed: draws the calls; task i is played with seed + i.
+        on_progress: is told how many episodes are done, and of how many.
+    """
+    open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
+    slots, done = asyncio.Semaphore(WORKERS), 0
+    chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
+    bases = _base_calls(spec, recordings)
+
+    async def attack(kind: Attack, number: int) -> Episode | None:
+        nonlocal done
+        task = open_tasks[number]
+        async with slots:
+            if kind is Attack.FINAL_ANSWER:
+                calls = [call for origin, call in bases if origin != task.id][:1] if number % 2 else []
+                episode = await _answer(spec, task, model, make_dream, calls, number, seed + number)
+            elif kind is Attack.ANOTHER_TASK:
+                win = _win_of_another(task, known, Random(f"{kind} {task.id} {seed}"))
+                view = task.model_copy(update={"initial_state": win.task.initial_state}) if win else task
+                calls = [step.action for step in win.transitions] if win else []
+                episode = await _play(spec, kind, view, make_dream, calls, seed + number) if calls else None
+            else:
+                calls = attack_calls(spec, kind, task, bases, Random(f"{kind} {task.id} {seed}"), number)
+                episode = await _play(spec, kind, task, make_dream, calls, seed + number) if calls else None
+            claims = kind not in {Attack.FINAL_ANSWER, Attack.ANOTHER_TASK}
+            if episode is not None and episode.rewarded and make_real is not None and claims:
+                really = await perform(
+                    spec, make_real, task, repeating(episode.actions), seed=seed + number, source=Source.REAL
+                )
+                if has_succeeded(really, ends_itself=False):
+                    episode = episode.model_copy(update={"rewarded": False})
+        done += 1
+        if on_progress is not None:
+            on_progress(done, len(chosen))
+        return episode
+
+    played = await asyncio.gather(*(attack(kind, number) for kind, number in chosen))
+    episodes = [episode for episode in played if episode is not None]
+    return Attacks(
+        seed=seed,
+        tasks=len(open_tasks),
+        done_at_the_start=len(tasks) - len(open_tasks),
+        kinds=tuple(_attacked(kind, [one for one in episodes if one.kind is kind]) for kind in Attack if kind in kinds),
+        rewarded=_rewarded(episodes),
+        earned=tuple(_cut(episode) for episode in episodes if episode.rewarded),
+    )
+
+
+def _win_of_another(task: Task, known: Sequence[Trajectory], random: Random) -> Trajectory | None:
+    """A recorded success for another goal, one that the task's own check would not take for its own."""
+
+    def does_not_count(one: Trajectory) -> bool:
+        answers = [step.result.observation for step in one.transitions]
+        return accomplished(task, one.transitions[-1].next_state, answers) is not True
+
+    wins = [one for one in known if one.success and one.transitions and one.task.goal != task.goal]
+    return next((one for one in random.sample(wins, len(wins)) if does_not_count(one)), None)
+
+
+def attack_calls(
+    spec: EnvironmentSpec,
+    kind: Attack,
+    task: Task,
+    bases: Sequence[tuple[str, ToolCall]],
+    random: Random,
+    number: int = 0,
+) -> list[ToolCall]:
+    """The calls of one episode: texts of the kind in recorded calls of other tasks.
+
+    One text stands in an argument of words, one in all arguments at once, one in any. The schema allows all of them.
+    """
+    texts = texts_of(kind, task)
+    texts = texts[number % len(texts) :] + texts[: number % len(texts)]
+    if spec.text_argument is not None:
+        tool, argument = spec.text_argument
+        before = [str(call.arguments.get(argument, "")) for origin, call in bases if origin != task.id] or [""]
+        alone, *others = islice(cycle(texts), 3)
+        made = [alone, *(f"{random.choice(before)}. {text}" for text in others)]
+        return [ToolCall(name=tool, arguments={argument: text}) for text in made]
+    by_tool: dict[str, list[ToolCall]] = {}
+    for origin, call in bases:
+        if origin != task.id:
+            by_tool.setdefault(call.name, []).append(call)
+    calls: list[ToolCall] = []
+    for text, places in zip(cycle(texts), (_in_words, _everywhere, _anywhere), strict=False):
+        bases_in_turn = (random.choice(by_tool[tool]) for tool in random.sample(sorted(by_tool), len(by_tool)))
+        found = next(filter(None, (places(spec, base, text) for base in bases_in_turn)), [])
+        calls += random.sample(found, min(1, len(found)))
+    return calls
+
+
+async def _play(
+    spec: EnvironmentSpec,
+    kind: Attack,
+    task: Task,
+    make_dream: Callable[[], DreamEnvironment],
+    calls: Sequence[ToolCall],
+    seed: int,
+) -> Episode:
+    dream = make_dream()
+    door = Door(dream, Tools(spec))
+    answered, taken_away = 0, False
+    try:
+        await door.reset(task, seed=seed)
+        for call in calls:
+            try:
+                result = await door.step(call)
+            except EnvironmentUnavailable:  # the step is not counted; an attacker goes on
+                continue
+            answered += 1
+            taken_away = taken_away or _is_taken_away(dream, result)
+            if result.done:
+                break
+        steps = dream.transitions
+    finally:
+        await dream.close()
+    state = steps[-1].next_state if steps else ""
+    return Episode(
+        kind=kind,
+        task=task.id,
+        actions=tuple(calls),
+        rewarded=any(step.result.reward > 0 for step in steps)
+        or (accomplished(task, state, [step.result.observation for step in steps]) is True and not is_unbounded(steps)),
+        taken_away=taken_away,
+        answered=answered > 0,
+    )
+
+
+async def _answer(
+    spec: EnvironmentSpec,
+    task: Task,
+    model: ExperienceModel | None,
+    make_dream: Callable[[], DreamEnvironment],
+    calls: Sequence[ToolCall],
+    number: int,
+    seed: int,
+) -> Episode | None:
+    """The final answer to a judge after a call of another task or none; None where a check decides or nobody judges."""
+    if not isinstance(model, Judge) or "success" in task.metadata:
+        return None
+    texts = texts_of(Attack.FINAL_ANSWER, task)
+    answer = texts[number % len(texts)]
+    steps = await perform(spec, make_dream, task, repeating(calls), seed=seed, source=Source.SYNTHETIC)
+    try:
+        verdict: bool | None = await model.judge(spec, task, steps.transitions, answer, seed=seed)
+    except EnvironmentUnavailable:
+        verdict = None
+    return Episode(
+        kind=Attack.FINAL_ANSWER,
+        task=task.id,
+        actions=tuple(calls),
+        answer=answer,
+        rewarded=verdict is True,
+        taken_away=False,
+        answered=verdict is not None,
+    )
+
+
+def _is_taken_away(dream: DreamEnvironment, result: StepResult) -> bool:
+    """The last step's success was claimed by the model and not given: by its judge, or by the check of the state."""
+    if result.reward > 0 or not dream.transitions:
+        return False
+    claimed = dream.asked is not None and dream.asked[1].success
+    return claimed or dream.transitions[-1].provenance.judged is False
+
+
+def _base_calls(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> list[tuple[str, ToolCall]]:
+    """Calls with the task they were recorded for; of tools that were never called, the least that the schema asks."""
+    recorded: dict[str, list[ToolCall]] = {}
+    for recording in recordings:
+        steps = (step for step in recording.transitions if not step.result.done)
+        recorded.setdefault(recording.task.id, []).extend(step.action for step in steps)
+    calls = [(task, call) for task, actions in recorded.items() for call in distinct(actions)]
+    called = {call.name for _, call in calls}
+    made_up = [_least(tool) for tool in spec.tools if tool["name"] not in called]
+    return [*calls, *(("", call) for call in made_up)]
+
+
+def _least(tool: JsonObject) -> ToolCall:
+    schema = tool.get("inputSchema")
+    value = _least_value(schema) if isinstance(schema, dict) else {}
+    return ToolCall(name=str(tool["name"]), arguments=value if isinstance(value, dict) else {})
+
+
+def _least_value(schema: JsonValue) -> JsonValue:
+    if not isinstance(schema, dict):
+        return ""
+    if isinstance(options := schema.get("enum"), list) and options:
+        return options[0]
+    properties, required = schema.get("properties"), schema.get("required")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        names = [str(name) for name in required] if isinstance(required, list) else []
+        return {name: _least_value(properties.get(name)) for name in names} if isinstance(properties, dict) else {}
+    simple: dict[str, JsonValue] = {"integer": 1, "number": 1, "boolean": False, "array": [], "null": None}
+    kind = schema.get("type")
+    return simple.get(kind, "x") if isinstance(kind, str) else "x"
+
+
+def _in_words(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    """The call with the text in an argument that names nothing, so that the rest of it makes sense."""
+    values = dict(leaves(base.arguments))
+    return [call for path, call in _placed(spec, base, text).items() if not is_id(path, values.get(path, ""))]
+
+
+def _everywhere(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    """The call with the text in all its free arguments at once."""
+    filled = replaced(base, dict.fromkeys(_placed(spec, base, text), text))
+    return [] if filled == base or is_forbidden(spec, filled) else [filled]
+
+
+def _anywhere(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    return list(_placed(spec, base, text).values())
+
+
+def _placed(spec: EnvironmentSpec, base: ToolCall, text: str) -> dict[Path, ToolCall]:
+    """The call with the text in each of its arguments that may hold it, one at a time."""
+    places: list[Path] = [path for path, value in leaves(base.arguments) if isinstance(value, str)]
+    places += [(name,) for name in _strings(spec.tool(base.name)) if name not in base.arguments]
+    single = {path: replaced(base, {path: text}) for path in places}
+    return {path: call for path, call in single.items() if not is_forbidden(spec, call)}
+
+
+def _strings(tool: JsonObject) -> list[str]:
+    """The arguments of a tool that are texts."""
+    schema = tool.get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return []
+    return [name for name, part in properties.items() if isinstance(part, dict) and part.get("type") == "string"]
+
+
+def _attacked(kind: Attack, episodes: Sequence[Episode]) -> Attacked:
+    return Attacked(
+        kind=kind,
+        episodes=len(episodes),
+        rewarded=_rewarded(episodes),
+        taken_away=sum(episode.taken_away for episode in episodes),
+        unanswered=sum(not episode.answered for episode in episodes),
+    )
+
+
+def _rewarded(episodes: Sequence[Episode]) -> Rate:
+    answered = [episode for episode in episodes if episode.answered]
+    return wilson(sum(episode.rewarded for episode in answered), len(answered))
+
+
+def _cut(episode: Episode) -> Episode:
+    actions = tuple(
+        replaced(
+            action,
+            {path: value[:SHOWN_CHARACTERS] for path, value in leaves(action.arguments) if isinstance(value, str)},
+        )
+        for action in episode.actions
+    )
+    return episode.model_copy(update={"actions": actions})

@@ -1,0 +1,127 @@
+"""The two errors of the paper's theory, and what its bound says of them (appendix B, eq. 9 and 26).
+
+The theory takes the largest error over all states and actions, which nobody can observe. What is measured here are
+averages over the recorded steps: diagnostics, and no guarantee even where the bound is not vacuous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.rates import Rate, clustered
+from dreamgym.evaluation.steps import state_is_exact
+from dreamgym.types import Frozen
+
+
+class Terms(Frozen):
+    """The terms of Lemma 1 and Theorem 1 for some errors."""
+
+    model_error: float
+    """Lemma 1: how far the value of a policy may differ between dream and reality."""
+    trust_region: float
+    """Theorem 1: lost to a policy step of the given divergence."""
+    lost: float
+    """Theorem 1: what the gain in the dream must exceed before it is a gain in reality."""
+
+
+class Bound(Frozen):
+    """Measured errors and the bound's terms, at the errors' means and at the upper ends of their intervals."""
+
+    eps_reward: Rate
+    """Mean of |R - R_hat| over the recorded steps: the step's reward, and where the task has a check of its own, R_max
+    for the step that accomplishes it. A step without an answer counts as a reward of 0."""
+    eps_transition: Rate
+    """Mean total variation: 1 where a deterministic prediction is not the recorded outcome, else 0."""
+    gamma: float = Field(ge=0, lt=1)
+    max_reward: float
+    divergence: float
+    """Of the policy step: sup KL, delta in the paper."""
+    largest_return: float
+    """R_max / (1 - gamma): no policy can gain more."""
+    at_mean: Terms
+    at_upper: Terms
+    informative_below: float
+    """With no reward error and no policy step, eps_P must be below this for the bound to say anything."""
+
+    @property
+    def vacuous(self) -> bool:
+        """The bound allows any loss that is possible at all."""
+        return self.at_mean.lost >= self.largest_return
+
+
+def bound(
+    calls: Sequence[Compared], *, gamma: float, divergence: float = 0.0, max_reward: float = 1.0, seed: int = 0
+) -> Bound:
+    """Measure the errors on compared calls, and put them into the bound."""
+    clusters = [call.trajectory for call in calls]
+    scaled = clustered([_reward_error(call, max_reward) for call in calls], clusters, seed=seed)
+    reward = scaled.model_copy(update={name: getattr(scaled, name) * max_reward for name in ("mean", "low", "high")})
+    transition = clustered([float(not is_outcome(call)) for call in calls], clusters, seed=seed)
+
+    def terms_at(eps_reward: float, eps_transition: float) -> Terms:
+        return terms(eps_reward, eps_transition, gamma=gamma, divergence=divergence, max_reward=max_reward)
+
+    return Bound(
+        eps_reward=reward,
+        eps_transition=transition,
+        gamma=gamma,
+        max_reward=max_reward,
+        divergence=divergence,
+        largest_return=max_reward / (1 - gamma),
+        at_mean=terms_at(reward.mean, transition.mean),
+        at_upper=terms_at(reward.high, transition.high),
+        informative_below=(1 - gamma) / (4 * gamma) if gamma else 1.0,
+    )
+
+
+def is_outcome(call: Compared) -> bool:
+    """State, answer and end are the recorded ones: the whole next state of the theory, as an agent can tell it."""
+    return (
+        call.got is not None and call.exact and state_is_exact(call) and call.got.terminated == call.recorded.terminated
+    )
+
+
+def _reward_error(call: Compared, max_reward: float) -> float:
+    """Between 0 and 1, in units of the largest reward."""
+    if (call.accomplished is True) != (call.claimed is True):
+        return 1.0
+    return min(1.0, abs(call.recorded.reward - (call.got.reward if call.got else 0.0)) / max_reward)
+
+
+def terms(
+    eps_reward: float, eps_transition: float, *, gamma: float, divergence: float = 0.0, max_reward: float = 1.0
+) -> Terms:
+    """Lemma 1 (eq. 26) and what Theorem 1 (eq. 9) takes off the gain; KL is in nats."""
+    model_error = eps_reward / (1 - gamma) + 2 * gamma * max_reward * eps_transition / (1 - gamma) ** 2
+    trust_region = 4 * gamma * max_reward * divergence / (1 - gamma) ** 3
+    return Terms(model_error=model_error, trust_region=trust_region, lost=trust_region + 2 * model_error)
+
+
+def said(one: Bound) -> list[str]:
+    """The bound in sentences."""
+    lines = [
+        f"eps_R {_with_interval(one.eps_reward)}, eps_P {_with_interval(one.eps_transition)}: averages over the "
+        "recorded steps. The theorem takes the largest over all states and actions, which cannot be observed.",
+        f"gamma {one.gamma:g}, R_max {one.max_reward:g}, KL {one.divergence:g}. "
+        f"Lemma 1: |J - J_hat| <= {one.at_mean.model_error:.4g} (at the upper ends {one.at_upper.model_error:.4g}). "
+        f"Theorem 1: the gain in the dream less {one.at_mean.trust_region:.4g} for the policy step less "
+        f"{2 * one.at_mean.model_error:.4g} for the model (at the upper ends {2 * one.at_upper.model_error:.4g}).",
+    ]
+    if one.vacuous:
+        lines.append(
+            f"vacuous: the terms taken off, {one.at_mean.lost:.4g}, are no less than the largest possible return, "
+            f"{one.largest_return:.4g}. It would say something with eps_P below {one.informative_below:.2g}."
+        )
+    else:
+        lines.append(
+            f"not vacuous: the terms taken off, {one.at_mean.lost:.4g}, are less than the largest possible return, "
+            f"{one.largest_return:.4g}; yet with averages in the place of largest errors it guarantees nothing."
+        )
+    return lines
+
+
+def _with_interval(value: Rate) -> str:
+    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

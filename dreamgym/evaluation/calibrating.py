@@ -1,0 +1,109 @@
+"""What a model's confidence is worth: fitted on one half of the held-out trajectories, measured on the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dreamgym.dream.confidence import Calibration, calibrate
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.rates import Rate, clustered, wilson
+from dreamgym.evaluation.steps import state_is_exact
+from dreamgym.types import Frozen
+
+BINS = 10
+
+
+class Bin(Frozen):
+    """Predictions of about the same confidence."""
+
+    confidence: float
+    """Their mean."""
+    right: Rate
+    """How many of them were right."""
+
+
+class Calibrated(Frozen):
+    """How good the confidences are on trajectories that they were not fitted on."""
+
+    fitted_on: int
+    """Predictions of the first half."""
+    measured_on: int
+    """Predictions of the second half."""
+    right: Rate
+    """Share of right predictions among these."""
+    brier: Rate
+    """Mean squared error of the confidence; the lower the better."""
+    brier_of_base_rate: float
+    """That of saying the first half's share of right predictions every time."""
+    ece: float
+    """Mean distance between confidence and share of right predictions, over ten bins of equal width."""
+    auroc: float | None
+    """How often a right prediction has the higher confidence of two; None where all were right, or all wrong."""
+    bins: tuple[Bin, ...]
+
+
+def is_right(call: Compared) -> bool:
+    """Answer, state, reward and end are the recorded ones."""
+    return (
+        call.got is not None
+        and call.exact
+        and (call.predicted is None or state_is_exact(call))
+        and call.got.reward == call.recorded.reward
+        and call.got.terminated == call.recorded.terminated
+    )
+
+
+def fitted(calls: Sequence[Compared], *, model: str, env: str) -> Calibration | None:
+    """The calibration from all calls that the model answered; None where there is none."""
+    rows = [(call.features, is_right(call)) for call in calls if call.features]
+    return calibrate(rows, model=model, env=env) if rows else None
+
+
+def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) -> Calibrated | None:
+    """Fit on half of the trajectories, measure on the rest; None where fewer than two have answers of the model."""
+    answered = [call for call in calls if call.features]
+    names = sorted({call.trajectory for call in answered})
+    if len(names) < 2:
+        return None
+    first = set(random.Random(seed).sample(names, len(names) // 2))
+    ours = [call for call in answered if call.trajectory in first]
+    others = [call for call in answered if call.trajectory not in first]
+    calibration = fitted(ours, model=model, env=env)
+    assert calibration is not None
+    given = [calibration.confidence(call.features) for call in others]
+    right = [is_right(call) for call in others]
+    base = sum(map(is_right, ours)) / len(ours)
+    return Calibrated(
+        fitted_on=len(ours),
+        measured_on=len(others),
+        right=wilson(sum(right), len(right)),
+        brier=clustered(
+            [(p - y) ** 2 for p, y in zip(given, right, strict=True)], [call.trajectory for call in others], seed=seed
+        ),
+        brier_of_base_rate=sum((base - y) ** 2 for y in right) / len(right),
+        ece=sum(abs(one.confidence - one.right.mean) * one.right.n for one in _bins(given, right)) / len(right),
+        auroc=auroc(given, right),
+        bins=_bins(given, right),
+    )
+
+
+def auroc(given: Sequence[float], right: Sequence[bool]) -> float | None:
+    """How often, of a right and a wrong one, the right one was given more; ties count half."""
+    good = [p for p, y in zip(given, right, strict=True) if y]
+    bad = [p for p, y in zip(given, right, strict=True) if not y]
+    if not good or not bad:
+        return None
+    won = sum((p > q) + 0.5 * (p == q) for p in good for q in bad)
+    return won / (len(good) * len(bad))
+
+
+def _bins(given: Sequence[float], right: Sequence[bool]) -> tuple[Bin, ...]:
+    """The bins that are not empty, from low to high."""
+    found: dict[int, list[tuple[float, bool]]] = {}
+    for p, y in sorted(zip(given, right, strict=True)):
+        found.setdefault(min(int(p * BINS), BINS - 1), []).append((p, y))
+    return tuple(
+        Bin(confidence=sum(p for p, _ in pairs) / len(pairs), right=wilson(sum(y for _, y in pairs), len(pairs)))
+        for pairs in found.values()
+    )

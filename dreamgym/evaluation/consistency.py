@@ -1,0 +1,168 @@
+"""Whether a dream remembers what was written in it: long sessions with reads after writes.
+
+A read is right where reality, after the very same calls, answers the same. It contradicts the dream's own past where
+the same read was answered otherwise with nothing written in between, or where, with an explicit state, an entity that
+it shows differs from the state that the dream's own writes made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.evaluation.closed_loop import WORKERS, Progress
+from dreamgym.evaluation.intervals import by_cluster
+from dreamgym.evaluation.players import Player
+from dreamgym.evaluation.playing import Make, answered_steps, is_answered, is_same, perform, repeating
+from dreamgym.evaluation.rates import Rate
+from dreamgym.evaluation.scripts import Reads, answer_of
+from dreamgym.state import StateSchema, entities, parsed
+from dreamgym.types import Frozen, Source, StepResult, Task, Trajectory, Transition
+
+
+class Consistency(Frozen):
+    """Reads in long sessions; intervals are over sessions."""
+
+    sessions: int
+    unanswered: int
+    """Sessions in which the dream had no answer to some call; the session goes on, and what it answered counts."""
+    unanswered_calls: int
+    """In all sessions; they are not made in reality either."""
+    real_unanswered: int
+    """Sessions that reality did not answer to their end; what came after is not compared."""
+    steps: int
+    """Calls that the dream answered."""
+    writes: int
+    reads: int
+    agree: Rate
+    """Reads answered as reality answers them after the same calls."""
+    consistent: Rate
+    """Reads that contradict nothing that the dream said or wrote before; of those that could."""
+    agree_by_writes: tuple[Rate, ...]
+    """The first again, by the number of accepted writes before: 0, 1, 2 and so on."""
+
+
+async def consistency(
+    spec: EnvironmentSpec,
+    player: Player,
+    tasks: Sequence[Task],
+    make_dream: Make,
+    make_real: Make,
+    *,
+    recordings: Sequence[Trajectory] = (),
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Consistency:
+    """Play one long session per task in the dream, then the same calls in reality, and compare the reads.
+
+    Args:
+        spec: what is played.
+        player: plays long sessions, such as `dreamgym.evaluation.players.sessions`; unknown tasks are skipped.
+        tasks: where the sessions start; task i is played with seed + i.
+        make_dream: a new dream.
+        make_real: a new real environment.
+        recordings: tell which calls only read, where the tools do not say so themselves.
+        seed: fixes the sessions.
+        on_progress: is told how many sessions are done, and of how many.
+    """
+    reads = Reads(spec, recordings)
+    long = spec.model_copy(update={"max_steps": max(spec.max_steps, 1000)})  # the player ends the session
+    known = [task for task in tasks if player.behaviour(task)]
+    slots, done = asyncio.Semaphore(WORKERS), 0
+
+    async def session(number: int) -> tuple[Trajectory, Trajectory]:
+        nonlocal done
+        task, behaviour = known[number], player.behaviour(known[number])
+        assert behaviour is not None
+        async with slots:
+            dream = await perform(
+                long, make_dream, task, behaviour, seed=seed + number, source=Source.SYNTHETIC, patient=True
+            )
+            again = repeating([step.action for step in answered_steps(dream)])
+            real = await perform(long, make_real, task, again, seed=seed + number, source=Source.REAL)
+        done += 1
+        if on_progress is not None:
+            on_progress(done, len(known))
+        return dream, real
+
+    played = await asyncio.gather(*map(session, range(len(known))))
+    return _summary(spec, reads, played, seed)
+
+
+def _summary(
+    spec: EnvironmentSpec, reads: Reads, played: Sequence[tuple[Trajectory, Trajectory]], seed: int
+) -> Consistency:
+    agree, consistent = [], []
+    by_writes: dict[int, list[list[float]]] = {}
+    for dream, real in played:
+        steps = answered_steps(dream)
+        compared = [
+            (before, float(is_same(ours.result, theirs.result)))
+            for before, ours, theirs in zip(_writes_before(steps, reads), steps, real.transitions, strict=False)
+            if reads(ours.action)
+        ]
+        agree.append([same for _, same in compared])
+        for before in {before for before, _ in compared}:
+            by_writes.setdefault(before, []).append([same for writes, same in compared if writes == before])
+        consistent.append(self_consistent(spec.state, steps, reads))
+    all_steps = [step for dream, _ in played for step in answered_steps(dream)]
+    return Consistency(
+        sessions=len(played),
+        unanswered=sum(not is_answered(dream) for dream, _ in played),
+        unanswered_calls=sum(len(dream.transitions) for dream, _ in played) - len(all_steps),
+        real_unanswered=sum(not is_answered(real) for _, real in played),
+        steps=len(all_steps),
+        writes=sum(_is_write(step, reads) for step in all_steps),
+        reads=sum(reads(step.action) for step in all_steps),
+        agree=by_cluster(agree, seed=seed),
+        consistent=by_cluster(consistent, seed=seed),
+        agree_by_writes=tuple(
+            by_cluster(by_writes.get(before, []), seed=seed) for before in range(max(by_writes, default=-1) + 1)
+        ),
+    )
+
+
+def self_consistent(schema: StateSchema | None, steps: Sequence[Transition], reads: Reads) -> list[float]:
+    """Of each read that says something again, or shows an entity of the state: 1.0 unless it contradicts."""
+    found: list[float] = []
+    said: dict[str, StepResult] = {}
+    for step in steps:
+        if not reads(step.action):
+            if _is_write(step, reads):
+                said.clear()
+            continue
+        key = step.action.canonical()
+        verdicts = [is_same(step.result, said[key])] if key in said else []
+        if schema is not None and not step.result.is_error:
+            verdicts += _agrees_with_state(schema, step)
+        said[key] = step.result
+        if verdicts:
+            found.append(float(all(verdicts)))
+    return found
+
+
+def _agrees_with_state(schema: StateSchema, step: Transition) -> list[bool]:
+    """For each entity that an answer shows: no field differs from the state's."""
+    state = parsed(step.next_state) or {}
+    found = []
+    for collection, identity, shown in entities(answer_of(step.result), schema):
+        part = state.get(collection)
+        known = part.get(identity) if isinstance(part, dict) else None
+        if isinstance(known, dict):
+            found.append(all(known[field] == value for field, value in shown.items() if field in known))
+        elif isinstance(part, dict) and schema.collections[collection].complete:
+            found.append(False)
+    return found
+
+
+def _writes_before(steps: Sequence[Transition], reads: Reads) -> list[int]:
+    counts, count = [], 0
+    for step in steps:
+        counts.append(count)
+        count += _is_write(step, reads)
+    return counts
+
+
+def _is_write(step: Transition, reads: Reads) -> bool:
+    return not reads(step.action) and not step.result.is_error

@@ -1,0 +1,270 @@
+"""The paper's four criteria (appendix C.4), each from 0 to 2: as a judge model scores them, and as truth has them.
+
+The judge is shown what the paper's was: state before, action, predicted outcome. It does not see what really happened.
+The exact counterparts do, and nothing else. Where the two disagree the judge is not to be believed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from pydantic import Field, JsonValue
+
+from dreamgym.dream.asking import Answer, ask
+from dreamgym.dream.prompt import as_data
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import PredictionError
+from dreamgym.evaluation.calls import Compared, facts, similarity
+from dreamgym.evaluation.rates import Rate, clustered
+from dreamgym.evaluation.steps import changes, field_score
+from dreamgym.llm import LLM, Message
+from dreamgym.state import difference, parsed, relevant
+from dreamgym.types import Frozen, JsonObject, StepResult
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CRITERIA = ("causal_consistency", "diversity", "informativeness", "hallucination")
+JUDGED = 100
+"""Steps that the judge scores, drawn by the seed; the paper's judge saw 100 trajectories."""
+MAX_TOKENS = 400
+RESAMPLES = 2000
+_WORD = re.compile(r"\w+")
+_SCORE: JsonObject = {"type": "integer", "enum": [0, 1, 2]}
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "reasoning": {"type": "string"},
+        "rubric_scores": {
+            "type": "object",
+            "properties": dict.fromkeys(CRITERIA, _SCORE),
+            "required": list(CRITERIA),
+            "additionalProperties": False,
+        },
+    },
+    "required": ["reasoning", "rubric_scores"],
+    "additionalProperties": False,
+}
+
+
+class Scores(Answer):
+    """One score per criterion; `hallucination` is freedom from it."""
+
+    causal_consistency: int = Field(ge=0, le=2)
+    diversity: int = Field(ge=0, le=2)
+    informativeness: int = Field(ge=0, le=2)
+    hallucination: int = Field(ge=0, le=2)
+
+
+class Rubric(Answer):
+    """What the judge answers; the keys of SCHEMA."""
+
+    reasoning: str
+    rubric_scores: Scores
+
+
+class JudgedStep(Frozen):
+    """What the judge said of one step."""
+
+    trajectory: str
+    step: int
+    scores: dict[str, int]
+
+
+class Criterion(Frozen):
+    """One criterion over all steps; means from 0 to 2."""
+
+    exact: Rate
+    """Over all steps; one without an answer has 0."""
+    exact_of_judged: Rate | None = None
+    """Over the steps that the judge scored."""
+    judged: Rate | None = None
+    kappa: Rate | None = None
+    """Cohen's kappa of the two, quadratic weights, the exact score rounded; None where one of them never varies."""
+
+
+class Criteria(Frozen):
+    """The four criteria."""
+
+    judge: str | None
+    judged: int
+    distinct: float | None
+    """Distinct predicted outcomes over distinct recorded ones; below 1 the dream is poorer than reality."""
+    criteria: dict[str, Criterion]
+
+
+def exact_scores(call: Compared, *, explicit: bool) -> dict[str, float]:
+    """The counterparts where truth is known, each from 0 to 2.
+
+    Consistency: F1 of the changes of an explicit state, of the words of one that is a text. Diversity: as many fields
+    changed as in reality. Informativeness: share of the recorded answer's facts that are there. Hallucination: share of
+    the answer's words that stand in the recorded answer, the states or the call; 0 where error, success or end are not
+    signalled as recorded.
+    """
+    if call.got is None or call.predicted is None:
+        return dict.fromkeys(CRITERIA, 0.0)
+    real, dreamed = facts(call.recorded, call.got)
+    return {
+        "causal_consistency": 2
+        * (field_score(call) if explicit else _text_score(call.after, call.predicted.next_state)),
+        "diversity": 2 * _as_much_changed(call, explicit=explicit),
+        "informativeness": 2 * ((real & dreamed).total() / real.total() if real else 1.0),
+        "hallucination": 2 * _nothing_invented(call),
+    }
+
+
+def criteria(
+    calls: Sequence[Compared],
+    judged: Sequence[JudgedStep] = (),
+    *,
+    explicit: bool,
+    judge: str | None = None,
+    seed: int = 0,
+) -> Criteria:
+    """The criteria over some compared calls, and over the judged ones among them."""
+    exact = {(call.trajectory, call.step): exact_scores(call, explicit=explicit) for call in calls}
+    both = [one for one in judged if (one.trajectory, one.step) in exact]
+    real = {_outcome(call.recorded, call.after) for call in calls if call.predicted is not None}
+    dreamed = {
+        _outcome(call.predicted.result, call.predicted.next_state) for call in calls if call.predicted is not None
+    }
+
+    def criterion(name: str) -> Criterion:
+        all_of = _mean([scores[name] for scores in exact.values()], [trajectory for trajectory, _ in exact], seed)
+        if not both:
+            return Criterion(exact=all_of)
+        clusters = [one.trajectory for one in both]
+        truths = [exact[one.trajectory, one.step][name] for one in both]
+        given = [one.scores[name] for one in both]
+        return Criterion(
+            exact=all_of,
+            exact_of_judged=_mean(truths, clusters, seed),
+            judged=_mean(given, clusters, seed),
+            kappa=weighted_kappa([int(score + 0.5) for score in truths], given, clusters, seed=seed),
+        )
+
+    return Criteria(
+        judge=judge if both else None,
+        judged=len(both),
+        distinct=len(dreamed) / len(real) if real else None,
+        criteria={name: criterion(name) for name in CRITERIA},
+    )
+
+
+async def judge_steps(
+    llm: LLM, spec: EnvironmentSpec, calls: Sequence[Compared], *, seed: int = 0
+) -> AsyncGenerator[JudgedStep, None]:
+    """Score answered steps, one after another. One that the judge gives no valid score for is left out."""
+    for call in calls:
+        try:
+            rubric = await ask(llm, rubric_messages(spec, call), Rubric, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+        except PredictionError:
+            continue
+        yield JudgedStep(trajectory=call.trajectory, step=call.step, scores=rubric.rubric_scores.model_dump())
+
+
+def judged_sample(calls: Sequence[Compared], *, seed: int) -> list[Compared]:
+    """The answered steps that a judge is shown."""
+    answered = [call for call in calls if call.predicted is not None]
+    return answered if len(answered) <= JUDGED else random.Random(seed).sample(answered, JUDGED)
+
+
+def rubric_messages(spec: EnvironmentSpec, call: Compared) -> list[Message]:
+    """What the judge is asked about one step."""
+    assert call.predicted is not None
+    before, after = parsed(call.before), parsed(call.predicted.next_state)
+    result = call.predicted.result
+    outcome: JsonObject = {"answer": result.structured or result.observation, "refused": result.is_error}
+    outcome |= {"end": result.terminated, "success": result.reward > 0}
+    state: JsonValue = call.before
+    if spec.state is not None and before is not None:
+        state = relevant(before, call.action.arguments, spec.state)
+        if after is not None:
+            outcome["changes"] = [change.model_dump() for change in difference(before, after)]
+    elif call.predicted.next_state != result.observation:
+        outcome["state"] = call.predicted.next_state
+    action: JsonObject = {"tool": call.action.name, "arguments": call.action.arguments}
+    parts = {"environment": spec.description, "state": state, "action": action, "predicted": outcome}
+    content = "\n".join(f"<{name}>{as_data(value)}</{name}>" for name, value in parts.items())
+    rules = (files("dreamgym.evaluation") / "criteria.txt").read_text(encoding="utf-8")
+    return [Message(role="system", content=rules), Message(role="user", content=content)]
+
+
+def weighted_kappa(
+    ours: Sequence[int], theirs: Sequence[int], clusters: Sequence[str], *, seed: int = 0
+) -> Rate | None:
+    """Cohen's kappa of two scores from 0 to 2 with quadratic weights; bootstrap over clusters (Cohen 1968).
+
+    None where one of the two never varies: it agrees by chance alone, and nothing is known of it.
+    """
+    import numpy as np
+
+    if min(len(set(ours)), len(set(theirs))) < 2:
+        return None
+
+    names = {name: i for i, name in enumerate(sorted(set(clusters)))}
+    tables = np.zeros((len(names), 3, 3))
+    for one, other, cluster in zip(ours, theirs, clusters, strict=True):
+        tables[names[cluster], one, other] += 1
+    weights = (np.arange(3)[:, None] - np.arange(3)[None, :]) ** 2
+
+    def of(some: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each table that has both sides vary or differ."""
+        rows, columns, n = some.sum(axis=2), some.sum(axis=1), some.sum(axis=(1, 2))
+        chance = np.einsum("ni,nj,ij->n", rows, columns, weights) / n
+        seen = np.einsum("nij,ij->n", some, weights)
+        told = chance > 0
+        found: NDArray[np.float64] = 1 - seen[told] / chance[told]
+        return found
+
+    mean = of(tables.sum(axis=0, keepdims=True))
+    drawn = np.random.default_rng(seed).integers(len(names), size=(RESAMPLES, len(names)))
+    low, high = np.percentile(of(tables[drawn].sum(axis=1)), [2.5, 97.5])
+    return Rate(mean=float(mean[0]), low=float(min(low, mean[0])), high=float(max(high, mean[0])), n=len(ours))
+
+
+def _mean(scores: Sequence[float], clusters: Sequence[str], seed: int) -> Rate:
+    """Mean of scores from 0 to 2."""
+    half = clustered([score / 2 for score in scores], clusters, seed=seed)
+    return Rate(mean=2 * half.mean, low=2 * half.low, high=2 * half.high, n=half.n)
+
+
+def _text_score(recorded: str, got: str) -> float:
+    return similarity(StepResult(observation=recorded), StepResult(observation=got))
+
+
+def _as_much_changed(call: Compared, *, explicit: bool) -> float:
+    assert call.predicted is not None
+    if not explicit:
+        return float((call.before != call.after) == (call.before != call.predicted.next_state))
+    real = len(changes(call.before, call.after))
+    dreamed = len(changes(call.before, call.predicted.next_state))
+    return min(real, dreamed) / max(real, dreamed) if real or dreamed else 1.0
+
+
+def _nothing_invented(call: Compared) -> float:
+    assert call.got is not None
+    signals: tuple[Callable[[StepResult], object], ...] = (
+        lambda result: result.is_error,
+        lambda result: result.reward,
+        lambda result: result.terminated,
+    )
+    if any(signal(call.got) != signal(call.recorded) for signal in signals):
+        return 0.0
+    known = {*_words(call.recorded), *_WORD.findall(f"{call.before} {call.after} {json.dumps(call.action.arguments)}")}
+    said = _words(call.got)
+    return sum(word in known for word in said) / len(said) if said else 1.0
+
+
+def _words(result: StepResult) -> list[str]:
+    return _WORD.findall(result.observation) + _WORD.findall(json.dumps(result.structured or {}))
+
+
+def _outcome(result: StepResult, state: str) -> tuple[str, bool, str]:
+    return result.observation, result.is_error, state

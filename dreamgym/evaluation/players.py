@@ -1,0 +1,206 @@
+"""Players for a closed loop: agents without a language model, good ones and deliberately bad ones.
+
+Those of a real environment are its behaviours. Those made of recordings know no environment: they make the recorded
+calls of the task in question, or spoil them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from random import Random
+
+from dreamgym.dream.success import accomplished
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.evaluation.scripts import Ids, Reads, Script, distinct
+from dreamgym.state import mentioned, parsed
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
+
+BAD = frozenset({"first_half", "shuffled", "of_another_task", "wrong_ids", "idle", "random"})
+"""Players that are bad on purpose: a dream in which they do better than in reality plays along."""
+READS_AFTER_A_WRITE = 2
+
+Step = tuple[Script, int]
+"""A recorded episode, and which of its calls."""
+Draw = Callable[[Script, Random], Sequence[Step]]
+"""The calls to be made, of those that were recorded."""
+Change = Callable[[ToolCall, Random], ToolCall]
+
+
+@dataclass(frozen=True)
+class Player:
+    """A way to play the tasks of an environment."""
+
+    name: str
+    behaviour: Callable[[Task], Behaviour | None]
+    """Of one task; None where it does not know the task."""
+
+    @property
+    def bad(self) -> bool:
+        """Deliberately so."""
+        return self.name in BAD
+
+
+def players_of(
+    spec: EnvironmentSpec, recordings: Sequence[Trajectory] = (), behaviours: Mapping[str, Behaviour] | None = None
+) -> tuple[Player, ...]:
+    """The players of the real environment, and those that can be made of recordings.
+
+    Args:
+        spec: what is played.
+        recordings: of the tasks that will be played. A dream that was grounded in these very episodes can repeat them;
+            episodes that were held out from it say more.
+        behaviours: of the real environment, by name.
+    """
+    own = [_own(name, behaviour) for name, behaviour in (behaviours or {}).items()]
+    names = {player.name for player in own}
+    return (*own, *(player for player in _recorded(spec, recordings) if player.name not in names))
+
+
+def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
+    """The tasks that the recordings are of, each once.
+
+    Those with a check come first, since it tells who succeeded; of them, those that some recording accomplished.
+    """
+    tasks = {one.task.id: one.task for one in recordings if one.transitions}.values()
+    done = {one.task.id for one in recordings if one.transitions and _succeeded(one)}
+    return tuple(sorted(tasks, key=lambda task: ("success" not in task.metadata, task.id not in done)))
+
+
+def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: int = 20) -> Player:
+    """A player of long sessions that reads after it wrote: recorded calls of the task and then of others.
+
+    After each call that may write, up to two recorded reads that share an argument with it; where the task's state is
+    explicit, only calls that name something of it.
+    """
+    reads, scripts = Reads(spec, recordings), _competent(recordings)
+    pool = distinct([action for script in scripts.values() for action in script.actions if reads(action)])
+
+    def of(task: Task) -> Behaviour | None:
+        if task.id not in scripts:
+            return None
+
+        async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
+            random = Random(f"{task.id} {seed}")
+            others = random.sample(sorted(scripts.keys() - {task.id}), len(scripts) - 1)
+            result, made = start, 0
+            for identity in (task.id, *others):
+                heard: dict[int, StepResult] = {}
+                for index in range(len(scripts[identity].actions)):
+                    action = scripts[identity].call(index, heard)
+                    if identity != task.id and not _is_of_this_world(action, task):
+                        continue
+                    after = () if reads(action) else _reads_about(action, pool, random)
+                    for place, call in enumerate((action, *after)):
+                        if result.done or made == steps:
+                            return
+                        result, made = await environment.step(call), made + 1
+                        if place == 0 and not result.is_error:
+                            heard[index] = result
+
+        return behaviour
+
+    return Player("sessions", of)
+
+
+def _own(name: str, behaviour: Behaviour) -> Player:
+    return Player(name, lambda task: behaviour)
+
+
+def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterator[Player]:
+    scripts = _competent(recordings)
+    if not scripts:
+        return
+    reads, ids = Reads(spec, recordings), Ids(recordings)
+    everything = [(script, index) for script in map(Script, recordings) for index in range(len(script.actions))]
+
+    def another(script: Script, random: Random) -> Sequence[Step]:
+        others = [one for one in scripts.values() if one.task.instruction != script.task.instruction]
+        return _all(random.choice(others)) if others else ()
+
+    def idle(script: Script, random: Random) -> Sequence[Step]:
+        only = [step for step in _all(script) if reads(script.actions[step[1]])] or _all(script)[:1]
+        return list(islice(cycle(only), len(script.actions) + 1))
+
+    def drawn(script: Script, random: Random) -> Sequence[Step]:
+        return random.choices(everything, k=2 * len(script.actions))
+
+    yield _scripted(spec, "recorded", scripts, lambda script, random: _all(script))
+    yield _scripted(spec, "first_half", scripts, lambda script, random: _all(script)[: len(script.actions) // 2])
+    yield _scripted(spec, "shuffled", scripts, _shuffled)
+    yield _scripted(spec, "of_another_task", scripts, another)
+    yield _scripted(spec, "wrong_ids", scripts, lambda script, random: _all(script), ids.spoiled)
+    yield _scripted(spec, "idle", scripts, idle)
+    yield _scripted(spec, "random", scripts, drawn)
+
+
+def _competent(recordings: Sequence[Trajectory]) -> dict[str, Script]:
+    """One recorded episode of each task, one that accomplished it where there is one."""
+    chosen: dict[str, Trajectory] = {}
+    for recording in (recording for recording in recordings if recording.transitions):
+        before = chosen.get(recording.task.id)
+        if before is None or (_succeeded(recording) and not _succeeded(before)):
+            chosen[recording.task.id] = recording
+    return {task: Script(recording) for task, recording in chosen.items()}
+
+
+def _succeeded(recording: Trajectory) -> bool:
+    answers = [step.result.observation for step in recording.transitions]
+    return recording.success or bool(accomplished(recording.task, recording.transitions[-1].next_state, answers))
+
+
+def _scripted(
+    spec: EnvironmentSpec, name: str, scripts: Mapping[str, Script], draw: Draw, change: Change | None = None
+) -> Player:
+    def of(task: Task) -> Behaviour | None:
+        own = scripts.get(task.id)
+        if own is None:
+            return None
+
+        async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
+            random = Random(f"{name} {task.id} {seed}")
+            heard: dict[int, dict[int, StepResult]] = {}
+            result = start
+            for script, index in islice(draw(own, random), spec.max_steps):
+                if result.done:
+                    return
+                answers = heard.setdefault(id(script), {})
+                action = script.call(index, answers)
+                result = await environment.step(change(action, random) if change else action)
+                if not result.is_error:
+                    answers[index] = result
+
+        return behaviour
+
+    return Player(name, of)
+
+
+def _all(script: Script) -> list[Step]:
+    return [(script, index) for index in range(len(script.actions))]
+
+
+def _shuffled(script: Script, random: Random) -> Sequence[Step]:
+    order = _all(script)
+    for _ in range(10):  # two calls stay in their order every other time
+        random.shuffle(order)
+        if [script.actions[index] for _, index in order] != list(script.actions):
+            break
+    return order
+
+
+def _reads_about(action: ToolCall, pool: Sequence[ToolCall], random: Random) -> Sequence[ToolCall]:
+    """Recorded reads that share an argument with a call; any, where none does."""
+    words = {word for word in mentioned(action.arguments) if not word.isdecimal()}
+    about = [read for read in pool if words & mentioned(read.arguments)] or pool
+    return random.sample(about, min(READS_AFTER_A_WRITE, len(about)))
+
+
+def _is_of_this_world(action: ToolCall, task: Task) -> bool:
+    world = parsed(task.initial_state or "")
+    words = {word for word in mentioned(action.arguments) if not word.isdecimal()}
+    return world is None or not words or bool(words & (mentioned(world) | _keys(world)))
+
+
+def _keys(world: JsonObject) -> frozenset[str]:
+    return frozenset(key for part in world.values() if isinstance(part, dict) for key in part)

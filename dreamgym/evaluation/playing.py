@@ -1,0 +1,174 @@
+"""One episode of a player, dreamed or real: through the door that an agent uses, and whether it succeeded."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.success import accomplished
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.episode import play
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.evaluation.calls import Compared
+from dreamgym.tools import Tools
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+UNANSWERED = StopReason.ERROR.value
+_NO_CALL = ToolCall(name="none")
+
+Make = Callable[[], Environment]
+"""A new world that nobody else uses."""
+
+
+class Door:
+    """An environment as an agent meets it: a call that its tool's schema forbids is refused and never gets in.
+
+    Args:
+        environment: what is behind the door.
+        tools: of the environment.
+        patient: a call that gets no answer is one step without an answer, as for an agent that goes on; else it ends
+            the episode.
+    """
+
+    def __init__(self, environment: Environment, tools: Tools, *, patient: bool = False) -> None:
+        self._environment = environment
+        self._tools = tools
+        self._patient = patient
+        self._told: JsonObject = {}
+        """The state as the environment told it last, if it does."""
+        self._is_refused = False
+        """The last call was, at this door."""
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The environment's tools."""
+        return self._environment.tools
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """How the last answer came about, if the environment tells it."""
+        return Provenance(tier=Tier.CHECK) if self._is_refused else getattr(self._environment, "provenance", None)
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the task."""
+        return self._heard(await self._environment.reset(task, seed=seed))
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Act once; a refusal at the door changes nothing."""
+        refusal = self._tools.refusal(action, action.canonical())
+        self._is_refused = refusal is not None
+        if refusal is not None:
+            return StepResult(observation=refusal, is_error=True, info=self._told)
+        try:
+            return self._heard(await self._environment.step(action))
+        except EnvironmentUnavailable as error:
+            if not self._patient:
+                raise
+            self._is_refused = True
+            return StepResult(observation=str(error), is_error=True, info={**self._told, "stop": UNANSWERED})
+
+    async def close(self) -> None:
+        """Close the environment."""
+        await self._environment.close()
+
+    def _heard(self, result: StepResult) -> StepResult:
+        self._told = {"state": result.info["state"]} if "state" in result.info else {}
+        return result
+
+
+async def perform(
+    spec: EnvironmentSpec,
+    make: Make,
+    task: Task,
+    behaviour: Behaviour,
+    *,
+    seed: int,
+    source: Source,
+    patient: bool = False,
+) -> Trajectory:
+    """Play one task in a world of its own. An environment that fails, even at its start, leaves an error as data."""
+    environment = make()
+    try:
+        return await play(
+            Door(environment, Tools(spec), patient=patient), task, behaviour, spec=spec, seed=seed, source=source
+        )
+    except EnvironmentUnavailable as error:  # the reset failed; what fails later is kept by `play`
+        return Trajectory(
+            id=str(uuid.uuid4()), task=task, source=source, stop_reason=StopReason.ERROR, error=str(error)
+        )
+    finally:
+        await environment.close()
+
+
+def repeating(actions: Sequence[ToolCall]) -> Behaviour:
+    """A behaviour that makes these calls, whatever is answered, until they or the episode end."""
+
+    async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
+        result = start
+        for action in actions:
+            if result.done:
+                return
+            result = await environment.step(action)
+
+    return behaviour
+
+
+def is_answered(trajectory: Trajectory) -> bool:
+    """Every call got an answer: the environment did not fail, and the simulator was never too unsure."""
+    return trajectory.error is None and not any(map(_has_no_answer, trajectory.transitions))
+
+
+def answered_steps(trajectory: Trajectory) -> tuple[Transition, ...]:
+    """The steps that have an answer."""
+    return tuple(step for step in trajectory.transitions if not _has_no_answer(step))
+
+
+def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
+    """Whether an episode accomplished its task; None where it was not answered, or nobody can tell.
+
+    Args:
+        ends_itself: the environment ends a task that is done, with a reward. One that does not leaves it to the
+            task's own check on the state that the episode ended in.
+    """
+    if not is_answered(trajectory):
+        return None
+    steps = trajectory.transitions
+    if steps and steps[-1].result.terminated and steps[-1].result.reward > 0:
+        return True
+    verdict = accomplished(trajectory.task, last_state(trajectory), [step.result.observation for step in steps])
+    if verdict is True and is_unbounded(steps):
+        return None
+    return False if verdict is None and ends_itself else verdict
+
+
+def last_state(trajectory: Trajectory) -> str:
+    """The state that an episode ended in; empty where a real environment does not tell it.
+
+    What a real environment answers may be JSON as well, and is no state.
+    """
+    if not trajectory.transitions:
+        return trajectory.task.initial_state or ""
+    last = trajectory.transitions[-1]
+    is_told = trajectory.source is not Source.REAL or "state" in last.result.info
+    return last.next_state if is_told else ""
+
+
+def is_same(one: StepResult, other: StepResult) -> bool:
+    """The same answer: error flag, structured content and text, JSON compared as JSON."""
+    return Compared(trajectory="", step=1, action=_NO_CALL, recorded=one, got=other).exact
+
+
+def _has_no_answer(step: Transition) -> bool:
+    return step.result.info.get("stop") in {StopReason.OUT_OF_SUPPORT, UNANSWERED}

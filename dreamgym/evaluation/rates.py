@@ -1,0 +1,151 @@
+"""Rates with intervals: proportions, paired differences, means over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dreamgym.types import Frozen
+
+
+class Rate(Frozen):
+    """A proportion with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def shares(counts: Mapping[str, int]) -> str:
+    """Each count in percent of all, the largest first: `recorded 92 %, model 8 %`."""
+    total = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {count / total:.0%}".replace("%", " %") for name, count in ordered if count)
+
+
+def wilson(successes: float, n: int, z: float = 1.959964) -> Rate:
+    """Wilson score interval of a proportion (Wilson 1927); for scores between 0 and 1 it is wider than need be."""
+    if n == 0:
+        return Rate(mean=0.0, low=0.0, high=1.0, n=0)
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    margin = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Rate(mean=p, low=max(0.0, min(p, centre - margin)), high=min(1.0, max(p, centre + margin)), n=n)
+
+
+def paired_difference(before_SN: Sequence[Sequence[float]], after_SN: Sequence[Sequence[float]]) -> Rate:
+    """Mean of after - before over S training seeds and N tasks, with a 95 % interval for other seeds and other tasks.
+
+    Student's t with both as random factors: the variance of the mean is (MS_seeds + MS_tasks - MS_rest) / (S N) of a
+    two-way analysis of variance without replication, with Satterthwaite's degrees of freedom. The interval is never
+    narrower than Student's t over the means of the seeds. A percentile bootstrap over seeds and tasks covers only 84 to
+    87 % where five seeds scatter widely. Of a single seed the interval is for other tasks alone.
+
+    Args:
+        before_SN: outcome of each of S training seeds on each of N tasks, before.
+        after_SN: the same tasks in the same order, after.
+    """
+    differences_SN = [
+        [a - b for a, b in zip(after_N, before_N, strict=True)]
+        for before_N, after_N in zip(before_SN, after_SN, strict=True)
+    ]
+    means_N = [math.fsum(column) / len(column) for column in zip(*differences_SN, strict=True)]
+    means_S = [math.fsum(row) / len(row) for row in differences_SN]
+    seeds, n = len(means_S), len(means_N)
+    if seeds == 1:
+        return mean_over_seeds(means_N).model_copy(update={"n": n})
+    rate = mean_over_seeds(means_S)
+    of_seeds = n * _variance(means_S)
+    of_tasks = seeds * _variance(means_N)
+    rest = math.fsum(
+        (value - means_S[s] - means_N[t] + rate.mean) ** 2
+        for s, row in enumerate(differences_SN)
+        for t, value in enumerate(row)
+    ) / max(1, (seeds - 1) * (n - 1))
+    both = of_seeds + of_tasks - rest
+    margin = rate.high - rate.mean
+    if n > 1 and both > of_seeds:
+        parts = of_seeds**2 / (seeds - 1) + of_tasks**2 / (n - 1) + rest**2 / ((seeds - 1) * (n - 1))
+        margin = max(margin, _quantile(both**2 / parts) * math.sqrt(both / (seeds * n)))
+    return Rate(mean=rate.mean, low=rate.mean - margin, high=rate.mean + margin, n=n)
+
+
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""97.5 % quantiles of Student's t with 1 to 10 degrees of freedom."""
+
+
+def mean_over_seeds(values_S: Sequence[float]) -> Rate:
+    """Mean of one number per training seed with a 95 % interval by Student's t; without bounds for a single seed."""
+    n = len(values_S)
+    mean = math.fsum(values_S) / n
+    if n == 1:
+        return Rate(mean=mean, low=-math.inf, high=math.inf, n=1)
+    margin = _quantile(n - 1) * math.sqrt(_variance(values_S) / n)
+    return Rate(mean=mean, low=mean - margin, high=mean + margin, n=n)
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Divided by n - 1; 0 for a single value."""
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+
+
+def _quantile(freedom: float, z: float = 1.959964) -> float:
+    """97.5 % quantile of Student's t; between whole degrees of freedom it is interpolated over their inverse."""
+    if freedom < len(STUDENT):
+        below = max(1, math.floor(freedom))
+        share = (1 / below - 1 / max(1.0, freedom)) / (1 / below - 1 / (below + 1))
+        return STUDENT[below - 1] + share * (STUDENT[below] - STUDENT[below - 1])
+    # Cornish-Fisher expansion of Student's t around the normal; right to three digits from here on
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
+    """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
+
+    The interval is a percentile bootstrap over clusters, and never narrower than Wilson's over all values, which it
+    would be where all values are equal.
+    """
+    plain = wilson(sum(values), len(values))
+    if not values:
+        return plain
+    low, high = _bootstrap(values, clusters, seed)
+    return plain.model_copy(update={"low": min(low, plain.low), "high": max(high, plain.high)})
+
+
+def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
+    """Mean of paired differences in [-1, 1] with a percentile bootstrap over clusters.
+
+    Where no two differ it would have no width: it is then as wide as what that many clusters cannot exclude.
+    """
+    if not differences:
+        return Rate(mean=0.0, low=-1.0, high=1.0, n=0)
+    mean = math.fsum(differences) / len(differences)
+    low, high = _bootstrap(differences, clusters, seed)
+    if low == high:
+        unseen = wilson(0, len(set(clusters))).high
+        low, high = max(-1.0, low - unseen), min(1.0, high + unseen)
+    return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(differences))
+
+
+def _bootstrap(
+    values: Sequence[float], clusters: Sequence[str], seed: int, resamples: int = 2000
+) -> tuple[float, float]:
+    import numpy as np
+
+    names = {name: i for i, name in enumerate(sorted(set(clusters)))}
+    owners = np.array([names[name] for name in clusters])
+    sums = np.bincount(owners, weights=np.array(values, dtype=float), minlength=len(names))
+    counts = np.bincount(owners, minlength=len(names))
+    drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
+    low, high = np.percentile(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1), [2.5, 97.5])
+    return float(low), float(high)

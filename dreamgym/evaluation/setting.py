@@ -1,0 +1,43 @@
+"""One way to predict: a model, and what is left out of the method. As a string: `MODEL without history,state -k 0`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dreamgym.dream.model import Part
+from dreamgym.errors import UnknownName
+from dreamgym.types import Frozen
+
+WITHOUT = " without "
+
+
+class Setting(Frozen):
+    """What two rows of a table may differ by."""
+
+    model: str
+    """As `--model` takes it."""
+    without: tuple[Part, ...] = ()
+    """In the order of Part, none twice."""
+    k: int | None = None
+    """How many recorded transitions are shown; None: as many as the model wants."""
+
+    def __str__(self) -> str:
+        parts = WITHOUT + ",".join(self.without) if self.without else ""
+        return f"{self.model}{parts}" + ("" if self.k is None else f" -k {self.k}")
+
+
+def setting(text: str, *, without: Iterable[Part] = (), k: int | None = None) -> Setting:
+    """The setting that a string names, with what else is left out; a k of its own goes over the one given.
+
+    Raises UnknownName for a part that there is not.
+    """
+    if (own := re.search(r" -k (\d+)\s*$", text)) is not None:
+        text, k = text[: own.start()], int(own[1])
+    model, _, named = text.partition(WITHOUT)
+    left_out = set(without)
+    for name in filter(None, (part.strip() for part in named.split(","))):
+        if name not in set(Part):
+            raise UnknownName("part", name, Part)
+        left_out.add(Part(name))
+    return Setting(model=model.strip(), without=tuple(part for part in Part if part in left_out), k=k)

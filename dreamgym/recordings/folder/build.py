@@ -1,0 +1,138 @@
+"""The folder's files out of its recordings: each whole or not at all, and the same for the same recordings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from dreamgym.dream.annotation import with_traces
+from dreamgym.environment import read_jsonl
+from dreamgym.errors import InvalidInput
+from dreamgym.mirror import Mirror
+from dreamgym.recordings.folder.env_file import describe, name_in, write_state
+from dreamgym.recordings.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
+from dreamgym.recordings.folder.explicit import Episode, Stated, stated
+from dreamgym.recordings.folder.files import write_whole
+from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
+from dreamgym.recordings.folder.observed import observed_in
+from dreamgym.recordings.folder.runs import Run, Say, read_runs
+from dreamgym.recordings.folder.server import description_of, mirror_of
+from dreamgym.types import Frozen, Task, Trajectory
+
+
+class FolderReport(Frozen):
+    """What a folder was made of."""
+
+    name: str
+    runs: int
+    trajectories: int
+    calls: int
+    tools: int
+    tasks: int
+    without_task: int
+    """Trajectories that nobody has named a task for."""
+    messages: tuple[str, ...] = ()
+    """What was left out and why, one sentence each."""
+
+
+def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
+    """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
+
+    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it.
+
+    Args:
+        folder: of the environment.
+        derives_facts: make `[state]` out of what the answers show, where the server tells nothing.
+
+    Raises:
+        InvalidInput: there is no env.toml, a file cannot be read or written, tasks.jsonl has a faulty line, or neither
+            a recording nor a tools.json tells the tools. Nothing is written then.
+    """
+    name = name_in(folder)
+    messages: dict[str, None] = {}
+    say: Say = messages.setdefault
+    runs = read_runs(folder, say)
+    tools = _tools(folder, runs, say)
+    file = folder / "tasks.jsonl"
+    listed = read_jsonl(file, Task) if file.exists() else []
+    tasks = Tasks(name, (task for task in listed if RECORDED not in task.metadata), runs, say)
+    calls = {run.id: calls_of(run, say) for run in runs}
+    episodes = [
+        Episode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
+        for run in runs
+        if (trajectory := trajectory_of(run, calls[run.id], tools, tasks, name, say)) is not None
+    ]
+    known = stated(folder, episodes, tools.definitions, say, derives_facts=derives_facts)
+    tasks.start_in(known.starts)
+    trajectories = known.trajectories
+    try:
+        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, known)
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
+    return FolderReport(
+        name=name,
+        runs=len(runs),
+        trajectories=len(trajectories),
+        calls=sum(len(trajectory.transitions) for trajectory in trajectories),
+        tools=len(tools.definitions),
+        tasks=len(tasks.all),
+        without_task=sum(not trajectory.task.instruction for trajectory in trajectories),
+        messages=tuple(messages),
+    )
+
+
+def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
+    """The newest recorded tool list, else the one that stands in the folder."""
+    found = tool_lists(runs, say)
+    if found is None:
+        found = ToolLists(_pages_in(folder), {})
+        say("no run lists the tools; those of tools.json are taken")
+    older = ", ".join(found.older())
+    if older:
+        say(
+            f"made against another tool list than the newest one: {older}; "
+            "a run that calls only tools which are still there is kept"
+        )
+    return found
+
+
+def _pages_in(folder: Path) -> Pages:
+    file = folder / "tools.json"
+    if not file.exists():
+        raise InvalidInput(
+            f"{folder}: no run in recordings/ lists the tools, and there is no tools.json: record a run whose agent "
+            "asks for tools/list, or write the server's answer to it into tools.json"
+        )
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], known: Stated) -> None:
+    if known.write is not None:
+        write_state(folder, known.write)  # before observed.json, which says that this is what we wrote
+    write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
+    write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else list(pages)))
+    write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
+    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in _with_reasoning(folder, known.trajectories))
+    write_whole(folder / "trajectories.jsonl", "".join(lines))
+    observed = observed_in(known.trajectories)
+    if known.written is not None:
+        observed["state"] = known.written.model_dump(mode="json")
+    write_whole(folder / "observed.json", _readable(observed))
+    describe(folder, description_of(mirror))
+
+
+def _with_reasoning(folder: Path, trajectories: Iterable[Trajectory]) -> Iterable[Trajectory]:
+    """What a teacher wrote of the same steps is in no recording, so it is kept."""
+    try:
+        return with_traces(trajectories, read_jsonl(folder / "trajectories.jsonl", Trajectory))
+    except InvalidInput:  # there is none yet, or it is damaged: it is made again anyway
+        return trajectories
+
+
+def _readable(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

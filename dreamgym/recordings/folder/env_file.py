@@ -1,0 +1,203 @@
+"""env.toml of a recorded server: written once with a comment on every setting, and after that a person's own."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dreamgym.environment import EnvironmentSpec, StateSetting, state_setting
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.recordings.folder.files import write_whole
+from dreamgym.redaction import RedactionRules
+from dreamgym.state import StateSchema
+from dreamgym.types import JsonObject
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+    from tomlkit.items import Table
+
+NAME = r"[a-z0-9][a-z0-9_-]*"
+
+_REDACT = {
+    "secrets": "Find keys, tokens and passwords by their form, and by the name of the field that holds them.",
+    "personal": "Kinds of personal data that are taken out.",
+    "fields": 'Fields and arguments whose whole value is taken out, besides the known ones: fields = ["customer_no"]',
+    "patterns": "Your own regular expressions, by the name of their placeholder: patterns = {badge = '\\bB-\\d{6}\\b'}",
+    "allow": "Regular expressions of what is left alone although a rule finds it; the whole find must match.",
+}
+
+
+_STATE = (
+    "What the server's world looks like, as its answers show it. This follows the recordings until you change it.",
+    "A collection has a table: the field that holds the id, and the type of each other field: string, integer, number,",
+    "boolean, array, object or any, with a question mark where it may be null. complete: an unknown id does not exist.",
+    "To do without, put `state = false` above the first table in the place of all these.",
+)
+
+
+def start_folder(folder: Path, name: str, real: JsonObject) -> None:
+    """Make the folder and its env.toml where there is none; one that is there is left as it is.
+
+    Args:
+        folder: of the environment.
+        name: of the environment.
+        real: the table [real], without any secret.
+
+    Raises:
+        InvalidInput: the name cannot be one, the folder is of another environment, or it cannot be written.
+    """
+    if not re.fullmatch(NAME, name):
+        raise InvalidInput(f"environment name {name!r}: expected small letters, digits, '-' and '_'")
+    file = folder / "env.toml"
+    if file.exists():
+        there = name_in(folder)
+        if there != name:
+            raise InvalidInput(
+                f"{folder} is the folder of the environment {there!r}, not of {name!r}: "
+                "use that name, or another folder"
+            )
+        return
+    _check_tomlkit()
+    text = _new(name, real).as_string()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(file, text)
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def name_in(folder: Path) -> str:
+    """The name in a folder's env.toml. Raises InvalidInput where there is none."""
+    file = folder / "env.toml"
+    try:
+        name = tomllib.loads(file.read_text(encoding="utf-8")).get("name")
+    except FileNotFoundError as error:
+        raise InvalidInput(
+            f"{folder} is no environment folder: it has no env.toml. `dreamgym record NAME --out {folder}` writes one"
+        ) from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise InvalidInput(f"{file}: expected a name of small letters, digits, '-' and '_', got {name!r}")
+    return name
+
+
+def state_in(folder: Path) -> StateSetting:
+    """What a folder's env.toml says of states. Raises InvalidInput."""
+    return state_setting(folder / "env.toml", _config(folder).get("state"))
+
+
+def is_deterministic(folder: Path) -> bool:
+    """What a folder's env.toml declares. Raises InvalidInput."""
+    return _config(folder).get("deterministic") is True
+
+
+def write_state(folder: Path, schema: StateSchema) -> None:
+    """Put the tables of a schema in the place of those that are there; nothing else changes."""
+    _check_tomlkit()
+    import tomlkit
+
+    file = folder / "env.toml"
+    document = tomlkit.parse(file.read_text(encoding="utf-8"))
+    if "state" in document:
+        document["state"] = _state(schema)
+    else:
+        document.add(tomlkit.nl())
+        document.add("state", _state(schema))
+    write_whole(file, document.as_string())
+
+
+def describe(folder: Path, description: str) -> None:
+    """Fill in the description where it is empty; nothing else changes, comments and order stay."""
+    _check_tomlkit()
+    import tomlkit
+
+    file = folder / "env.toml"
+    document = tomlkit.parse(file.read_text(encoding="utf-8"))
+    if not description or document.get("description"):
+        return
+    document["description"] = tomlkit.string(description, multiline="\n" in description)
+    write_whole(file, document.as_string())
+
+
+def _new(name: str, real: JsonObject) -> TOMLDocument:
+    import tomlkit
+
+    document = tomlkit.document()
+    document.add(tomlkit.comment("This file is yours: what you change here stays, however often you record."))
+    document.add("name", name)
+    document.add(tomlkit.nl())
+    document.add(tomlkit.comment("What this environment is, in a sentence or two; the simulation is told."))
+    document.add("description", "")
+    document.add(tomlkit.comment("How it answers where its recordings do not show it; the simulation is told."))
+    document.add("rules", "")
+    document.add(tomlkit.nl())
+    document.add("real", _table("The server that was recorded, for `dreamgym check --against real`.", real))
+    limits: JsonObject = {"max_steps": EnvironmentSpec.model_fields["max_steps"].default}
+    document.add("limits", _table("An episode is cut off after so many calls.", limits))
+    document.add("redact", _redact())
+    return document
+
+
+def _state(schema: StateSchema) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    for line in _STATE:
+        table.add(tomlkit.comment(line))
+    for name, kind in schema.values.items():
+        table.add(name, kind)
+    for name, collection in schema.collections.items():
+        entities, fields = tomlkit.table(), tomlkit.table()
+        entities.add("key", collection.key)
+        entities.add("complete", collection.complete)
+        for field, kind in collection.fields.items():
+            fields.add(field, kind)
+        entities.add("fields", fields)
+        table.add(name, entities)
+    return table
+
+
+def _table(comment: str, values: JsonObject) -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    table.add(tomlkit.comment(comment))
+    for key, value in values.items():
+        table.add(key, value)
+    table.add(tomlkit.nl())
+    return table
+
+
+def _redact() -> Table:
+    import tomlkit
+
+    table = tomlkit.table()
+    table.add(tomlkit.comment("What is taken out before anything is written; a change counts from then on."))
+    for name, value in RedactionRules().model_dump(mode="json").items():
+        if name in _REDACT:
+            table.add(tomlkit.comment(_REDACT[name]))
+        if isinstance(value, dict):
+            inline = tomlkit.inline_table()
+            inline.update(value)
+            table.add(name, inline)
+        elif value is not None:
+            table.add(name, value)
+    return table
+
+
+def _config(folder: Path) -> JsonObject:
+    file = folder / "env.toml"
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{file}: {error}") from error
+
+
+def _check_tomlkit() -> None:
+    try:
+        import tomlkit  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage("writing env.toml", "server") from error

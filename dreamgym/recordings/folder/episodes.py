@@ -1,0 +1,206 @@
+"""A trajectory out of each run in which the agent called a tool.
+
+Only what the server said is an observation: a call that it never answered, because it died or hung, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
+
+from dreamgym.content import result_of
+from dreamgym.recordings.folder.listings import ToolLists
+from dreamgym.recordings.folder.runs import Run, Say
+from dreamgym.recordings.log import Exchange
+from dreamgym.types import (
+    JsonObject,
+    Origin,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+UNNAMED = "unnamed"
+"""The task id of a run that nobody has named a task for."""
+RECORDED = "recorded"
+"""Key in a task's metadata: it stands in tasks.jsonl because of a recording, and goes when that goes."""
+
+Call = tuple[ToolCall, StepResult, Exchange]
+
+_CONNECTION_CLOSED = -32000
+_UNKNOWN = re.compile(r"unknown|not found|no such|not exist|invalid tool|not available|unsupported", re.IGNORECASE)
+
+
+class Tasks:
+    """The tasks of all runs. Equal instructions are one task; a task written by hand stays as it is.
+
+    Args:
+        env: name of the environment.
+        by_hand: tasks that no recording is the reason for.
+        runs: the recordings.
+        say: takes messages.
+    """
+
+    def __init__(self, env: str, by_hand: Iterable[Task], runs: Sequence[Run], say: Say) -> None:
+        self._env, self._say = env, say
+        self._tasks = {task.id: task for task in by_hand}
+        self._ids = {task.instruction: task.id for task in reversed(self._tasks.values())}
+        self._instructions: dict[str, str] = {}
+        for instruction, named, _ in map(_asked, runs):
+            if named and instruction:
+                self._ids.setdefault(instruction, named)
+                self._instructions.setdefault(named, instruction)
+
+    @property
+    def all(self) -> tuple[Task, ...]:
+        """Those written by hand, and then the recorded ones in the order in which they were played."""
+        return tuple(self._tasks.values())
+
+    def start_in(self, starts: Mapping[str, Collection[str]]) -> None:
+        """Give recorded tasks the explicit state that all their episodes start in, where it is one."""
+        for task_id, states in starts.items():
+            task = self._tasks.get(task_id)
+            if task is not None and RECORDED in task.metadata and len(states) == 1:
+                self._tasks[task_id] = task.model_copy(update={"initial_state": next(iter(states))})
+
+    def of(self, run: Run) -> Task:
+        """What the agent was asked to do in a run."""
+        instruction, named, origin = _asked(run)
+        task_id = named or self._ids.get(instruction) or (_task_id(instruction) if instruction else UNNAMED)
+        if task_id not in self._tasks:
+            task = Task(
+                id=task_id,
+                env=self._env,
+                instruction=self._instructions.get(task_id, instruction),
+                origin=origin,
+                metadata={RECORDED: True},
+            )
+            if not task.instruction:
+                return task
+            self._tasks[task_id] = task
+        task = self._tasks[task_id]
+        if instruction and task.instruction != instruction:
+            self._say(f"{run.id}: task {task_id!r} already asks for something else; the first instruction is kept")
+        return task
+
+
+def calls_of(run: Run, say: Say) -> list[Call]:
+    """What the agent called in a run and what the server answered, in the order of the calls."""
+    return [called for exchange in run.exchanges if (called := _call(run, exchange, say)) is not None]
+
+
+def trajectory_of(
+    run: Run, calls: Sequence[Call], tools: ToolLists, tasks: Tasks, env: str, say: Say
+) -> Trajectory | None:
+    """The episode of a run; None where there is none, or where it calls tools that the server does not have."""
+    if not calls:
+        return None
+    gone = sorted({action.name for action, result, _ in calls if not _is_known(action, result, run, tools)})
+    if gone:
+        say(f"{run.id}: left out, because the tool list has no {', '.join(map(repr, gone))}")
+        return None
+    answer = next((note.answer for note in reversed(run.notes) if note.answer is not None), None)
+    success = next((note.success for note in reversed(run.notes) if note.success is not None), None)
+    is_finished = answer is not None or success is not None
+    return Trajectory(
+        id=f"{env}-{run.id}",
+        task=tasks.of(run),
+        transitions=_transitions(calls, run.started_at),
+        source=Source.REAL,
+        stop_reason=StopReason.FINISHED if is_finished else StopReason.CLOSED,
+        answer=answer,
+        final_reward=None if success is None else float(success),
+    )
+
+
+def unlisted(names: Collection[str], trajectory: Trajectory) -> list[str]:
+    """Tools that a trajectory calls although the list has them not, but for those that the server refused as such."""
+    calls = ((transition.action, transition.result) for transition in trajectory.transitions)
+    return sorted({action.name for action, result in calls if action.name not in names and not refused(action, result)})
+
+
+def refused(action: ToolCall, result: StepResult) -> bool:
+    """The server said that it has no such tool."""
+    said = result.observation
+    return result.is_error and action.name in said and _UNKNOWN.search(said.replace(action.name, "")) is not None
+
+
+def _is_known(action: ToolCall, result: StepResult, run: Run, tools: ToolLists) -> bool:
+    if action.name in tools.definitions:
+        return True
+    return action.name not in tools.named_in(run) and refused(action, result)
+
+
+def _call(run: Run, exchange: Exchange, say: Say) -> Call | None:
+    if exchange.method != "tools/call":
+        return None
+    name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        say(f"{run.id}: a tools/call without a tool's name, or with arguments that are no object, is left out")
+        return None
+    result = _result(exchange)
+    if isinstance(result, str):
+        say(f"{run.id}: the call of {name!r} is left out: {result}")
+        return None
+    return ToolCall(name=name, arguments=arguments), result, exchange
+
+
+def _result(exchange: Exchange) -> StepResult | str:
+    """What the server answered, or why that is no answer."""
+    if exchange.result is not None:
+        if not isinstance(exchange.result.get("content"), list) and "structuredContent" not in exchange.result:
+            if "inputRequests" in exchange.result:
+                return "the server asked something back, and the call that brought the answer is there"
+            return "the answer is no result of a tool"
+        return result_of(exchange.result)
+    error = exchange.error
+    if error is None:
+        return "the server never answered"
+    message = str(error.get("message", ""))
+    if error.get("code") == _CONNECTION_CLOSED and message.startswith("Connection closed"):
+        return "the connection to the server was lost"
+    return StepResult(observation=message, is_error=True, info={"error": error})
+
+
+def _transitions(calls: Sequence[Call], started_at: float) -> tuple[Transition, ...]:
+    state = ""
+    transitions = []
+    for action, result, exchange in calls:
+        times: JsonObject = {
+            "started_s": round(exchange.started_at - started_at, 6),
+            "ended_s": round(exchange.ended_at - started_at, 6),
+        }
+        timed = result.model_copy(update={"info": {**result.info, **times}})
+        transitions.append(
+            Transition(
+                state=state,
+                action=action,
+                result=timed,
+                next_state=timed.state,
+                provenance=Provenance(tier=Tier.REAL),
+            )
+        )
+        state = timed.state
+    return tuple(transitions)
+
+
+def _asked(run: Run) -> tuple[str, str | None, Origin]:
+    """Instruction, task id and origin; what somebody said of the task counts more than what a model proposed."""
+    about = [note for note in run.notes if note.task or note.task_id]
+    given = [note for note in about if not note.proposed] or about
+    instruction = next((note.task for note in reversed(given) if note.task), "")
+    task_id = next((note.task_id for note in reversed(given) if note.task_id), None)
+    return instruction, task_id, Origin.PROPOSED if given and given[0].proposed else Origin.SEED
+
+
+def _task_id(instruction: str) -> str:
+    """Readable, and the same for the same instruction."""
+    words = re.findall(r"[a-z0-9]+", instruction.lower())
+    return "-".join([*words[:5], sha256(instruction.encode()).hexdigest()[:8]])

@@ -1,0 +1,116 @@
+"""Explicit states for the episodes of a folder: told by the server, else facts that its answers show.
+
+Facts are put together only where a person has a `[state]` in env.toml for them, or asks for one to be derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dreamgym.recordings.folder.entities import derive_facts
+from dreamgym.recordings.folder.env_file import is_deterministic, state_in
+from dreamgym.recordings.folder.facts import with_facts
+from dreamgym.recordings.folder.runs import Say
+from dreamgym.recordings.folder.state import derive, fitting, follows, written_last
+from dreamgym.recordings.folder.told import tells, with_told_states
+from dreamgym.recordings.log import Exchange
+from dreamgym.state import StateSchema
+from dreamgym.types import JsonObject, Trajectory
+
+
+class Episode(NamedTuple):
+    """One run's trajectory with states of words."""
+
+    run: str
+    exchanges: tuple[Exchange, ...]
+    """One for each of its transitions."""
+    trajectory: Trajectory
+
+
+class Stated(NamedTuple):
+    """Trajectories as they go into the folder."""
+
+    trajectories: list[Trajectory]
+    write: StateSchema | None = None
+    """What `[state]` in env.toml becomes; None: it stays."""
+    written: StateSchema | None = None
+    """What we wrote there, now or before, for observed.json."""
+
+    @property
+    def starts(self) -> dict[str, set[str]]:
+        """The known starts of each task's episodes."""
+        found: dict[str, set[str]] = {}
+        for trajectory in self.trajectories:
+            if trajectory.task.initial_state:
+                found.setdefault(trajectory.task.id, set()).add(trajectory.task.initial_state)
+        return found
+
+
+def stated(
+    folder: Path, episodes: Sequence[Episode], tools: dict[str, JsonObject], say: Say, *, derives_facts: bool
+) -> Stated:
+    """The trajectories with explicit states where there are some.
+
+    Args:
+        folder: its env.toml says what states may look like, or that there are none.
+        episodes: of its recordings.
+        tools: definitions by name.
+        say: takes messages.
+        derives_facts: make a schema out of what answers show, where no answer tells a state.
+
+    Raises:
+        InvalidInput: `state` in env.toml is faulty.
+    """
+    setting, last = state_in(folder), written_last(folder)
+    deterministic = is_deterministic(folder)
+    words = [episode.trajectory for episode in episodes]
+    if setting.is_off:
+        if derives_facts:
+            say("no state is derived: env.toml says state = false")
+        return Stated(words)
+    is_told = any(map(_tells, episodes))
+    if is_told:
+        trajectories = [with_told_states(one.trajectory, one.exchanges) for one in _telling(episodes, say)]
+        derived = derive(trajectories)
+    else:
+        trajectories = words
+        derived = derive_facts(words, tools) if derives_facts else None
+    may_write = follows(setting, last) and (is_told or derives_facts)
+    schema = derived if may_write else setting.schema
+    if derives_facts and not may_write:
+        say("[state] in env.toml was changed by hand and stays as it is")
+    if schema is None:
+        if derives_facts:
+            say("no state is derived: no two entities with ids of their own are shown by two answers each")
+        return Stated(words, None, last)
+    if not is_told:
+        for name in (name for name, collection in schema.collections.items() if collection.complete):
+            say(
+                f"[state.{name}] in env.toml is complete, but the server tells no states: what no answer shows does "
+                "not exist then; put complete = false where it may"
+            )
+        trajectories = with_facts(words, schema, tools, deterministic=deterministic)
+    runs = {episode.trajectory.id: episode.run for episode in episodes}
+    fit = [fitting(trajectory, schema, runs[trajectory.id], say) for trajectory in trajectories]
+    usable = [one for one in fit if one is not None]
+    return Stated(usable, derived, derived) if may_write else Stated(usable, None, last)
+
+
+def _tells(episode: Episode) -> bool:
+    return any(map(tells, episode.exchanges))
+
+
+def _telling(episodes: Iterable[Episode], say: Say) -> list[Episode]:
+    """Those whose states are known; the others would be of another kind."""
+    telling = []
+    for episode in episodes:
+        if _tells(episode):
+            telling.append(episode)
+        else:
+            say(
+                f"{episode.run}: left out, because the server tells no states in it while it does in other runs; "
+                "put `state = false` into env.toml to do without"
+            )
+    return telling

@@ -1,0 +1,163 @@
+"""Facts that answers show, as the explicit states of trajectories where no server tells its state.
+
+A state holds what was known of the world, and what later answers show to have been true then. What an answer shows
+holds backwards to the last call that may have changed it, and forwards until an answer shows something else: nothing
+else is concluded. A call may change what it names, in its arguments or its answer, and what names or is named by
+that; a call that names nothing known may change everything; a read and a refused call change nothing. What a tool that
+does not say that it reads shows unasked, without its id in the arguments, may be new.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from dreamgym.recordings.folder.reads import hints_of, reads_in
+from dreamgym.recordings.folder.shown import Place, Shown, answered, facts_in
+from dreamgym.state import StateSchema, as_text, mentioned
+from dreamgym.types import JsonObject, Task, Trajectory, Transition
+
+Facts = dict[Place, JsonValue]
+
+
+def with_facts(
+    trajectories: Sequence[Trajectory],
+    schema: StateSchema,
+    tools: Mapping[str, JsonObject],
+    *,
+    deterministic: bool = False,
+) -> list[Trajectory]:
+    """The trajectories with what is known before and after each call, and at their start.
+
+    Args:
+        trajectories: with states of words.
+        schema: of the entities; they need not be complete.
+        tools: definitions by name.
+        deterministic: the same task always is the same world, so that its recordings complete each other's start.
+    """
+    reads = reads_in(trajectories, schema, tools)
+    sure = frozenset(name for name, is_read in hints_of(tools).items() if is_read)
+    found = [_Episode(trajectory, schema, reads, sure) for trajectory in trajectories]
+    starts: dict[str, Facts] = defaultdict(dict)
+    doubtful: dict[str, set[Place]] = defaultdict(set)
+    if deterministic:
+        for episode in found:
+            world = _world(episode.trajectory.task)
+            for place, value in episode.start.items():
+                if starts[world].setdefault(place, value) != value:
+                    doubtful[world].add(place)
+    return [
+        episode.stated({p: v for p, v in starts[world].items() if p not in doubtful[world]})
+        for episode in found
+        for world in [_world(episode.trajectory.task)]
+    ]
+
+
+class _Episode:
+    """One trajectory, and when each of its facts was true. State k is the one before call k."""
+
+    def __init__(
+        self, trajectory: Trajectory, schema: StateSchema, reads: frozenset[str], sure: frozenset[str]
+    ) -> None:
+        self.trajectory, self._schema, self._sure = trajectory, schema, sure
+        self._shown = facts_in(trajectory, schema)
+        self._links = self._linked()
+        self._writes = {
+            step: self._touched(transition)
+            for step, transition in enumerate(trajectory.transitions)
+            if transition.action.name not in reads and not transition.result.is_error
+        }
+
+    @property
+    def start(self) -> Facts:
+        """What its answers show to have been true from the start."""
+        return {place: shown[0].value for place, shown in self._shown.items() if self._first(place, shown[0]) == 0}
+
+    def stated(self, start: Facts) -> Trajectory:
+        """The trajectory with its states.
+
+        Args:
+            start: true from the start, besides what its own answers show.
+        """
+        steps = self.trajectory.transitions
+        states: list[Facts] = [{} for _ in range(len(steps) + 1)]
+        for place in self._shown.keys() | start.keys():
+            for first, value in self._values(place, start):
+                for state in states[first:]:
+                    state[place] = value
+        texts = [as_text(self._state(state)) for state in states]
+        transitions = tuple(
+            _with_states(step, before, after) for step, before, after in zip(steps, texts, texts[1:], strict=False)
+        )
+        task = self.trajectory.task.model_copy(update={"initial_state": texts[0]})
+        return self.trajectory.model_copy(update={"transitions": transitions, "task": task})
+
+    def _values(self, place: Place, start: Facts) -> list[tuple[int, JsonValue]]:
+        """The values of a fact, each with the first state that has it."""
+        values: list[tuple[int, JsonValue]] = [(0, start[place])] if place in start else []
+        last = 0
+        for shown in self._shown.get(place, ()):
+            if not values:
+                values.append((self._first(place, shown), shown.value))
+            elif shown.value != values[-1][1]:
+                first = self._since(place, shown.step, last)
+                values.append((first if first > last else self._latest(shown, last), shown.value))
+            last = shown.step + 1
+        return values
+
+    def _first(self, place: Place, shown: Shown) -> int:
+        """The first state that is known to have had a fact when it was first shown."""
+        action = self.trajectory.transitions[shown.step].action
+        if action.name not in self._sure and place[1] not in mentioned(action.arguments):
+            return shown.step + 1
+        return self._since(place, shown.step, 0)
+
+    def _since(self, place: Place, step: int, last: int) -> int:
+        """The first state, not before `last`, that no call up to this one's answer has changed the fact in."""
+        touching = (write for write, about in self._writes.items() if last <= write <= step)
+        return max((write + 1 for write in touching if self._may_change(write, place)), default=last)
+
+    def _latest(self, shown: Shown, last: int) -> int:
+        """The state after the last call that is no read; where all are, the one after the answer."""
+        return max((write + 1 for write in self._writes if last <= write <= shown.step), default=shown.step + 1)
+
+    def _may_change(self, write: int, place: Place) -> bool:
+        return not self._writes[write] or place[1] in self._writes[write]
+
+    def _touched(self, transition: Transition) -> frozenset[str]:
+        """Ids that a call names, and those linked to them."""
+        said = mentioned([transition.action.arguments, answered(transition.result) or transition.result.observation])
+        named = said & self._links.keys()
+        return frozenset(named).union(*(self._links[identity] for identity in named))
+
+    def _linked(self) -> dict[str, frozenset[str]]:
+        """Each id of the episode with those that its entity names, or whose entities name it."""
+        links: dict[str, set[str]] = {identity: set() for _, identity, _ in self._shown}
+        for (_, identity, _), found in self._shown.items():
+            for other in mentioned([shown.value for shown in found]) & links.keys():
+                links[identity].add(other)
+                links[other].add(identity)
+        return {identity: frozenset(others) for identity, others in links.items()}
+
+    def _state(self, facts: Facts) -> JsonObject:
+        state: dict[str, dict[str, JsonObject]] = {name: {} for name in self._schema.collections}
+        for (name, identity, field), value in facts.items():
+            state[name].setdefault(identity, self._bare(name, identity))[field] = value
+        return {name: dict(found) for name, found in state.items()}
+
+    def _bare(self, name: str, identity: str) -> JsonObject:
+        """An entity of which nothing is known but that it is there."""
+        key = self._schema.collections[name].key
+        shown = self._shown.get((name, identity, key))
+        return {key: shown[0].value if shown else identity}
+
+
+def _with_states(transition: Transition, before: str, after: str) -> Transition:
+    result = transition.result.model_copy(update={"info": {**transition.result.info, "state": after}})
+    return transition.model_copy(update={"state": before, "next_state": after, "result": result})
+
+
+def _world(task: Task) -> str:
+    return task.world

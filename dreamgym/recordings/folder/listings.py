@@ -1,0 +1,117 @@
+"""What the real server lists, put together from the pages that its clients asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from dreamgym.recordings.folder.runs import Run, Say
+from dreamgym.types import JsonObject
+
+Pages = tuple[JsonObject, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One listing at one time."""
+
+    pages: Pages
+    complete: bool
+    """No page leads to another one that nobody asked for."""
+    at: float
+
+
+@dataclass(frozen=True)
+class ToolLists:
+    """The tool list that counts, and the ones that each run saw."""
+
+    current: Pages
+    of_runs: dict[str, tuple[Listing, ...]]
+
+    @cached_property
+    def definitions(self) -> dict[str, JsonObject]:
+        """The tools that the server has, by name."""
+        return tools_on(self.current)
+
+    def older(self) -> list[str]:
+        """Runs that saw another list, in order."""
+        return [run for run, seen in self.of_runs.items() if any(_differ(one, self.current) for one in seen)]
+
+    def is_current(self, run: Run) -> bool:
+        """The run's last list is the one that counts."""
+        seen = self.of_runs.get(run.id, ())
+        return bool(seen) and not _differ(seen[-1], self.current)
+
+    def named_in(self, run: Run) -> frozenset[str]:
+        """All tools that the server has ever listed to the run."""
+        return frozenset(chain.from_iterable(tools_on(listing.pages) for listing in self.of_runs.get(run.id, ())))
+
+
+def listings_of(run: Run, method: str) -> tuple[Listing, ...]:
+    """How a listing looked after each time that a page of it was read."""
+    pages: dict[str | None, JsonObject] = {}
+    found: list[Listing] = []
+    for exchange in run.exchanges:
+        if exchange.method == method and exchange.result is not None:
+            cursor = exchange.params.get("cursor")
+            pages[None if cursor is None else str(cursor)] = exchange.result
+            if None in pages:
+                found.append(_assembled(pages, exchange.started_at))
+    return tuple(found)
+
+
+def tool_lists(runs: Sequence[Run], say: Say) -> ToolLists | None:
+    """The newest usable tool list; a complete one before one whose pages were not all read. None: nobody listed any."""
+    of_runs = {}
+    for run in runs:
+        listings = listings_of(run, "tools/list")
+        usable = tuple(listing for listing in listings if _is_usable(listing.pages))
+        if listings and not _is_usable(listings[-1].pages):
+            say(f"{run.id}: the server gave a tool list without tools, or with faulty ones; it is left out")
+        whole = tuple(listing for listing in usable if listing.complete)
+        if usable:
+            of_runs[run.id] = whole or usable[-1:]
+    every = list(chain.from_iterable(of_runs.values()))
+    if not every:
+        return None
+    newest = max(every, key=lambda listing: (listing.complete, listing.at))
+    if not newest.complete:
+        say("no client has read the tool list to its last page: tools may be missing")
+    return ToolLists(newest.pages, {run: tuple(one for one in seen if one.complete) for run, seen in of_runs.items()})
+
+
+def tools_on(pages: Sequence[JsonObject]) -> dict[str, JsonObject]:
+    """The tool definitions on some pages, by name."""
+    lists = [page.get("tools") for page in pages]
+    tools = [tool for tools in lists if isinstance(tools, list) for tool in tools if isinstance(tool, dict)]
+    return {str(tool.get("name")): tool for tool in tools}
+
+
+def _assembled(pages: dict[str | None, JsonObject], at: float) -> Listing:
+    cursor: str | None = None
+    found: list[JsonObject] = []
+    passed: set[str | None] = set()
+    while cursor in pages and cursor not in passed:
+        passed.add(cursor)
+        found.append(pages[cursor])
+        following = pages[cursor].get("nextCursor")
+        if following is None:
+            return Listing(tuple(found), True, at)
+        cursor = str(following)
+    return Listing(tuple(found), False, at)
+
+
+def _is_usable(pages: Pages) -> bool:
+    lists = [page.get("tools") for page in pages]
+    if not all(isinstance(tools, list) for tools in lists):
+        return False
+    tools = [tool for tools in lists if isinstance(tools, list) for tool in tools]
+    names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
+    named = all(isinstance(name, str) and name for name in names)
+    return bool(tools) and named and len(set(map(str, names))) == len(names)
+
+
+def _differ(listing: Listing, current: Pages) -> bool:
+    return listing.pages != current

@@ -1,0 +1,79 @@
+"""Recordings as they lie on disk, faulty lines left out and named."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.recordings.log import Event, Exchange, Note
+
+Say = Callable[[str], None]
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+@dataclass
+class Run:
+    """One recording file."""
+
+    id: str
+    exchanges: list[Exchange] = field(default_factory=list)
+    """In the order in which the agent asked."""
+    notes: list[Note] = field(default_factory=list)
+    """In the order in which they were said."""
+
+    @property
+    def started_at(self) -> float:
+        """When the agent first asked something."""
+        return self.exchanges[0].started_at if self.exchanges else math.inf
+
+
+def read_runs(folder: Path, say: Say) -> list[Run]:
+    """The runs in `recordings/`, oldest first. Raises InvalidInput where a file cannot be read."""
+    files = sorted((folder / "recordings").glob("*.jsonl"))
+    runs = [_read(file, say) for file in files]
+    return sorted(runs, key=lambda run: (run.started_at, run.id))
+
+
+def _read(file: Path, say: Say) -> Run:
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from error
+    run, losses = Run(file.stem), Counter[str]()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            event = _parsed(line)
+        except ValueError as error:
+            what = "was cut off by a crash" if number == len(lines) else f"is no recorded event ({first_reason(error)})"
+            say(f"{run.id}: line {number} {what}; it is left out")
+            continue
+        if isinstance(event, Exchange):
+            run.exchanges.append(event)
+        elif isinstance(event, Note):
+            run.notes.append(event)
+        else:
+            losses[event.reason] += 1
+    for reason, count in losses.items():
+        say(f"{run.id}: not recorded{f' ({count} times)' if count > 1 else ''}: {reason}")
+    run.exchanges.sort(key=lambda exchange: (exchange.started_at, exchange.ended_at))
+    if not run.exchanges:
+        say(f"{run.id}: nothing was recorded")
+    return run
+
+
+def _parsed(line: bytes) -> Event:
+    """Raises ValueError."""
+    event = _EVENT.validate_json(line)
+    if isinstance(event, Exchange) and not (math.isfinite(event.started_at) and math.isfinite(event.ended_at)):
+        raise ValueError("started_at and ended_at are no times")
+    return event

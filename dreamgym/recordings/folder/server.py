@@ -1,0 +1,66 @@
+"""server.json: what the real server said of itself, and in which words it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror
+from dreamgym.recordings.folder.episodes import Call
+from dreamgym.recordings.folder.listings import ToolLists, listings_of
+from dreamgym.recordings.folder.phrases import invalid_arguments, unknown_tool
+from dreamgym.recordings.folder.runs import Run
+from dreamgym.recordings.log import Exchange
+from dreamgym.types import JsonObject
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+
+def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequence[Call]]) -> Mirror:
+    """The first answers of the server that has the current tool list; of others only what that one was not asked."""
+    runs = sorted(runs, key=lambda run: not tools.is_current(run))
+    exchanges = [exchange for run in runs for exchange in run.exchanges]
+    called = [(action, result) for run in runs for action, result, _ in calls[run.id]]
+    defined = tools.definitions
+    return Mirror(
+        initialize=_first(exchanges, "initialize"),
+        discover=_first(exchanges, "server/discover"),
+        listings={method: pages for method in LISTINGS if (pages := _pages(runs, method))},
+        lookups=tuple(_lookups(exchanges)),
+        unknown_tool=unknown_tool(called, defined),
+        invalid_arguments=invalid_arguments(called, defined),
+    )
+
+
+def description_of(mirror: Mirror) -> str:
+    """The server's title or name, and its instructions."""
+    info = mirror.initialize.get("serverInfo")
+    if not isinstance(info, dict):
+        meta = mirror.discover.get("_meta")
+        info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    named = (info.get("title") or info.get("name")) if isinstance(info, dict) else None
+    instructions = mirror.initialize.get("instructions") or mirror.discover.get("instructions")
+    return "\n".join(text.strip() for text in (named, instructions) if isinstance(text, str) and text.strip())
+
+
+def _first(exchanges: Iterable[Exchange], method: str) -> JsonObject:
+    answers = (exchange.result for exchange in exchanges if exchange.method == method)
+    return next((answer for answer in answers if answer is not None), {})
+
+
+def _pages(runs: Sequence[Run], method: str) -> tuple[JsonObject, ...]:
+    found = [listing for run in runs for listing in listings_of(run, method)]
+    whole = [listing for listing in found if listing.complete]
+    return (whole or found)[0].pages if found else ()
+
+
+def _lookups(exchanges: Iterable[Exchange]) -> Iterator[Lookup]:
+    seen = set()
+    for exchange in exchanges:
+        if exchange.method not in LOOKUPS or (exchange.result is None and exchange.error is None):
+            continue
+        params = {key: value for key, value in exchange.params.items() if key != "_meta"}
+        key = (exchange.method, json.dumps(params, sort_keys=True))
+        if key not in seen:
+            seen.add(key)
+            yield Lookup(method=exchange.method, params=params, result=exchange.result, error=exchange.error)

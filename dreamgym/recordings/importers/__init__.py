@@ -1,0 +1,82 @@
+"""Trajectories that people already have, in the formats they have them in; one file a format.
+
+    found = read_file(Path("chats.jsonl"))
+    report = ImportReport()
+    report.add(found, spec)
+
+A new format is one file with an `Importer` and one entry in FORMATS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dreamgym.errors import UnknownName
+from dreamgym.recordings.importers.agentgym import AGENTGYM
+from dreamgym.recordings.importers.assembly import ImportReport
+from dreamgym.recordings.importers.base import Command, Document, Episode, Found, Importer, Said, Skipped, Step
+from dreamgym.recordings.importers.dreamgym_jsonl import DREAMGYM
+from dreamgym.recordings.importers.files import read_documents
+from dreamgym.recordings.importers.langchain import LANGCHAIN
+from dreamgym.recordings.importers.openai_chat import OPENAI
+from dreamgym.recordings.importers.otel import OTEL
+from dreamgym.recordings.importers.steps import STEPS
+from dreamgym.recordings.importers.tau_bench import TAU_BENCH
+
+FORMATS: dict[str, Importer] = {
+    importer.name: importer for importer in (DREAMGYM, TAU_BENCH, OTEL, STEPS, LANGCHAIN, AGENTGYM, OPENAI)
+}
+"""By name, in the order in which they are tried: the more particular ones first."""
+
+__all__ = [
+    "FORMATS",
+    "Command",
+    "Document",
+    "Episode",
+    "Found",
+    "ImportReport",
+    "Importer",
+    "Said",
+    "Skipped",
+    "Step",
+    "importer_named",
+    "read_file",
+]
+
+
+def importer_named(name: str) -> Importer:
+    """One format. Raises UnknownName listing the formats."""
+    if name not in FORMATS:
+        raise UnknownName("format", name, FORMATS)
+    return FORMATS[name]
+
+
+def read_file(path: Path, importer: Importer | None = None) -> Iterator[tuple[str, Found]]:
+    """Everything in a file, each with the name of its format, detected document by document or as named.
+
+    Raises:
+        InvalidInput: the file cannot be read at all.
+    """
+    documents: dict[str, list[Document]] = {}
+    for item in read_documents(path):
+        chosen = importer or detect(item) if isinstance(item, Document) else None
+        if chosen is None or isinstance(item, Skipped):
+            yield "", _unknown(item)
+        else:
+            documents.setdefault(chosen.name, []).append(item)
+    for name, items in documents.items():
+        yield from ((name, found) for found in FORMATS[name].read(items))
+
+
+def detect(document: Document) -> Importer | None:
+    """The format of a document, None where it is none that is known."""
+    return next((importer for importer in FORMATS.values() if importer.matches(document.value)), None)
+
+
+def _unknown(item: Document | Skipped) -> Skipped:
+    if isinstance(item, Skipped):
+        return item
+    value = item.value
+    seen = f"an object with {', '.join(list(value)[:5]) or 'nothing in it'}" if isinstance(value, dict) else ""
+    return Skipped(item.where, f"is of no known format: {seen or type(value).__name__}; known are {', '.join(FORMATS)}")

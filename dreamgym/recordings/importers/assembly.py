@@ -1,0 +1,200 @@
+"""Episodes of whatever format as trajectories of one environment.
+
+A step starts in the state that the step before led to, and the first one in what the agent saw first. An episode that
+called a tool which the environment has not is left out whole; so is one that nothing is left of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue, ValidationError
+
+from dreamgym.environment import EnvironmentSpec, first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.recordings.importers.base import Command, Episode, Found, Skipped
+from dreamgym.replay.keys import check_storable
+from dreamgym.types import (
+    JsonObject,
+    Origin,
+    Provenance,
+    Source,
+    StepResult,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+Redact = Callable[[JsonValue], JsonValue]
+RESPOND = "respond"
+"""The tool by which an agent speaks to its user, in environments that have one."""
+
+
+@dataclass
+class ImportReport:
+    """What came of an import."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    """Documents and episodes of which nothing could be used."""
+    left_out: list[Skipped] = field(default_factory=list)
+    """Parts of episodes that could be used without them."""
+    replies: int = 0
+    """Words between agent and user, left out for want of a tool `respond`."""
+    repeated: int = 0
+    """Episodes identical to an earlier one of the same import."""
+    formats: dict[str, int] = field(default_factory=dict)
+    """How many trajectories came from each format."""
+
+    def add(self, found: Iterable[tuple[str, Found]], spec: EnvironmentSpec, redact: Redact | None = None) -> None:
+        """Take in what importers found, each with the name of its format."""
+        known = {trajectory.id for trajectory in self.trajectories}
+        for name, item in found:
+            try:
+                trajectory = self._trajectory(item, spec, redact)
+            except _Unusable as unusable:
+                self.skipped.append(Skipped(unusable.where, str(unusable)))
+                continue
+            if trajectory.id in known:
+                self.repeated += 1
+                continue
+            known.add(trajectory.id)
+            self.trajectories.append(trajectory)
+            self.formats[name] = self.formats.get(name, 0) + 1
+
+    def _trajectory(self, item: Found, spec: EnvironmentSpec, redact: Redact | None) -> Trajectory:
+        if isinstance(item, Skipped):
+            raise _Unusable(item.where, item.reason)
+        where = item.where if isinstance(item, Episode) else f"trajectory {item.id!r}"
+        trajectory = item if isinstance(item, Trajectory) else self._assembled(item, spec)
+        _check(trajectory, spec, where)
+        try:
+            if redact is not None:
+                trajectory = redacted(trajectory, redact)
+            check_storable(trajectory, where)
+        except (InvalidInput, ValidationError, RecursionError) as error:
+            raise _Unusable(where, first_reason(error).removeprefix(f"{where}: ")) from error
+        return trajectory if isinstance(item, Trajectory) else _with_ids(trajectory)
+
+    def _assembled(self, episode: Episode, spec: EnvironmentSpec) -> Trajectory:
+        steps = list(_actions(episode, spec))
+        if not steps:
+            causes = [f"{skipped.where}: {skipped.reason}" for skipped in episode.left_out[:3]]
+            raise _Unusable(episode.where, "; ".join(["has no tool call with a result", *causes]))
+        try:
+            trajectory = _assemble(episode, steps, spec)
+        except (ValidationError, RecursionError) as error:
+            raise _Unusable(episode.where, first_reason(error)) from error
+        self.left_out += episode.left_out
+        self.replies += len(episode.steps) - len(steps)
+        return trajectory
+
+
+class _Unusable(Exception):
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(reason)
+        self.where = where
+
+
+def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
+    """The same trajectory with everything that was said or answered in it redacted; ids and numbers are kept."""
+    row = trajectory.model_dump(mode="json")
+    parts = [
+        (("answer", "error"), row),
+        (("instruction", "initial_state", "metadata"), row["task"]),
+        *((("state", "next_state", "reasoning"), transition) for transition in row["transitions"]),
+        *((("arguments",), transition["action"]) for transition in row["transitions"]),
+        *((("observation", "info"), transition["result"]) for transition in row["transitions"]),
+    ]
+    # as one value: what is named as a secret in one part is taken out of the others, too
+    clean = redact([{name: part[name] for name in fields} for fields, part in parts])
+    assert isinstance(clean, list)
+    for (_, part), said in zip(parts, clean, strict=True):
+        part.update(said)
+    return Trajectory.model_validate(row)
+
+
+def _check(trajectory: Trajectory, spec: EnvironmentSpec, where: str) -> None:
+    if trajectory.task.env != spec.name:
+        raise _Unusable(where, f"is of environment {trajectory.task.env!r}, not {spec.name!r}")
+    tools = {str(tool["name"]) for tool in spec.tools}
+    missing = sorted({step.action.name for step in trajectory.transitions} - tools)
+    if missing:
+        raise _Unusable(where, f"calls tools that environment {spec.name!r} has not: {', '.join(missing)}")
+
+
+def _actions(episode: Episode, spec: EnvironmentSpec) -> Iterator[tuple[ToolCall, StepResult]]:
+    respond = _respond_argument(spec)
+    for step in episode.steps:
+        if isinstance(step.action, ToolCall):
+            yield step.action, step.result
+        elif isinstance(step.action, Command):
+            if spec.text_argument is None:
+                raise _Unusable(
+                    episode.where,
+                    f"its actions are texts, but environment {spec.name!r} has no single tool with one text argument",
+                )
+            tool, argument = spec.text_argument
+            yield ToolCall(name=tool, arguments={argument: step.action.text}), step.result
+        elif respond is not None:
+            yield ToolCall(name=RESPOND, arguments={respond: step.action.text}), step.result
+
+
+def _respond_argument(spec: EnvironmentSpec) -> str | None:
+    """The argument that holds the agent's words, None where the environment has no tool `respond`."""
+    for tool in spec.tools:
+        if tool["name"] == RESPOND:
+            schema = tool.get("inputSchema")
+            properties = schema.get("properties") if isinstance(schema, dict) else None
+            return next(iter(properties), "content") if isinstance(properties, dict) else "content"
+    return None
+
+
+def _assemble(episode: Episode, steps: list[tuple[ToolCall, StepResult]], spec: EnvironmentSpec) -> Trajectory:
+    task = Task(
+        id="imported",
+        env=spec.name,
+        instruction=episode.instruction,
+        initial_state=episode.opening,
+        origin=Origin.IMPORTED,
+        metadata=episode.metadata,
+    )
+    transitions = []
+    state = task.initial_state or ""
+    for action, result in steps:
+        transitions.append(
+            Transition(
+                state=state,
+                action=action,
+                result=result,
+                next_state=result.state,
+                provenance=Provenance(tier=Tier.REAL),
+            )
+        )
+        state = result.state
+    return Trajectory(
+        id="imported",
+        task=task,
+        transitions=tuple(transitions),
+        source=Source.IMPORTED,
+        stop_reason=episode.stop_reason,
+        answer=episode.answer,
+        final_reward=episode.final_reward,
+    )
+
+
+def _with_ids(trajectory: Trajectory) -> Trajectory:
+    """Ids that depend on the content alone, so that a second import of the same adds nothing."""
+    task = trajectory.task.model_copy(update={"id": _digest(trajectory.task.model_dump(mode="json"))})
+    named = trajectory.model_copy(update={"task": task})
+    return named.model_copy(update={"id": _digest(named.model_dump(mode="json"))})
+
+
+def _digest(row: JsonObject) -> str:
+    content = json.dumps(row, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return f"imported-{hashlib.sha256(content.encode()).hexdigest()[:24]}"

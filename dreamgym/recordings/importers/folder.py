@@ -1,0 +1,76 @@
+"""A new environment folder out of the tool definitions that came with recorded conversations.
+
+Definitions are taken as they are; a tool that nothing defines stays unknown, and so do the trajectories that call it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.recordings.folder.files import write_whole
+from dreamgym.recordings.importers.base import Episode, Found, Skipped
+from dreamgym.types import JsonObject, Task
+
+_ENV = """\
+name = "{name}"
+description = ""
+
+# Keys, tokens and personal data are taken out of what is imported. Without this table it is kept as it is.
+[redact]
+secrets = true
+"""
+
+
+def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], list[Skipped]]:
+    """All tool definitions, the first of each name, and where a later one differs from it."""
+    tools: dict[str, JsonObject] = {}
+    differing: list[Skipped] = []
+    for item in found:
+        for tool in item.tools if isinstance(item, Episode) else ():
+            name = str(tool["name"])
+            if tools.setdefault(name, tool) != tool and isinstance(item, Episode):
+                differing.append(Skipped(item.where, f"defines the tool {name!r} differently; the first one is kept"))
+    return list(tools.values()), differing
+
+
+def has_tools(folder: Path) -> bool:
+    """Whether the folder says which tools its environment has."""
+    return (folder / "tools.json").exists()
+
+
+def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
+    """Write tools.json, and env.toml where there is none, and load the folder.
+
+    Raises:
+        InvalidInput: there are tools already, there is nothing to make them of, or the folder cannot be written.
+    """
+    if has_tools(folder):
+        raise InvalidInput(f"{folder} has a tools.json already: leave out --new")
+    if not tools:
+        raise InvalidInput(
+            f"{folder} cannot be made: no file defines a tool. Write {folder / 'tools.json'} as the real server's "
+            "tools/list answer, or record that server with dreamgym record"
+        )
+    name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_")
+    if not name:
+        raise InvalidInput(f"{folder} gives no name for an environment: a letter or a digit is needed")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (folder / "env.toml").exists():
+            write_whole(folder / "env.toml", _ENV.format(name=name))
+        write_whole(folder / "tools.json", json.dumps({"tools": tools}, ensure_ascii=False, indent=2) + "\n")
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error}") from error
+    return EnvironmentSpec.load(folder)
+
+
+def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
+    """tasks.jsonl of a new folder; one that is there is left alone."""
+    if not (folder / "tasks.jsonl").exists():
+        rows = {task.id: f"{task.model_dump_json()}\n" for task in tasks}
+        write_whole(folder / "tasks.jsonl", "".join(rows.values()))

@@ -1,0 +1,111 @@
+"""LangChain and LangGraph messages: `messages_to_dict`, `dumps` (the `lc` form), `model_dump`, or a graph's state.
+
+A ToolMessage with status "error" is a tool error, and the structured content that langchain-mcp-adapters keeps in its
+artifact stays structured content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, each, objects, text
+from dreamgym.recordings.importers.messages import Answer, Call, Message, episode_of, result_from, text_of
+from dreamgym.recordings.importers.openai_chat import calls_of
+from dreamgym.types import JsonObject
+
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
+    "remove": "system",
+    "chat": "",
+}
+
+
+def matches(value: JsonValue) -> bool:
+    """A list of messages that each have a LangChain type, alone, under `messages`, or under `values.messages`."""
+    messages = _messages(value)
+    return bool(messages) and all(_kind_and_fields(message)[0] in _ROLES for message in messages)
+
+
+def read(document: Document) -> Iterator[Found]:
+    """The episode of one conversation."""
+    messages = _messages(document.value)
+    if not messages:
+        yield Skipped(document.where, "has no list of messages")
+        return
+    yield episode_of([_message(*_kind_and_fields(message)) for message in messages], document.where)
+
+
+def _messages(value: JsonValue) -> list[JsonObject]:
+    if isinstance(value, dict) and isinstance(value.get("values"), dict):
+        value = value["values"]
+    return objects(value.get("messages") if isinstance(value, dict) else value)
+
+
+def _kind_and_fields(message: JsonObject) -> tuple[str, JsonObject]:
+    """The message's type (human, ai, tool, …) and its fields, whichever of the three forms it has."""
+    fields = message
+    if message.get("lc") == 1:
+        path, kwargs = message.get("id"), message.get("kwargs")
+        fields = kwargs if isinstance(kwargs, dict) else {}
+        kind = fields.get("type") or (path[-1] if isinstance(path, list) and path else "")
+    else:
+        data = message.get("data")
+        fields = data if isinstance(data, dict) else message
+        kind = message.get("type")
+    if "content" not in fields:
+        return "", {}
+    short = text(kind).removesuffix("Chunk").removesuffix("Message")
+    return short.lower(), fields
+
+
+def _message(kind: str, fields: JsonObject) -> Message:
+    role = _ROLES.get(kind) or {"user": "user", "assistant": "assistant"}.get(text(fields.get("role")), "system")
+    if role == "tool":
+        return Message("tool", answers=(_answer(fields),))
+    calls = [_call(call) for call in objects(fields.get("tool_calls"))]
+    calls += [_invalid_call(call) for call in objects(fields.get("invalid_tool_calls"))]
+    extra = fields.get("additional_kwargs")
+    if not calls and isinstance(extra, dict):
+        calls = calls_of(extra)
+    return Message(role, text_of(fields.get("content")), tuple(calls))
+
+
+def _answer(fields: JsonObject) -> Answer:
+    call_id, name, artifact = fields.get("tool_call_id"), fields.get("name"), fields.get("artifact")
+    content = fields.get("content")
+    blocks: JsonValue = content
+    if isinstance(content, list):
+        blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
+    return Answer(
+        result_from(
+            blocks,
+            is_error=fields.get("status") == "error",
+            structured=artifact.get("structured_content") if isinstance(artifact, dict) else None,
+        ),
+        id=call_id if isinstance(call_id, str) else None,
+        name=name if isinstance(name, str) else None,
+    )
+
+
+def _call(call: JsonObject) -> Call:
+    call_id = call.get("id")
+    return Call(text(call.get("name")), call.get("args"), call_id if isinstance(call_id, str) else None)
+
+
+def _invalid_call(call: JsonObject) -> Call:
+    call_id = call.get("id")
+    return Call(
+        text(call.get("name")),
+        call.get("args"),
+        call_id if isinstance(call_id, str) else None,
+        f"LangChain marked it invalid: {text(call.get('error')) or 'its arguments are not valid JSON'}",
+    )
+
+
+LANGCHAIN = Importer("langchain", "LangChain and LangGraph messages", matches, each(read))

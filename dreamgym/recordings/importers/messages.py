@@ -1,0 +1,237 @@
+"""Conversations as episodes: the part that all message formats share.
+
+What the agent says beside a tool call is its thought and is left out: an episode remembers what the environment was
+asked and what it answered. A call is answered by the results that follow it before the agent speaks again, matched by
+id (ids may be used again later), else by name, else in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
+
+from dreamgym.content import result_of
+from dreamgym.recordings.importers.base import Episode, Said, Skipped, Step, objects, parse_json, text
+from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call as a message has it."""
+
+    name: str
+    arguments: object
+    """An object, or a text that should be one."""
+    id: str | None = None
+    fault: str | None = None
+    """What the format itself says is wrong with the call."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message, whatever the format."""
+
+    role: str
+    """user, assistant, tool or system."""
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A tool result as a message has it."""
+
+    result: StepResult
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass
+class _Reader:
+    """Reads one conversation, message by message."""
+
+    where: str
+    asked: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    left_out: list[Skipped] = field(default_factory=list)
+    turn: list[tuple[int, Call]] = field(default_factory=list)
+    """The calls that the agent made since the last result or reply, each with the index of its message."""
+    results: dict[int, StepResult] = field(default_factory=dict)
+    """By position in the turn."""
+    said: str | None = None
+    acted: bool = False
+
+    def take(self, index: int, message: Message) -> None:
+        for answer in message.answers:
+            self._answer(index, answer)
+        if message.role == "assistant":
+            self._assistant(index, message)
+        elif message.role == "user" and message.text:
+            self._user(index, message.text)
+
+    def _assistant(self, index: int, message: Message) -> None:
+        if self.results:
+            self.close_turn()
+        self.acted = True
+        self.turn += [(index, call) for call in message.calls]
+        words = [part for part in (self.said, message.text) if part]
+        self.said = "\n".join(words) if words and not self.turn else None
+
+    def _user(self, index: int, words: str) -> None:
+        self.close_turn()
+        if not self.acted:
+            self.asked.append(words)
+        elif self.said is not None:
+            self.steps.append(Step(Said(self.said), StepResult(observation=words)))
+        else:
+            self.skip(index, "a user message that answers nothing the agent said")
+        self.said = None
+
+    def _answer(self, index: int, answer: Answer) -> None:
+        waiting = (
+            position
+            for position, (_, call) in enumerate(self.turn)
+            if position not in self.results and _belongs(call, answer)
+        )
+        position = next(waiting, None)
+        if position is None:
+            self.skip(index, f"a tool result without its call (id {answer.id!r}, tool {answer.name!r})")
+        else:
+            self.results[position] = answer.result
+
+    def close_turn(self) -> None:
+        """Turn the answered calls into steps, in the order in which they were made."""
+        for position, (index, call) in enumerate(self.turn):
+            action = action_of(call)
+            if not isinstance(action, ToolCall):
+                self.skip(index, action)
+            elif position not in self.results:
+                self.skip(index, f"the call of {call.name!r} has no result")
+            else:
+                self.steps.append(Step(action, self.results[position]))
+        self.turn, self.results = [], {}
+
+    def skip(self, index: int, reason: str) -> None:
+        self.left_out.append(Skipped(f"{self.where}, message {index}", reason))
+
+
+def episode_of(messages: Sequence[Message], where: str) -> Episode:
+    """A conversation as an episode.
+
+    The user's words before the agent's first are the instruction; the agent's last words, where no call and no reply
+    follows them, are its answer.
+    """
+    reader = _Reader(where)
+    for index, message in enumerate(messages):
+        reader.take(index, message)
+    reader.close_turn()
+    answer = reader.said or None
+    return Episode(
+        where=where,
+        instruction="\n\n".join(reader.asked),
+        steps=tuple(reader.steps),
+        stop_reason=StopReason.CLOSED if answer is None else StopReason.FINISHED,
+        answer=answer,
+        left_out=tuple(reader.left_out),
+    )
+
+
+def with_last_terminated(episode: Episode) -> Episode:
+    """The same episode, ended by the environment with its last step."""
+    if not episode.steps:
+        return replace(episode, stop_reason=StopReason.TERMINATED)
+    *others, last = episode.steps
+    ended = Step(last.action, last.result.model_copy(update={"terminated": True}))
+    return replace(episode, steps=(*others, ended), stop_reason=StopReason.TERMINATED)
+
+
+def action_of(call: Call) -> ToolCall | str:
+    """The call as an action, or why it is none."""
+    if call.fault is not None:
+        return f"the call of {call.name!r} cannot be used: {call.fault}"
+    if not call.name:
+        return "a call without the name of a tool"
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = parse_json(arguments) if arguments.strip() else {}
+        except ValueError as error:
+            return f"the arguments of the call of {call.name!r} are not valid JSON: {error}"
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return f"the arguments of the call of {call.name!r} are no JSON object, but {type(arguments).__name__}"
+    return ToolCall(name=call.name, arguments=arguments)
+
+
+def result_from(content: object, *, is_error: bool = False, structured: object = None) -> StepResult:
+    """A tool result as formats hold it: a text, a list of content blocks, an MCP result, or any JSON value."""
+    if isinstance(content, dict) and is_content(content.get("content")):
+        return result_of({**content, "isError": is_error or content.get("isError") is True})
+    if isinstance(content, str):
+        blocks: list[JsonObject] = [{"type": "text", "text": content}]
+    elif is_content(content):
+        blocks = [_block(block) for block in objects(content)]
+    else:
+        blocks = [{"type": "text", "text": "" if content is None else json.dumps(content, ensure_ascii=False)}]
+    return result_of({"content": blocks, "isError": is_error, "structuredContent": structured})
+
+
+def is_content(value: object) -> bool:
+    """A list of content blocks, each an object with its type."""
+    return isinstance(value, list) and all(
+        isinstance(block, dict) and isinstance(block.get("type"), str) for block in value
+    )
+
+
+def text_of(content: object) -> str:
+    """The words of a message: a text, or the text blocks of a list."""
+    if isinstance(content, list):
+        return "\n".join(filter(None, (_words(block) for block in content)))
+    return text(content)
+
+
+def openai_tools(definitions: object) -> tuple[JsonObject, ...]:
+    """Function definitions, as chat completions and OpenTelemetry have them, as MCP tool definitions.
+
+    A function without `parameters` takes none by its own definition; nothing else is filled in.
+    """
+    tools: list[JsonObject] = []
+    for definition in objects(definitions):
+        inner = definition.get("function")
+        function = inner if isinstance(inner, dict) else definition
+        name, schema = function.get("name"), function.get("parameters")
+        if not isinstance(name, str) or not name:
+            continue
+        tool: JsonObject = {"name": name}
+        if isinstance(function.get("description"), str):
+            tool["description"] = function["description"]
+        tool["inputSchema"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+        tools.append(tool)
+    return tuple(tools)
+
+
+def _words(block: object) -> str:
+    if isinstance(block, dict):
+        return text(block.get("text")) if block.get("type") in ("text", "input_text", "output_text") else ""
+    return text(block)
+
+
+def _block(block: JsonObject) -> JsonObject:
+    """Other formats' blocks as MCP's, where they are the same thing by another name."""
+    data: JsonValue = block.get("base64", block.get("data"))
+    if block.get("type") in ("image", "audio") and isinstance(data, str):
+        return {"type": block["type"], "data": data, "mimeType": block.get("mime_type", block.get("mimeType", ""))}
+    if isinstance(block.get("text"), str) and block["type"] in ("text", "input_text", "output_text"):
+        return {"type": "text", "text": block["text"]}
+    return block
+
+
+def _belongs(call: Call, answer: Answer) -> bool:
+    if answer.id is not None and call.id is not None:
+        return answer.id == call.id
+    return answer.name is None or answer.name == call.name

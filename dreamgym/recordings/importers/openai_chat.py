@@ -1,0 +1,82 @@
+"""OpenAI chat messages with tool calls: a list of messages, or an object with `messages` and perhaps `tools`.
+
+This is what chat completions are asked with and what fine-tuning files hold, one object per line. Both `tool_calls`
+and the older `function_call` are read. The format has no mark for a tool error and no reward, so none is made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from dreamgym.recordings.importers.base import Document, Episode, Found, Importer, Skipped, each, objects, text
+from dreamgym.recordings.importers.messages import Answer, Call, Message, episode_of, openai_tools, result_from, text_of
+from dreamgym.types import JsonObject
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+def matches(value: JsonValue) -> bool:
+    """A list of messages that each have a role, alone or under `messages`."""
+    messages = _messages(value)
+    return bool(messages) and all(isinstance(message.get("role"), str) for message in messages)
+
+
+def read(document: Document) -> Iterator[Found]:
+    """The episode of one conversation."""
+    episode = chat_episode(_messages(document.value), document.where)
+    if isinstance(episode, Episode) and isinstance(document.value, dict):
+        definitions = document.value.get("tools", document.value.get("functions"))
+        episode = replace(episode, tools=openai_tools(definitions))
+    yield episode
+
+
+def chat_episode(messages: list[JsonObject], where: str) -> Episode | Skipped:
+    """Chat messages as an episode."""
+    if not messages:
+        return Skipped(where, "has no list of messages")
+    return episode_of([message_of(message) for message in messages], where)
+
+
+def message_of(message: JsonObject) -> Message:
+    """One chat message."""
+    role = text(message.get("role"))
+    if role in ("tool", "function"):
+        call_id, name = message.get("tool_call_id"), message.get("name")
+        answer = Answer(
+            result_from(message.get("content")),
+            id=call_id if isinstance(call_id, str) else None,
+            name=name if isinstance(name, str) else None,
+        )
+        return Message("tool", answers=(answer,))
+    return Message(_ROLES.get(role, role), text_of(message.get("content")), tuple(calls_of(message)))
+
+
+def calls_of(message: JsonObject) -> list[Call]:
+    """The calls of a message: its `tool_calls`, or else its `function_call`."""
+    calls = [_call(call) for call in objects(message.get("tool_calls"))]
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict) and not calls:
+        calls.append(_call({"function": legacy}))
+    return calls
+
+
+def _call(call: JsonObject) -> Call:
+    function, call_id = call.get("function"), call.get("id")
+    function = function if isinstance(function, dict) else {}
+    kind = call.get("type", "function")
+    return Call(
+        text(function.get("name")),
+        function.get("arguments"),
+        call_id if isinstance(call_id, str) else None,
+        None if kind == "function" else f"it is of type {kind!r}, not a function with JSON arguments",
+    )
+
+
+def _messages(value: JsonValue) -> list[JsonObject]:
+    return objects(value.get("messages") if isinstance(value, dict) else value)
+
+
+OPENAI = Importer("openai", "OpenAI chat messages with tool calls", matches, each(read))

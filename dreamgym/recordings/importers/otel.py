@@ -1,0 +1,171 @@
+"""OpenTelemetry GenAI spans: one episode per outermost agent run, else per conversation, else per trace.
+
+Arguments and results of tools are opt-in in these conventions. They are taken from the `execute_tool` spans; where
+those do not have them, from the messages on the model's spans. A tool span inside another one of the same tool is the
+same call, seen by the framework and by its MCP client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from dreamgym.recordings.importers.base import Document, Episode, Found, Importer, Skipped, Step, objects, text
+from dreamgym.recordings.importers.messages import (
+    Answer,
+    Call,
+    Message,
+    action_of,
+    episode_of,
+    is_content,
+    openai_tools,
+    result_from,
+)
+from dreamgym.recordings.importers.spans import Span, has_spans, spans_of
+from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
+
+_RUNS = ("invoke_agent", "invoke_workflow")
+NESTED = 64
+"""Spans within each other that are looked through."""
+_ARGUMENTS, _RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
+_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_OPT_IN = (
+    f"its tool calls carry no content: switch on the recording of {_ARGUMENTS} and {_RESULT} (an opt-in of your "
+    "instrumentation), or of the messages"
+)
+
+
+def read(documents: Sequence[Document]) -> Iterator[Found]:
+    """The episodes of all spans of a file."""
+    spans = [span for document in documents for span in spans_of(document)]
+    known = {(span.trace, span.id): span for span in spans}
+    runs: dict[tuple[str, str], list[Span]] = {}
+    for span in sorted(spans, key=lambda span: span.started_ns):
+        if any(name.startswith("gen_ai.") for name in span.attributes):
+            runs.setdefault(_run_of(span, known), []).append(span)
+    for group in runs.values():
+        yield _episode(group, known)
+    if not runs and documents:
+        yield Skipped(documents[0].where, f"none of its {len(spans)} spans has gen_ai attributes")
+
+
+def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> Episode | Skipped:
+    where = f"{spans[0].where}, trace {spans[0].trace}"
+    tools = [span for span in spans if span.operation == "execute_tool" and not _is_repeated(span, known)]
+    models = [span for span in spans if isinstance(span.value(_INPUT), list) and span.operation != "execute_tool"]
+    told = episode_of(_conversation(models), where)
+    definitions = next((found for found in map(_definitions, reversed(spans)) if found), ())
+    if not tools or any(_lacks_content(span) for span in tools):
+        if told.steps:
+            return replace(told, tools=definitions)
+        if tools and all(_lacks_content(span) for span in tools):
+            return Skipped(where, _OPT_IN)
+    steps, left_out = _steps(tools, where)
+    return Episode(
+        where=where,
+        instruction=_instruction(models),
+        steps=tuple(steps),
+        stop_reason=StopReason.CLOSED if told.answer is None else StopReason.FINISHED,
+        answer=told.answer,
+        tools=definitions,
+        left_out=tuple(left_out),
+    )
+
+
+def _steps(tools: list[Span], where: str) -> tuple[list[Step], list[Skipped]]:
+    steps: list[Step] = []
+    left_out: list[Skipped] = []
+    for span in tools:
+        place = f"{where}, span {span.id}"
+        call = Call(text(span.attributes.get("gen_ai.tool.name")), span.attributes.get(_ARGUMENTS))
+        action = action_of(call)
+        if not isinstance(action, ToolCall):
+            left_out.append(Skipped(place, action))
+        elif _lacks_content(span):
+            left_out.append(Skipped(place, f"the call of {call.name!r} has no {_ARGUMENTS}, or no {_RESULT}"))
+        else:
+            steps.append(Step(action, _result(span)))
+    return steps, left_out
+
+
+def _result(span: Span) -> StepResult:
+    if _RESULT not in span.attributes:
+        return result_from(span.fault, is_error=True)
+    value = span.value(_RESULT)
+    is_mcp = isinstance(value, dict) and is_content(value.get("content"))
+    if not (is_mcp or isinstance(value, str) or (value and is_content(value))):
+        value = span.attributes[_RESULT]
+    return result_from(value, is_error=span.failed)
+
+
+def _lacks_content(span: Span) -> bool:
+    return _ARGUMENTS not in span.attributes or not (_RESULT in span.attributes or (span.failed and span.fault))
+
+
+def _is_repeated(span: Span, known: dict[tuple[str, str], Span]) -> bool:
+    name = span.attributes.get("gen_ai.tool.name")
+    return any(
+        outer.operation == "execute_tool" and outer.attributes.get("gen_ai.tool.name") == name
+        for outer in _ancestors(span, known)
+    )
+
+
+def _run_of(span: Span, known: dict[tuple[str, str], Span]) -> tuple[str, str]:
+    runs = [outer for outer in (span, *_ancestors(span, known)) if outer.operation in _RUNS]
+    if runs:
+        return runs[-1].trace, runs[-1].id
+    return "conversation", text(span.attributes.get("gen_ai.conversation.id")) or span.trace
+
+
+def _ancestors(span: Span, known: dict[tuple[str, str], Span]) -> Iterator[Span]:
+    """The spans around it, the nearest first; a chain may be as long as a file, or a ring."""
+    for _ in range(NESTED):
+        parent = known.get((span.trace, span.parent))
+        if parent is None:
+            return
+        yield parent
+        span = parent
+
+
+def _instruction(models: list[Span]) -> str:
+    """The last words of the user before the first model call of the run: what this run was asked for."""
+    for span in models:
+        messages = [_message(message) for message in objects(span.value(_INPUT))]
+        words = [message.text for message in messages if message.role == "user" and message.text]
+        if words:
+            return words[-1]
+    return ""
+
+
+def _conversation(models: list[Span]) -> list[Message]:
+    """The messages of the model call that ended last: what it was told, and what it said."""
+    if not models:
+        return []
+    calls = [span for span in models if span.operation not in _RUNS] or models
+    last = max(calls, key=lambda span: span.ended_ns)
+    return [_message(message) for name in (_INPUT, _OUTPUT) for message in objects(last.value(name))]
+
+
+def _message(message: JsonObject) -> Message:
+    words, calls, answers = [], [], []
+    for part in objects(message.get("parts")):
+        part_id, name = part.get("id"), text(part.get("name"))
+        call_id = part_id if isinstance(part_id, str) else None
+        if part.get("type") == "text":
+            words.append(text(part.get("content")))
+        elif part.get("type") == "tool_call":
+            fault = None if "arguments" in part else "its arguments were not recorded"
+            calls.append(Call(name, part.get("arguments"), call_id, fault))
+        elif part.get("type") == "tool_call_response" and ("response" in part or "result" in part):
+            content: JsonValue = part.get("response", part.get("result"))
+            answers.append(Answer(result_from(content), id=call_id, name=name or None))
+    return Message(text(message.get("role")), "\n".join(filter(None, words)), tuple(calls), tuple(answers))
+
+
+def _definitions(span: Span) -> tuple[JsonObject, ...]:
+    return openai_tools(span.value("gen_ai.tool.definitions"))
+
+
+OTEL = Importer("otel", "OpenTelemetry GenAI spans, OTLP/JSON or the SDK's JSON", has_spans, read)

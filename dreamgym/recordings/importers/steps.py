@@ -1,0 +1,130 @@
+"""Episodes of text environments as lists of steps, and InterCode's results, which hold the same in columns.
+
+    {instruction, initial_observation, steps: [{action, observation, reward, done}]}
+    {"0": {query, turn_history: {actions, observations, rewards, valid_action}, summary}}
+
+InterCode's reward of a turn is the score so far, not a part of a sum: its episode gets the best one, as its own summary
+does. An action that InterCode marks as not valid could not be run: a tool error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from dreamgym.recordings.importers.base import (
+    Command,
+    Document,
+    Episode,
+    Found,
+    Importer,
+    Skipped,
+    Step,
+    each,
+    number,
+    objects,
+)
+from dreamgym.recordings.importers.base import text as string
+from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
+
+_INSTRUCTIONS = ("instruction", "task_description", "query", "goal")
+_COLUMNS = {"action": "actions", "observation": "observations", "valid": "valid_action"}
+_SHORT = 200
+"""Longer texts beside the steps are no description of the task."""
+
+
+def matches(value: JsonValue) -> bool:
+    """An episode with steps, or an object of InterCode's results by index."""
+    return any(_rows(episode) for _, episode in _episodes(value))
+
+
+def read(document: Document) -> Iterator[Found]:
+    """The episodes of one document."""
+    episodes = list(_episodes(document.value))
+    for key, fields in episodes:
+        yield _episode(fields, f"{document.where}, {key!r}" if key else document.where)
+    if not episodes:
+        yield Skipped(document.where, "has no steps with action and observation")
+
+
+def _episode(fields: JsonObject, where: str) -> Episode:
+    steps: list[Step] = []
+    left_out: list[Skipped] = []
+    rows = _rows(fields)
+    done = False
+    for index, row in enumerate(rows):
+        step = _step(row)
+        if done:
+            left_out.append(Skipped(f"{where}, step {index}", "comes after the end of the episode"))
+        elif step is None:
+            left_out.append(Skipped(f"{where}, step {index}", "has no text or call as action, or no observation"))
+        else:
+            steps.append(step)
+            done = step.result.terminated
+    summary = fields.get("summary")
+    opening = string(fields.get("initial_observation"))
+    instruction = next((string(fields[name]) for name in _INSTRUCTIONS if fields.get(name)), opening)
+    return Episode(
+        where=where,
+        instruction=instruction,
+        opening=opening or None,
+        steps=tuple(steps),
+        stop_reason=StopReason.TERMINATED if done else StopReason.CLOSED,
+        final_reward=number(summary.get("max_reward")) if isinstance(summary, dict) else None,
+        metadata={name: value for name, value in fields.items() if _describes(name, value)},
+        left_out=tuple(left_out),
+    )
+
+
+def _step(row: JsonObject) -> Step | None:
+    action, observation = row.get("action"), row.get("observation")
+    if not isinstance(observation, str):
+        return None
+    result = StepResult(
+        observation=observation,
+        reward=number(row.get("reward")) or 0.0,
+        terminated=row.get("done") is True,
+        is_error=row.get("valid") is False,
+    )
+    if isinstance(action, str) and action.strip():
+        return Step(Command(action), result)
+    arguments = action.get("arguments", {}) if isinstance(action, dict) else None
+    if isinstance(action, dict) and string(action.get("name")) and isinstance(arguments, dict):
+        return Step(ToolCall(name=string(action["name"]), arguments=arguments), result)
+    return None
+
+
+def _episodes(value: JsonValue) -> Iterator[tuple[str, JsonObject]]:
+    """The episodes in a document, each with its key where there are several."""
+    if not isinstance(value, dict):
+        return
+    if _rows(value):
+        yield "", value
+        return
+    for key, inner in value.items():
+        if isinstance(inner, dict) and isinstance(inner.get("turn_history"), dict):
+            yield key, inner
+
+
+def _rows(fields: JsonObject) -> list[JsonObject]:
+    history = fields.get("turn_history")
+    if not isinstance(history, dict):
+        rows = objects(fields.get("steps"))
+        return rows if any("action" in row and "observation" in row for row in rows) else []
+    columns = {name: history.get(column) for name, column in _COLUMNS.items()}
+    actions = columns["action"]
+    length = len(actions) if isinstance(actions, list) else 0
+    return [
+        {name: column[index] for name, column in columns.items() if isinstance(column, list) and index < len(column)}
+        for index in range(length)
+    ]
+
+
+def _describes(name: str, value: JsonValue) -> bool:
+    if name in _INSTRUCTIONS or name == "initial_observation":
+        return False
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT)
+
+
+STEPS = Importer("steps", "episodes as lists of action, observation and reward", matches, each(read))

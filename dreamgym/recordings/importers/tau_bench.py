@@ -1,0 +1,69 @@
+"""Runs of tau-bench: {task_id, trial, reward, info, traj}, traj being chat messages with tool calls.
+
+Two things are this format's own. Speaking to the user is an action, `respond`, whose observation is the simulated
+user's reply; the run ends with the reply that contains ###STOP### or with the transfer to a human. And a tool that
+fails answers with a text that starts with "Error:".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from dreamgym.recordings.importers.base import Document, Episode, Found, Importer, Step, each, number, objects, text
+from dreamgym.recordings.importers.messages import with_last_terminated
+from dreamgym.recordings.importers.openai_chat import chat_episode
+from dreamgym.types import JsonObject, StopReason, ToolCall
+
+_STOP = "###STOP###"
+_TRANSFER = "transfer_to_human_agents"
+_ERRORS = ("Error:", "Unknown action ")
+
+
+def matches(value: JsonValue) -> bool:
+    """An object with a list `traj` and a task."""
+    return isinstance(value, dict) and isinstance(value.get("traj"), list) and "task_id" in value
+
+
+def read(document: Document) -> Iterator[Found]:
+    """The episode of one run."""
+    run = document.value if isinstance(document.value, dict) else {}
+    messages = objects(run.get("traj"))
+    episode = chat_episode(messages, document.where)
+    if not isinstance(episode, Episode):
+        yield episode
+        return
+    info = run.get("info")
+    task = info.get("task") if isinstance(info, dict) else None
+    instruction = text(task.get("instruction")) if isinstance(task, dict) else ""
+    metadata: JsonObject = {"tau_bench_task": run.get("task_id")}
+    episode = replace(
+        episode,
+        instruction=instruction or episode.instruction,
+        opening=episode.instruction,
+        steps=tuple(_with_error(step) for step in episode.steps),
+        final_reward=number(run.get("reward")),
+        metadata=metadata,
+    )
+    yield _ended(episode, messages)
+
+
+def _with_error(step: Step) -> Step:
+    if not isinstance(step.action, ToolCall) or not step.result.observation.startswith(_ERRORS):
+        return step
+    return replace(step, result=step.result.model_copy(update={"is_error": True}))
+
+
+def _ended(episode: Episode, messages: list[JsonObject]) -> Episode:
+    last = messages[-1]
+    stopped = last.get("role") == "user" and _STOP in text(last.get("content"))
+    transferred = last.get("role") == "tool" and last.get("name") == _TRANSFER
+    if (stopped or transferred) and not episode.left_out:
+        return with_last_terminated(episode)
+    reason = StopReason.TERMINATED if stopped or transferred else StopReason.MAX_STEPS
+    return replace(episode, stop_reason=episode.stop_reason if episode.answer is not None else reason)
+
+
+TAU_BENCH = Importer("tau-bench", "runs of tau-bench", matches, each(read))

@@ -1,0 +1,1 @@
+"""Training a policy: rollouts, advantages, the iteration, when to stop."""

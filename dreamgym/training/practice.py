@@ -1,0 +1,415 @@
+"""The iteration: choose tasks, play each G times, learn what each was worth, vary the best.
+
+Knows no trainer: a trainer asks `Practice.iterate` for rollouts and does its own gradient step with them. Where the
+environment is a dream nothing here can tell whether the policy gets better; the probe in the real environment does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+from pydantic import ConfigDict, Field, field_validator
+
+from dreamgym.curriculum.generator import TaskGenerator
+from dreamgym.curriculum.sampler import BAND, Curriculum
+from dreamgym.curriculum.strategy import Strategy
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import DreamGymError, EnvironmentUnavailable, InvalidInput
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.training.advantages import trusted
+from dreamgym.training.probe import Evaluation
+from dreamgym.training.rollout import Player, Rollout, draw_seed, summary
+from dreamgym.types import Frozen, JsonObject, Task
+
+T = TypeVar("T")
+ATTEMPTS = 3
+"""At one update, before a server or a database that goes away again and again ends the run."""
+RETIRE_EVERY = 25
+"""Updates after which dreams of tasks that are always solved go."""
+
+
+class PPOSettings(Frozen):
+    """What PPO needs beyond GRPO."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    epochs: int = Field(default=2, ge=1)
+    """How often an update goes over its rollouts."""
+    mini_batches: int = Field(default=2, ge=1)
+    """Optimiser steps per epoch."""
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """Gamma, per sampled token."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of the advantage estimate, not the curriculum's."""
+    value_clip: float = Field(default=0.2, gt=0)
+    """A value may move so far from the one at the time of the rollout; further is not rewarded."""
+    value_coefficient: float = Field(default=0.1, ge=0)
+    """Weight of the value loss beside the policy's."""
+
+
+class Settings(Frozen):
+    """How to train."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    algorithm: Literal["grpo", "ppo", "sft", "dpo"] = "grpo"
+    """`grpo` and `ppo` learn from the same rollouts; `sft` and `dpo` from the recordings alone."""
+    steps: int = Field(default=100, ge=1)
+    """Policy updates: rounds of play, each of which is learned from."""
+    groups: int = Field(default=8, ge=1)
+    """Tasks per update (P)."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts per task (G)."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """At the first update; it falls linearly to zero at the last."""
+    strategy: Strategy = Strategy.VALUE
+    """How the next tasks are chosen."""
+    band: tuple[float, float] = BAND
+    """Success between which the strategy `band` finds a task worth playing; on the command line two numbers with a
+    comma."""
+    share: float = Field(default=0.25, ge=0, le=1)
+    """Lambda: at most this share of the tasks is generated."""
+    vary: int = Field(default=2, ge=0)
+    """How many of the most valuable tasks are varied after each update (m)."""
+    seed: int = 0
+    """Fixes every random draw."""
+    probe_every: int = Field(default=25, ge=1)
+    """Updates between two evaluations in the real environment."""
+    save_every: int = Field(default=1, ge=1)
+    """Updates between two checkpoints: a run that is killed repeats those since the last one."""
+    lora: int = Field(default=0, ge=0)
+    """Rank of the adapter that is trained; 0 trains all weights."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence from the start policy in the loss; 0 does without."""
+    accumulate: int = Field(default=1, ge=1)
+    """Forward passes per optimiser step: more need less memory."""
+    vllm: Literal["server", "colocate"] | None = None
+    """Where vLLM samples for the policy; None: transformers, in this process."""
+    weigh_confidence: bool = False
+    """Multiply each advantage by the calibrated confidence of the dream in its episode."""
+    least_confidence: float = Field(default=0.0, ge=0, le=1)
+    """Episodes that the dream was less sure of give no reward."""
+    dead_updates: int = Field(default=20, ge=0)
+    """Stop after so many updates in a row in which no rollout succeeded and every group was dead; 0: never."""
+    ppo: PPOSettings = PPOSettings()
+
+    @field_validator("band", mode="before")
+    @classmethod
+    def _two_numbers(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+class Exchange(Protocol):
+    """The processes that train one policy together; each plays its share of the groups."""
+
+    index: int
+    """Of this process; the first, 0, writes."""
+    count: int
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What all processes have, in their order. Blocking, and every process must call it."""
+
+
+class Alone:
+    """The exchange of one process with itself."""
+
+    index, count = 0, 1
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """What it has."""
+        return list(mine)
+
+
+class Backing(Protocol):
+    """The server and the store behind practice, either of which may go away while it goes on."""
+
+    async def recover(self) -> bool:
+        """Bring back what went away since this was last asked; whether anything had.
+
+        Raises:
+            EnvironmentUnavailable: the server does not come back.
+            StoreError: the database does not.
+        """
+
+    async def take_back(self, run: str, iteration: int) -> int:
+        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
+
+    async def tiers(self, run: str, iteration: int) -> dict[str, int]:
+        """How many steps of an iteration each tier answered."""
+
+
+class Practice:
+    """Plays the groups of each iteration and keeps the curriculum and the record.
+
+    Args:
+        spec: the environment's description.
+        curriculum: chooses tasks.
+        generator: varies tasks; None leaves the given ones.
+        settings: how many, how often, which seed.
+        record: JSONL file of metrics; one line per iteration and per probe.
+        where: `dream` or `real`, as the record says it.
+        real_steps: no update is begun that could take more steps than this in all; the last one is as small as it must.
+        buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
+        backing: where it has gone away in the middle of an update, that update is played again; None never has.
+        on_note: called with each line of the record, to show progress.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        curriculum: Curriculum,
+        generator: TaskGenerator | None,
+        settings: Settings,
+        record: Path,
+        *,
+        where: Literal["dream", "real"] = "dream",
+        real_steps: int | None = None,
+        buffer: ReplayBuffer | None = None,
+        backing: Backing | None = None,
+        on_note: Callable[[JsonObject], None] = lambda line: None,
+    ) -> None:
+        self._where = where
+        self._real_steps = real_steps
+        self._taken = 0
+        """Real steps so far, of all processes."""
+        self._spec = spec
+        self.curriculum = curriculum
+        self._generator = generator
+        self._settings = settings
+        self._record = record
+        self._buffer = buffer
+        self._backing = backing
+        self._on_note = on_note
+        self.run = secrets.token_hex(8)
+        """Names the groups: those of another run are others. A trainer that goes on from a checkpoint sets it."""
+        self.exchange: Exchange = Alone()
+        """Set by a trainer that runs in several processes, of which all have the same curriculum."""
+        self.dead_updates = 0
+        """So many of the last updates, in a row, had neither a success nor a group to learn from."""
+
+    async def iterate(self, player: Player, iteration: int) -> list[Rollout]:
+        """Play P groups of G and return the rollouts of those that this process played, groups adjacent.
+
+        Raises:
+            EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
+            InvalidInput: no reward of an update is known, or the real steps do not pay for it.
+        """
+        settings, began = self._settings, time.monotonic()
+        tasks_P, episodes, outcomes = await self._undisturbed(player, iteration)
+        if self._where == "real":
+            self._taken += sum(len(outcome.actions) for outcome in outcomes)
+        values = self._learn_values(tasks_P, outcomes)
+        if self._generator is not None and settings.share > 0:
+            await self._vary(self._generator, iteration)
+        mine = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        tokens = sum(await asyncio.to_thread(self.exchange.gather, [mine]))
+        self.note(
+            {"step": iteration, "where": self._where}
+            | summary(outcomes, values)
+            | await self._tiers(iteration)
+            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
+        )
+        dead = not any(values) and not any(outcome.success for outcome in outcomes)
+        self.dead_updates = self.dead_updates + 1 if dead else 0
+        return episodes
+
+    async def _tiers(self, iteration: int) -> JsonObject:
+        """Which tiers of the dream answered how many steps."""
+        if self._where != "dream" or self._backing is None:
+            return {}
+        return {"tiers": {**await self._backing.tiers(self.run, iteration)}}
+
+    async def _undisturbed(self, player: Player, iteration: int) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
+        """An update's tasks, the rollouts of this process and those of all, played and stored with all that it needs.
+
+        An update in which the server or the database went away is played again, whether or not an episode failed: the
+        database may have lost steps that it had acknowledged. Not with several processes: those end.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                played = await self._played_and_kept(player, iteration)
+            except DreamGymError:
+                if not await self._was_disturbed():
+                    raise
+            else:
+                if not await self._was_disturbed():
+                    return played
+            await self.take_back(iteration)
+        raise EnvironmentUnavailable(f"the server or the database went away {ATTEMPTS} times in update {iteration}")
+
+    async def _was_disturbed(self) -> bool:
+        return self._backing is not None and self.exchange.count == 1 and await self._backing.recover()
+
+    async def _played_and_kept(
+        self, player: Player, iteration: int
+    ) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
+        settings = self._settings
+        if self.spent:
+            raise InvalidInput(
+                f"{self._real_steps} real steps do not pay for another update: a group of {settings.group_size} "
+                f"episodes may take {settings.group_size * self._spec.max_steps}, and {self._taken} are taken; raise "
+                "real_steps or lower group_size"
+            )
+        tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
+        episodes = await self._played(player, tasks_P, iteration)
+        outcomes = await asyncio.to_thread(
+            self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
+        )
+        if all(outcome.reward is None for outcome in outcomes):
+            errors = sorted({outcome.error for outcome in outcomes if outcome.error is not None})
+            if errors:
+                raise EnvironmentUnavailable(f"every rollout of an update failed: {'; '.join(errors)}")
+            raise InvalidInput(
+                "nobody could say what a single episode of an update was worth: give the tasks a check of their own "
+                "(metadata.success), practise with a --model that is a language model and can judge, or write "
+                "ends_itself = true into env.toml if the environment ends every task that is accomplished"
+            )
+        if self._buffer is not None and self.exchange.index == 0:
+            await self._keep(self._buffer, tasks_P, outcomes, iteration)
+        return tasks_P, episodes, outcomes
+
+    @property
+    def spent(self) -> bool:
+        """The real steps that are left do not suffice for another update."""
+        return self._affordable() == 0
+
+    def _affordable(self) -> int:
+        """So many groups fit into what is left of the real steps, whatever their episodes do."""
+        if self._real_steps is None or self._where != "real":
+            return self._settings.groups
+        groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
+        return groups - groups % self.exchange.count
+
+    async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[Rollout]:
+        """The groups of this process."""
+        settings, index, count = self._settings, self.exchange.index, self.exchange.count
+        share = len(tasks_P) // count
+        slots = [p for p in range(index * share, (index + 1) * share) for _ in range(settings.group_size)]
+        apart = (index,) if index else ()
+        return await player.play(
+            [tasks_P[p] for p in slots],
+            groups=[f"{self.run}-{iteration}-{p}" for p in slots],
+            seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
+            version=iteration,
+            sampling_seed=draw_seed(settings.seed, iteration, -1, *apart),
+        )
+
+    def rewards(self, episodes: Sequence[Rollout]) -> list[float | None]:
+        """What each episode may be learned from: None where it failed, or the dream was not sure enough of it."""
+        return trusted(
+            [episode.reward for episode in episodes],
+            [episode.confidence for episode in episodes],
+            least=self._settings.least_confidence,
+        )
+
+    async def _keep(
+        self, buffer: ReplayBuffer, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
+    ) -> None:
+        """The tasks and what came of them, into the store."""
+        await buffer.add_tasks(tasks_P)
+        for p, task in enumerate(tasks_P):
+            valid = [reward for reward in self._rewards_of(p, episodes) if reward is not None]
+            await buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self.run)
+        if (iteration + 1) % RETIRE_EVERY == 0:
+            await buffer.retire(self._spec.name)
+
+    def _learn_values(self, tasks_P: Sequence[Task], episodes: Sequence[Rollout]) -> list[float | None]:
+        return [self.curriculum.record(task, self._rewards_of(p, episodes)) for p, task in enumerate(tasks_P)]
+
+    def _rewards_of(self, p: int, episodes: Sequence[Rollout]) -> list[float | None]:
+        """Of the p-th group."""
+        size = self._settings.group_size
+        return self.rewards(episodes[p * size : (p + 1) * size])
+
+    async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
+        """The first process varies, for all."""
+        tasks: list[Task] = []
+        if self.exchange.index == 0:
+            parents = self.curriculum.most_valuable(self._settings.vary)
+            tasks = await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2))
+        self.curriculum.add(await asyncio.to_thread(self.exchange.gather, tasks))
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """What is practised in."""
+        return self._spec
+
+    async def rewind(self, iteration: int) -> None:
+        """Keep of the record and the store what led to an iteration that training now continues from.
+
+        Real steps that were taken stay counted, although what was learned from them is lost.
+        """
+
+        def led_here(line: JsonObject) -> bool:
+            step = int(str(line["step"]))
+            return "lost" in line or step < iteration or (step == iteration > 0 and "rollout_s" not in line)
+
+        kept = [line for line in read_record(self._record) if led_here(line)]
+        self._taken = real_steps(kept)
+        if self.exchange.index == 0:
+            part = self._record.with_suffix(".part")
+            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            part.replace(self._record)
+        await self.take_back(iteration)
+
+    async def take_back(self, iteration: int) -> None:
+        """Forget in the store what is about to be played again; the real steps that it took are noted."""
+        is_first = self.exchange.index == 0
+        steps = await self._backing.take_back(self.run, iteration) if self._backing is not None and is_first else 0
+        (lost,) = await asyncio.to_thread(self.exchange.gather, [steps] if is_first else [])
+        if lost:
+            self._taken += lost
+            self.note({"step": iteration, "where": "real", "environment_steps": lost, "lost": True})
+
+    def note(self, line: JsonObject) -> None:
+        """Append one line to the record, of which the first process keeps the only copy."""
+        if self.exchange.index != 0:
+            return
+        with self._record.open("a", encoding="utf-8") as record:
+            record.write(json.dumps(line) + "\n")
+        self._on_note(line)
+
+    def note_probe(self, iteration: int, where: str, evaluation: Evaluation) -> None:
+        """Append an evaluation to the record."""
+        rate = evaluation.success
+        self.note(
+            {
+                "step": iteration,
+                f"{where}_success": rate.mean,
+                f"{where}_low": rate.low,
+                f"{where}_high": rate.high,
+                f"{where}_episodes": rate.n,
+                f"{where}_refused_share": evaluation.refused_share,
+                f"{where}_steps": evaluation.steps,
+                f"{where}_outcomes": [*evaluation.outcomes],
+            }
+        )
+
+
+def real_steps(record: Sequence[JsonObject]) -> int:
+    """Steps that practice took in the real environment; probes are not counted, for nothing is learned from them."""
+    return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
+
+
+def tiers_of(record: Iterable[JsonObject]) -> Counter[str]:
+    """How many steps of a run each tier of its dream answered."""
+    counts: Counter[str] = Counter()
+    for line in record:
+        tiers = line.get("tiers")
+        for tier, steps in tiers.items() if isinstance(tiers, dict) else ():
+            counts[tier] += int(str(steps))
+    return counts
+
+
+def read_record(path: Path) -> list[JsonObject]:
+    """All lines of a metrics file, oldest first; a last one that was cut off while it was written is none."""
+    whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+    return [json.loads(line) for line in whole.splitlines()] if newline else []
