@@ -205,11 +205,13 @@ def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> f
 
 @cache
 def edition(package: Path = Path(__file__).parents[1]) -> str:
-    """Digest of the code that finds recordings, writes prompts and makes predictions of what is answered."""
-    parts = (package / name for name in ("experience", "replay"))
-    files = [*package.glob("*.py"), *(file for part in parts for file in part.rglob("*") if file.suffix in CODE)]
-    read = b"\x00".join(file.read_bytes() for file in sorted(files))
-    return hashlib.sha256(read).hexdigest()
+    """Digest of the core's code: kept predictions are made again after any change of it.
+
+    Only the command line and the runs are left out: they decide nothing about a prediction.
+    """
+    files = (file for file in package.rglob("*") if file.suffix in CODE)
+    decides = sorted(file for file in files if file.relative_to(package).parts[0] not in {"cli", "runs"})
+    return hashlib.sha256(b"\x00".join(file.read_bytes() for file in decides)).hexdigest()
 
 
 class Kept(Generic[Row]):

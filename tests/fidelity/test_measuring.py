@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from desk import SPEC, Desk, DeskModel, gullible, recordings
 
+import dreamgym
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
@@ -14,6 +16,7 @@ from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.criteria import CRITERIA
 from dreamgym.evaluation.measuring import Material, Measuring, Wanted, material
 from dreamgym.evaluation.page import page
+from dreamgym.evaluation.predicting import edition
 from dreamgym.evaluation.report import Report
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.tables import as_text
@@ -97,6 +100,17 @@ async def test_predictions_of_other_weights_or_of_other_code_are_not_taken(
     await measuring(held, model=model, out=tmp_path, say=told.append).run()
     assert told == []
     assert len(list(tmp_path.glob("steps-*.jsonl"))) == 2
+
+
+def test_any_change_of_a_prompt_or_of_the_method_changes_the_edition(tmp_path: Path) -> None:
+    copy = tmp_path / "dreamgym"
+    shutil.copytree(Path(dreamgym.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    editions = {edition(copy)}
+    for changed in ("dream/rules.txt", "dream/nearest.py", "synthesis/changes.py", "replay/ranking.py", "tools.py"):
+        with (copy / changed).open("a") as file:
+            file.write("\n")
+        editions.add(edition(copy))
+    assert len(editions) == 6
 
 
 async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path) -> None:
