@@ -1,0 +1,54 @@
+"""How often a policy succeeds on a list of tasks, each played once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.training.rollout import Player
+from dreamgym.types import Frozen, Task
+
+
+class Evaluation(Frozen):
+    """One policy on a list of tasks."""
+
+    success: Rate
+    refused_share: float
+    """Share of actions that the environment answered with an error, or that nobody could run."""
+    mean_steps: float
+    steps: int
+    """Environment steps used in all."""
+    failed: int
+    """Episodes in which the environment failed; they count neither as success nor as failure."""
+    outcomes: tuple[float | None, ...]
+    """1 for success, 0 for failure, None for a failed environment; in the order of the tasks."""
+
+
+async def evaluate(player: Player, tasks: Sequence[Task], *, seed: int = 0, batch: int = 128) -> Evaluation:
+    """Play each task once by sampling and count successes; `seed` fixes the sampled tokens."""
+    outcomes: list[float | None] = []
+    refused = steps = unheard = failed = 0
+    for start in range(0, len(tasks), batch):
+        chunk = tasks[start : start + batch]
+        episodes = await player.play(
+            chunk,
+            groups=[""] * len(chunk),
+            seeds=[seed] * len(chunk),
+            version=0,
+            sampling_seed=seed + start,
+        )
+        for episode in episodes:
+            failed += episode.error is not None
+            outcomes.append(None if episode.error is not None else float(episode.success))
+            refused += episode.refused
+            unheard += episode.unheard
+            steps += len(episode.actions)
+    valid = [outcome for outcome in outcomes if outcome is not None]
+    return Evaluation(
+        success=wilson(int(sum(valid)), len(valid)),
+        refused_share=(refused + unheard) / max(1, steps + unheard),
+        mean_steps=steps / max(1, len(tasks)),
+        steps=steps,
+        failed=failed,
+        outcomes=tuple(outcomes),
+    )
