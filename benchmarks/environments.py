@@ -20,10 +20,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamgym.cli.env import listed
-from dreamgym.cli.packages import GROUP
-from dreamgym.cli.timing import Timing, timed
 from dreamgym.environment import load_real
 from dreamgym.errors import DreamGymError
+from dreamgym.runs.timing import Timing, timed
+from dreamgym.runs.versions import GROUP
 from dreamgym.types import Frozen
 
 HEAD = (

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dreamgym.cli.wiring import commit
+from dreamgym.runs.versions import commit
 
 
 def main() -> None:

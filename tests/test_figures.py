@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.cli.experiment.table import Published, report
+from dreamgym.runs.experiment.table import Published, report
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

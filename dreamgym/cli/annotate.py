@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import EnvName, Seed, say
+from dreamgym.cli.options import EnvName, Seed
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.llm import LLM
+from dreamgym.runs.console import say
 from dreamgym.types import Trajectory
 
 AT_ONCE = 4

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Against, EnvName, ModelName, Seed, say
+from dreamgym.cli.options import EnvName, ModelName, Seed
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calls import (
@@ -25,6 +25,8 @@ from dreamgym.evaluation.calls import (
     split,
 )
 from dreamgym.evaluation.rates import Rate
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import Against
 from dreamgym.types import Frozen, Source, StepResult, Trajectory
 
 SPEAK_EVERY_S = 5.0

@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dreamgym.cli.collecting import Collection, InBuffer, InFile, Kept, Planned, Play, plan
-from dreamgym.cli.packages import version_of
-from dreamgym.cli.wiring import (
-    Against,
-    Dsn,
-    EnvName,
-    ModelName,
-    PolicyUrl,
-    Seed,
-    real_for,
-    tasks_of,
-)
+from dreamgym.cli.options import Dsn, EnvName, ModelName, PolicyUrl, Seed
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
 from dreamgym.episode import Agent, load_agent, play
 from dreamgym.errors import InvalidInput
-from dreamgym.runs.opening import open_store, open_worlds, served
+from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of
+from dreamgym.runs.play_many import Collection, InBuffer, InFile, Kept, Planned, Play, plan
+from dreamgym.runs.versions import version_of
 from dreamgym.types import Source, Task, Trajectory
 
 if TYPE_CHECKING:

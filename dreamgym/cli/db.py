@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Dsn, opened_store
+from dreamgym.cli.options import Dsn
+from dreamgym.runs.opening import open_store
 
 app = typer.Typer(
     help="The embedded PostgreSQL that keeps everything unless --dsn names another.", no_args_is_help=True
@@ -66,7 +67,7 @@ def prune(
     from dreamgym.replay.postgres_prune import prune as prune_store
 
     async def run() -> Pruned:
-        async with opened_store(dsn) as store:
+        async with open_store(dsn) as store:
             return await prune_store(store, older_than=timedelta(days=days), keep=keep)
 
     pruned = asyncio.run(run()).model_dump()

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.packages import GROUP, extra_of, installed, packages_of
-from dreamgym.cli.timing import Timing, timed
-from dreamgym.cli.wiring import Seed
+from dreamgym.cli.options import Seed
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
+from dreamgym.runs.timing import Timing, timed
+from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 from dreamgym.types import Frozen, JsonObject, Task
 
 SPLITS = ("train", "dev", "test")

@@ -8,21 +8,11 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.players import player_in
-from dreamgym.cli.wiring import (
-    Against,
-    Dsn,
-    EnvName,
-    ModelName,
-    Seed,
-    Without,
-    left_out,
-    real_for,
-    tasks_of,
-)
+from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed, Without
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.runs.opening import open_worlds
+from dreamgym.runs.opening import Against, open_worlds, real_for, tasks_of
+from dreamgym.runs.players import player_in
 from dreamgym.training.probe import Evaluation
 from dreamgym.training.probe import evaluate as evaluate_policy
 
@@ -50,7 +40,7 @@ def evaluate(
     """
     spec = load_spec(env)
     result = asyncio.run(
-        _evaluate(spec, policy, agent, against, split, episodes, model, left_out(without, against), dsn, seed)
+        _evaluate(spec, policy, agent, against, split, episodes, model, frozenset(without or ()), dsn, seed)
     )
     if json:
         typer.echo(result.model_dump_json(exclude={"outcomes"}, indent=2))

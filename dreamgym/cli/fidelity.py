@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.check import SPEAK_EVERY_S, recorded_of
-from dreamgym.cli.wiring import EnvName, ModelName, Seed, Without, say
+from dreamgym.cli.options import EnvName, ModelName, Seed, Without
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
@@ -23,6 +23,7 @@ from dreamgym.evaluation.report import Report
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.evaluation.tables import as_text
 from dreamgym.llm import LLM
+from dreamgym.runs.console import say
 
 Compare = Annotated[
     tuple[str, str] | None,

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.check import recorded_of
-from dreamgym.cli.wiring import Dsn, EnvName, Seed, opened_store, say
+from dreamgym.cli.options import Dsn, EnvName, Seed
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
 from dreamgym.types import Trajectory
 
 TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
@@ -118,5 +120,5 @@ def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | Non
 
 
 async def _stored(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         return await store.buffer.trajectories(spec.name)

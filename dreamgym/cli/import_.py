@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Dsn, opened_store, say
+from dreamgym.cli.options import Dsn
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.folder.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
 from dreamgym.recordings.importers.assembly import Redact
 from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
 
 REASONS = 20
 """How many reasons of one kind are printed."""
@@ -113,6 +115,6 @@ def _write(out: Path, report: ImportReport) -> None:
 
 
 async def _store(spec: EnvironmentSpec, report: ImportReport, dsn: str | None) -> None:
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         new = await store.buffer.add(report.trajectories)
     say(f"{new} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import say
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.runs.console import say
 
 LAST = "last"
 

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Against, Dsn, EnvName, ModelName, PolicyUrl, Seed, real_for, server, tasks_of
+from dreamgym.cli.options import Dsn, EnvName, ModelName, PolicyUrl, Seed
 from dreamgym.environment import load_spec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.opening import Against, real_for, tasks_of
+from dreamgym.runs.server_process import server
 from dreamgym.types import Trajectory
 
 WIDTH = 100

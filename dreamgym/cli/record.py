@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import AllowedHosts, Host, TokenFile
+from dreamgym.cli.options import AllowedHosts, Host, TokenFile
 from dreamgym.errors import InvalidInput
 
 DEFAULT_PORT = 8100

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Dsn, EnvName, opened_store, say
+from dreamgym.cli.options import Dsn, EnvName
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.folder import FolderReport, build_folder
@@ -24,6 +24,8 @@ from dreamgym.recordings.folder.state import fitting
 from dreamgym.recordings.log import Note
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.keys import check_storable
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
 from dreamgym.state import parsed
 from dreamgym.types import Source, Task, Trajectory
 
@@ -170,7 +172,7 @@ def _is_storable(row: Task | Trajectory, what: str) -> bool:
 
 async def _store(read: dict[Path, list[Trajectory]], tasks: list[Task], dsn: str | None) -> None:
     """All or nothing per path; what is there already under the same id stays as it is."""
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         await store.buffer.add_tasks(tasks)
         for path, trajectories in read.items():
             new = await store.buffer.add(trajectories)

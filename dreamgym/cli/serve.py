@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from dreamgym.cli.boundary import run
-from dreamgym.cli.wiring import (
-    AllowedHosts,
-    CalibrationFile,
-    Dsn,
-    Host,
-    MinConfidence,
-    ModelName,
-    TokenFile,
-    Without,
-    memory,
-)
+from dreamgym.cli.options import AllowedHosts, CalibrationFile, Dsn, Host, MinConfidence, ModelName, TokenFile, Without
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
@@ -132,7 +122,7 @@ async def _dreams(
     from dreamgym.dream.select import load_model
 
     calibration = Calibration.load(options.calibration) if options.calibration else None
-    experience = load_model(model, predictions=memory(store, options.without))
+    experience = load_model(model, predictions=None if Part.CACHE in options.without else store.predictions)
     for spec in specs:
         check_environment(experience, spec.name)
     stack.push_async_callback(experience.close)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.wiring import Dsn, EnvName, ModelName, Seed, opened_store, say
+from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed
 from dreamgym.curriculum.generator import (
     LanguageVariation,
     RecordedWorlds,
@@ -23,6 +23,8 @@ from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import LLM
 from dreamgym.replay.buffer import ReplayBuffer, TaskValue
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
 from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Origin, Task
 
@@ -93,7 +95,7 @@ def tasks(
 
 
 async def _stored(spec: EnvironmentSpec, dsn: str | None) -> list[Listed]:
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         values = {value.task_id: value for value in await store.buffer.task_values(spec.name)}
         return [_listed(task, values.get(task.id)) for task in await _known(spec, store.buffer)]
 
@@ -107,7 +109,7 @@ async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
 async def _generated(spec: EnvironmentSpec, wanted: int, model: str | None, dsn: str | None, seed: int) -> list[Listed]:
     from dreamgym.dream.select import load_llm
 
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         llm = load_llm(model, predictions=store.predictions)
         try:
             new = await _made(spec, store.buffer, llm, wanted, seed)

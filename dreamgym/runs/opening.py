@@ -7,7 +7,7 @@ What is measured must leave no trace: a server of `served` stores nothing unless
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
 from dreamgym.embedding import TrigramEncoder, load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec, real_of
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
 from dreamgym.errors import InvalidInput
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.types import Task
 
 if TYPE_CHECKING:
     from dreamgym_server.worlds import Worlds
@@ -118,3 +119,20 @@ async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncItera
     buffer, token = MemoryBuffer(TrigramEncoder()) if kept is None else kept, secrets.token_hex(32)
     async with running(build([worlds], buffer, MemoryEpisodeStore(), token=token)) as url:
         yield with_token(url, token)
+
+
+def real_for(spec: EnvironmentSpec, against: Against) -> RealEnvironment | None:
+    """The real environment, for its tasks and behaviours. Code that a folder names is run only to play it."""
+    if against is Against.REAL:
+        return real_of(spec) if spec.adapter is not None else None
+    return installed_real(spec)
+
+
+def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) -> Sequence[Task]:
+    """The tasks of a split of the real environment, or of the folder where that one has no tasks of its own."""
+    if real is not None and (own := real.tasks(split)):
+        return own
+    tasks = [task for task in spec.tasks if task.metadata.get("split", split) == split]
+    if not tasks:
+        raise InvalidInput(f"environment {spec.name!r} has no tasks of split {split!r}")
+    return tasks

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from dreamgym.cli.experiment.plan import Arm, read_plan
-from dreamgym.cli.experiment.running import Result, name_of, phases_of
 from dreamgym.environment import load_spec, read_jsonl
+from dreamgym.runs.experiment.plan import Arm, read_plan
+from dreamgym.runs.experiment.running import Result, name_of, phases_of
 from dreamgym.types import JsonObject, Trajectory
 
 FORMULA = "wall-clock = compute + real steps * seconds a step / sessions"

@@ -24,11 +24,6 @@ from statistics import mean
 
 from dreamgym_integrations.trainers.policy import load_policy
 
-from dreamgym.cli.experiment.plan import Arm, Plan, read_plan
-from dreamgym.cli.experiment.prepared import Prepared
-from dreamgym.cli.experiment.running import Result, name_of
-from dreamgym.cli.experiment.table import percent, points
-from dreamgym.cli.wiring import commit
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part
 from dreamgym.dream.select import load_model
@@ -40,6 +35,11 @@ from dreamgym.evaluation.predicting import compare, steps_of
 from dreamgym.evaluation.rates import Rate, mean_over_seeds, shares
 from dreamgym.evaluation.steps import state_is_exact
 from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.runs.experiment.plan import Arm, Plan, read_plan
+from dreamgym.runs.experiment.prepared import Prepared
+from dreamgym.runs.experiment.running import Result, name_of
+from dreamgym.runs.experiment.table import percent, points
+from dreamgym.runs.versions import commit
 from dreamgym.training.probe import evaluate
 from dreamgym.training.rollout import TokenPlayer
 from dreamgym.types import Frozen, Source, Task, Trajectory

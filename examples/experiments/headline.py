@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from dreamgym.cli.experiment.table import Published, answered_by, difference, percent, points, success
 from dreamgym.evaluation.rates import shares
+from dreamgym.runs.experiment.table import Published, answered_by, difference, percent, points, success
 
 ARMS = (
     "random",

@@ -31,11 +31,12 @@ from fresh import node
 from plans import PLANS, Plan, chat_model
 
 from dreamgym.cli.check import Report
-from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import read_jsonl
 from dreamgym.episode import load_agent
 from dreamgym.evaluation.calls import Agreement, split
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
+from dreamgym.runs.opening import Against
+from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory
 
 HERE = Path(__file__).parent

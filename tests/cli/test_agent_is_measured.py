@@ -8,12 +8,12 @@ import pytest
 from command_line import Command
 from dreamgym_integrations.trainers.tiny import create_tiny_policy
 
-from dreamgym.cli.experiment.plan import Arm, Measured, Plan, Play
-from dreamgym.cli.experiment.prepared import Prepared
-from dreamgym.cli.experiment.running import _measured
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import load_real, load_spec, read_jsonl
 from dreamgym.replay.postgres import open_store
+from dreamgym.runs.experiment.plan import Arm, Measured, Plan, Play
+from dreamgym.runs.experiment.prepared import Prepared
+from dreamgym.runs.experiment.running import _measured
 from dreamgym.training.practice import read_record
 from dreamgym.types import Source, Trajectory
 

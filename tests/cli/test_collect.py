@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
-from dreamgym.cli.collecting import HOPELESS, plan
 from dreamgym.environment import read_jsonl
+from dreamgym.runs.play_many import HOPELESS, plan
 from dreamgym.types import StopReason, Task, Trajectory
 
 LAMPS = '''

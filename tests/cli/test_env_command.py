@@ -9,10 +9,10 @@ import pytest
 from command_line import Command
 
 from dreamgym.cli import env, packages
-from dreamgym.cli.packages import GROUP, extra_of, installed, packages_of
-from dreamgym.cli.timing import cpu_s, timed
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
+from dreamgym.runs.timing import cpu_s, timed
+from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")
 

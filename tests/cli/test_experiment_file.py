@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from dreamgym.cli.experiment import agree
-from dreamgym.cli.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
-from dreamgym.cli.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
-from dreamgym.cli.experiment.running import ATTEMPTS, Result, attempts, curve, difference, name_of, queued
-from dreamgym.cli.experiment.running import result as kept_result
-from dreamgym.cli.experiment.table import Published, area_under, report
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
+from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
+from dreamgym.runs.experiment.running import ATTEMPTS, Result, attempts, curve, difference, name_of, queued
+from dreamgym.runs.experiment.running import result as kept_result
+from dreamgym.runs.experiment.table import Published, area_under, report
 from dreamgym.types import (
     JsonObject,
     Provenance,

@@ -11,8 +11,9 @@ from dreamgym_client.connection import without_token
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from dreamgym.cli.wiring import Against, server
 from dreamgym.environment import load_spec
+from dreamgym.runs.opening import Against
+from dreamgym.runs.server_process import server
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio

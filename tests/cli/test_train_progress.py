@@ -1,6 +1,6 @@
 """What a person sees of a training run follows from the lines of its record."""
 
-from dreamgym.cli.train.progress import Progress
+from dreamgym.runs.train.progress import Progress
 from dreamgym.types import JsonObject
 
 

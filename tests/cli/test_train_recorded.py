@@ -10,14 +10,14 @@ from dreamgym_integrations.trainers.sft import conversation_row
 from dreamgym_integrations.trainers.tiny import create_tiny_policy
 from dreamgym_server.worlds import RealWorlds
 
-from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.train.recorded import learn_from_recordings
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.replay.postgres import open_store
 from dreamgym.runs.opening import served
+from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.recorded import learn_from_recordings
 from dreamgym.types import Trajectory
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.cli.settings import names, settings_of
-from dreamgym.cli.train.config import TrainConfig
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.settings import names, settings_of
+from dreamgym.runs.train.config import TrainConfig
 
 
 def test_what_stands_in_the_file_and_on_the_command_line_has_the_same_name(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from dreamgym.cli.experiment.apart import ROUNDS, check_apart
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.experiment.apart import ROUNDS, check_apart
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 pytestmark = pytest.mark.anyio

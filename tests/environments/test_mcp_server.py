@@ -18,9 +18,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from dreamgym.cli.wiring import tasks_of
 from dreamgym.environment import Environment, EnvironmentSpec, installed_real, load_real, load_spec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
+from dreamgym.runs.opening import tasks_of
 from dreamgym.state import changed_fields, parsed
 from dreamgym.testing import check_environment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.cli.experiment.plan import Arm
-from dreamgym.cli.experiment.running import Result
 from dreamgym.environment import from_place
+from dreamgym.runs.experiment.plan import Arm
+from dreamgym.runs.experiment.running import Result
 
 PLACE = f"{Path(__file__).parents[2] / 'examples' / 'experiments' / 'cost.py'}"
 Point = from_place("class", f"{PLACE}:Point")

@@ -19,8 +19,9 @@ from dreamgym_client.control import ControlClient
 from misuse import refused_start
 
 from dreamgym.cli.serve import main
-from dreamgym.cli.wiring import Against, server_process
 from dreamgym.dream.confidence import FEATURES, calibrate
+from dreamgym.runs.opening import Against
+from dreamgym.runs.server_process import server_process
 
 SERVE = [sys.executable, "-m", "dreamgym.cli.serve"]
 TOOLS = '{"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}'

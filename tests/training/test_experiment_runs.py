@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from lamp_home import Command, called, path_with
 
-from dreamgym.cli.experiment.running import Result
+from dreamgym.runs.experiment.running import Result
 from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject
 

@@ -17,11 +17,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from dreamgym.cli.wiring import say
 from dreamgym.environment import first_reason, read_jsonl
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.recordings.folder.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.runs.console import say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 
 BATCH = 100

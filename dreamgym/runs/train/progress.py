@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dreamgym.cli.wiring import say
 from dreamgym.evaluation.rates import shares
+from dreamgym.runs.console import say
 from dreamgym.training.practice import tiers_of
 from dreamgym.types import JsonObject
 

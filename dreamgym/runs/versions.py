@@ -1,14 +1,17 @@
-"""Which packages an environment needs, and whether they are here.
+"""What a result was made with: the commit of the code, and the packages of a real environment.
 
-By a convention of this project: the extra of a distribution that is called like the environment's entry point, or like
-a part of its module, brings what it needs.
+By a convention of this project, the extra of a distribution that is called like the environment's entry point, or like
+a part of its module, brings the packages that the environment needs.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, requires, version
+from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
 
@@ -61,3 +64,19 @@ def _version(name: str) -> str | None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def commit() -> str:
+    """The commit of the code that runs, with a + if code was changed since; the version if there is no checkout."""
+    import dreamgym
+
+    def git(*words: str) -> str:
+        folder = str(Path(dreamgym.__file__).parents[1])
+        return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+        return git("rev-parse", "--short=7", "HEAD") + ("+" if changed else "")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return f"v{dreamgym.__version__}"

@@ -14,10 +14,11 @@ from functools import cached_property
 from pathlib import Path
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.experiment.plan import Arm, Plan, Play
-from dreamgym.cli.wiring import opened_store, say, tasks_of
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
 from dreamgym.replay import databases
+from dreamgym.runs.console import say
+from dreamgym.runs.experiment.plan import Arm, Plan, Play
+from dreamgym.runs.opening import open_store, tasks_of
 from dreamgym.types import Source, StopReason, Trajectory, Transition
 
 
@@ -200,6 +201,6 @@ def unrewarded(trajectory: Trajectory) -> Trajectory:
 
 
 async def _fill(dsn: str, trajectories: Sequence[Trajectory]) -> None:
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         for start in range(0, len(trajectories), 500):
             await store.buffer.add(trajectories[start : start + 500])

@@ -15,10 +15,10 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from dreamgym.cli.settings import settings_of
-from dreamgym.cli.train.config import TrainConfig
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.settings import settings_of
+from dreamgym.runs.train.config import TrainConfig
 from dreamgym.types import Frozen, JsonObject
 
 Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]

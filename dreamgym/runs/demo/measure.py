@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.wiring import opened_store
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.environment import Environment
 from dreamgym.evaluation.rates import Rate, paired_difference, wilson
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.runs.opening import open_store
 from dreamgym.training.practice import read_record, tiers_of
 from dreamgym.training.probe import Evaluation, evaluate
 from dreamgym.training.rollout import TokenPlayer
 from dreamgym.types import JsonObject, Source, Task
 
 if TYPE_CHECKING:
-    from dreamgym.cli.demo.stages import Arm, Demo
+    from dreamgym.runs.demo.stages import Arm, Demo
 
 WARM = "warm start"
 
@@ -32,7 +32,7 @@ async def measure(demo: Demo, dsn: str) -> JsonObject:
     """Rows and curves of the report. Real test tasks here are others than those of the curves."""
     final = demo.real.tasks("test")[-demo.size.final_tasks :]
     dreamed = demo.real.tasks("train")[: demo.size.worlds]
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         rows: list[JsonValue] = [
             {
                 "policy": "random",

@@ -14,13 +14,15 @@ import typer
 from dreamgym_integrations.trainers.processes import in_one_process, joined, of_first
 from dreamgym_integrations.trainers.reporting import reporting
 
-from dreamgym.cli.settings import described, settings_of
-from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.train.progress import Progress, say_line, shown
-from dreamgym.cli.train.run import Run, run_training, updates_for, warm_start
-from dreamgym.cli.wiring import Against, Dsn, EnvName, say, tasks_of
+from dreamgym.cli.options import Dsn, EnvName
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import Against, tasks_of
+from dreamgym.runs.settings import described, settings_of
+from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.progress import Progress, say_line, shown
+from dreamgym.runs.train.run import Run, run_training, updates_for, warm_start
 from dreamgym.training.practice import Exchange, Settings, read_record
 from dreamgym.types import JsonObject, Task
 
@@ -46,7 +48,7 @@ def train(
         begun = of_first(processes, partial(_begun, env, config, context.args, out, resume, dsn, processes.count))
         spec, chosen, base = begun
         if chosen.algorithm in RECORDED:
-            from dreamgym.cli.train.recorded import learn_from_recordings
+            from dreamgym.runs.train.recorded import learn_from_recordings
 
             asyncio.run(learn_from_recordings(spec, chosen, base, out / "policy", dsn))
         else:

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.experiment.plan import Plan, read_plan
-from dreamgym.cli.wiring import say, tasks_of
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.console import say
+from dreamgym.runs.experiment.plan import Plan, read_plan
+from dreamgym.runs.opening import tasks_of
 
 
 def experiment(
@@ -51,12 +52,12 @@ def agree(plan: Plan, folder: Path) -> None:
 
 def run(plan: Plan, folder: Path, name: str, parallel: int = 1) -> str:
     """Go through all seeds and arms; returns the report, which is written after every seed too, under the name."""
-    from dreamgym.cli.experiment.apart import check_apart
-    from dreamgym.cli.experiment.prepared import Prepared
-    from dreamgym.cli.experiment.running import Result, queued
-    from dreamgym.cli.experiment.table import Published, plot, report
     from dreamgym.environment import load_spec, real_of
     from dreamgym.replay.embedded import EmbeddedServer, default_folder
+    from dreamgym.runs.experiment.apart import check_apart
+    from dreamgym.runs.experiment.prepared import Prepared
+    from dreamgym.runs.experiment.running import Result, queued
+    from dreamgym.runs.experiment.table import Published, plot, report
 
     spec = load_spec(plan.env)
     real = real_of(spec)

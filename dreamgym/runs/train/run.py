@@ -12,15 +12,17 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from dreamgym.cli.players import player_at, player_in
-from dreamgym.cli.train.backing import ServerAndStore
-from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.wiring import Against, opened_store, say, server_process, tasks_of, without_flags
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, real_of
 from dreamgym.replay.predictions import Predictions
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import Against, open_store, tasks_of
+from dreamgym.runs.players import player_at, player_in
+from dreamgym.runs.server_process import server_process, without_flags
+from dreamgym.runs.train.backing import ServerAndStore
+from dreamgym.runs.train.config import TrainConfig
 from dreamgym.training.early_stop import Fall, RealProbes, Seen
 from dreamgym.training.practice import Alone, Exchange, Practice, Settings, read_record
 from dreamgym.training.probe import evaluate
@@ -76,7 +78,7 @@ class _House:
     def open(self, portal: BlockingPortal, opened: ExitStack) -> _Ground:
         """Open the store and start the server, until the stack closes them."""
         run, config = self.run, self.run.config
-        store = opened.enter_context(portal.wrap_async_context_manager(opened_store(run.dsn)))
+        store = opened.enter_context(portal.wrap_async_context_manager(open_store(run.dsn)))
         parts = without_flags(config.without)
         if config.calibration is not None:
             parts += ("--calibration", str(config.calibration))
@@ -172,7 +174,7 @@ async def warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: in
     from dreamgym_integrations.trainers.tiny import create_tiny_policy
 
     say("warm start: a tiny policy learns from the recorded play …")
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         recorded = await store.buffer.trajectories(spec.name)
     create_tiny_policy(recorded, out / "untrained", seed=seed)
     clone(

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from dreamgym.cli.wiring import Against, server
 from dreamgym.episode import load_agent
+from dreamgym.runs.opening import Against
+from dreamgym.runs.server_process import server
 from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dreamgym.cli.wiring import Against
 from dreamgym.dream.model import Part
+from dreamgym.runs.opening import Against
 from dreamgym.training.practice import Settings
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from dreamgym_server.archive import stored_as
 
-from dreamgym.cli.wiring import ServerProcess, say
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import StoreError
 from dreamgym.replay.postgres import Store
+from dreamgym.runs.console import say
+from dreamgym.runs.server_process import ServerProcess
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from dreamgym.cli.experiment.plan import Plan
-from dreamgym.cli.experiment.running import SEEDS_TRIED, Result, best_rate, probed
 from dreamgym.evaluation.rates import Rate, mean_over_seeds, paired_difference, shares
+from dreamgym.runs.experiment.plan import Plan
+from dreamgym.runs.experiment.running import SEEDS_TRIED, Result, best_rate, probed
 from dreamgym.types import Frozen
 
 Results = Mapping[str, Sequence[Result]]

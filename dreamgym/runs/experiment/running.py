@@ -20,14 +20,17 @@ from statistics import mean
 from pydantic import Field, JsonValue
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.experiment.plan import Arm, Fit, Plan, flags
-from dreamgym.cli.experiment.prepared import Prepared, alone
-from dreamgym.cli.players import player_in
-from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.wiring import commit, say, tasks_of, with_dsn
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
 from dreamgym.replay import databases
+from dreamgym.runs.console import say
+from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
+from dreamgym.runs.experiment.prepared import Prepared, alone
+from dreamgym.runs.opening import tasks_of
+from dreamgym.runs.players import player_in
+from dreamgym.runs.server_process import with_dsn
+from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.versions import commit
 from dreamgym.training.practice import read_record, tiers_of
 from dreamgym.training.probe import Evaluation, evaluate
 from dreamgym.types import Frozen, JsonObject, Source

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.demo.stages import QUICK, Demo, Size
-from dreamgym.cli.wiring import Dsn
+from dreamgym.cli.options import Dsn
+from dreamgym.runs.demo.stages import QUICK, Demo, Size
 
 
 def demo(

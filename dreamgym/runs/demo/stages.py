@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from dreamgym.cli.collect import play_behaviour
-from dreamgym.cli.demo.measure import measure
-from dreamgym.cli.demo.report import write_report
-from dreamgym.cli.demo.side_by_side import side_by_side
-from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.train.run import Run, run_training
-from dreamgym.cli.wiring import commit, opened_store, say
 from dreamgym.dream.model import Part
 from dreamgym.environment import load_real, read_jsonl
 from dreamgym.replay import databases
+from dreamgym.runs.console import say
+from dreamgym.runs.demo.measure import measure
+from dreamgym.runs.demo.report import write_report
+from dreamgym.runs.demo.side_by_side import side_by_side
+from dreamgym.runs.opening import open_store
+from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.run import Run, run_training
+from dreamgym.runs.versions import commit
 from dreamgym.types import JsonObject, Source, Task, Trajectory
 
 ENV = "coin"
@@ -177,7 +179,7 @@ class Demo:
 
     async def _seed(self, recorded: Sequence[Trajectory], dsn: str) -> None:
         self.say("2/6 seed: storing it in PostgreSQL, with embeddings")
-        async with opened_store(dsn) as store:
+        async with open_store(dsn) as store:
             for start in range(0, len(recorded), 500):
                 await store.buffer.add(recorded[start : start + 500])
                 self.say(f"    {min(start + 500, len(recorded))} of {len(recorded)} episodes")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dreamgym.cli.train.config import TrainConfig
-from dreamgym.cli.wiring import opened_store, say
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
-from dreamgym.runs.opening import served
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store, served
+from dreamgym.runs.train.config import TrainConfig
 from dreamgym.types import Trajectory
 
 Lesson = Callable[..., None]
@@ -27,7 +27,7 @@ async def learn_from_recordings(
     `sft` imitates what succeeded, with an agent in the agent's own conversations; `dpo` prefers it to what failed from
     the same state.
     """
-    async with opened_store(dsn) as store:
+    async with open_store(dsn) as store:
         recorded = await store.buffer.trajectories(spec.name)
     learn = await _lesson(spec, config, base, recorded)
     learn(

@@ -1,0 +1,1 @@
+"""Arms times seeds from one file, to one table."""

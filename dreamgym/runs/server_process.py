@@ -1,0 +1,129 @@
+"""A server of environments in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from urllib.request import urlopen
+
+from dreamgym.dream.model import Part
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.runs.opening import Against
+
+DSN_VARIABLE = "DREAMGYM_DSN"
+STOP_LIMIT_S = 60.0
+"""A server whose database is gone tries for longer to store its last episodes."""
+
+
+def without_flags(without: Iterable[Part]) -> tuple[str, ...]:
+    """The same for another process."""
+    return tuple(flag for part in sorted(without) for flag in ("--without", part.value))
+
+
+def with_dsn(environ: Mapping[str, str], dsn: str | None) -> dict[str, str]:
+    """Variables of a child process with a database: its command line, password and all, anybody could read."""
+    return {**environ, **({DSN_VARIABLE: dsn} if dsn else {})}
+
+
+class ServerProcess:
+    """`dreamgym-serve` in a process of its own, on a free port of this machine, with a token of its own.
+
+    Whoever has `url` has the token, which is a part of it; an agent is given the URL of an episode instead. The server
+    ends with this process, however that ends: the kernel then closes the pipe that is its standard input.
+    """
+
+    def __init__(
+        self, env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
+    ) -> None:
+        from dreamgym_client.connection import with_token
+
+        port = _free_port()
+        self._token = secrets.token_hex(32)
+        self._address = f"http://127.0.0.1:{port}"
+        self.url = with_token(self._address, self._token)
+        self._command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
+        self._command += ["--real"] if against is Against.REAL else []
+        self._command += ["--model", model] if model and against is Against.DREAM else []
+        self._command += ["--tied"]
+        self._dsn = dsn
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises EnvironmentUnavailable."""
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**with_dsn(os.environ, self._dsn), "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
+            process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
+        )
+        _wait_for(self._address, self._process)
+
+    @property
+    def pid(self) -> int | None:
+        """None before it was started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> None:
+        """End it in order, so that it stores what it holds; one that does not end in time is killed."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+
+
+@contextmanager
+def server_process(
+    env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
+    """A running server. Raises EnvironmentUnavailable where it does not come up."""
+    process = ServerProcess(env, against, model=model, dsn=dsn, extra=extra)
+    try:
+        process.start()
+        yield process
+    finally:
+        process.stop()
+
+
+@contextmanager
+def server(
+    env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
+) -> Iterator[str]:
+    """The same where nothing but its URL is needed."""
+    with server_process(env, against, model=model, dsn=dsn, extra=extra) as process:
+        yield process.url
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], limit_s: float = 120) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise EnvironmentUnavailable(f"dreamgym-serve ended with exit code {process.returncode}; see above")
+        try:
+            with urlopen(f"{url}/healthz", timeout=2):  # noqa: S310  # an address of our own making
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise EnvironmentUnavailable(f"dreamgym-serve did not answer within {limit_s:.0f} s")
