@@ -9,12 +9,8 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed, Without
-from dreamgym.dream.model import Part
-from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.runs.opening import Against, open_worlds, real_for, tasks_of
-from dreamgym.runs.players import player_in
-from dreamgym.training.probe import Evaluation
-from dreamgym.training.probe import evaluate as evaluate_policy
+from dreamgym.runs import evaluate as runs
+from dreamgym.runs.opening import Against
 
 
 def evaluate(
@@ -38,37 +34,24 @@ def evaluate(
 
     Example: dreamgym eval coin --policy runs/demo/policy --against real --split test --episodes 500 --json
     """
-    spec = load_spec(env)
     result = asyncio.run(
-        _evaluate(spec, policy, agent, against, split, episodes, model, frozenset(without or ()), dsn, seed)
+        runs.evaluate(
+            env,
+            policy,
+            against,
+            agent=agent,
+            split=split,
+            episodes=episodes,
+            model=model,
+            without=without or (),
+            dsn=dsn,
+            seed=seed,
+        )
     )
     if json:
         typer.echo(result.model_dump_json(exclude={"outcomes"}, indent=2))
         return
-    typer.echo(f"success {result.success} over {result.success.n} episodes of {spec.name} ({against}, {split})")
+    typer.echo(f"success {result.success} over {result.success.n} episodes of {env} ({against}, {split})")
     typer.echo(f"refused actions {result.refused_share:.1%}, steps per episode {result.mean_steps:.1f}")
     if result.failed:
         typer.echo(f"{result.failed} episodes failed with the environment and are not counted")
-
-
-async def _evaluate(
-    spec: EnvironmentSpec,
-    folder: Path,
-    agent: str | None,
-    against: Against,
-    split: str,
-    episodes: int,
-    model: str | None,
-    without: frozenset[Part],
-    dsn: str | None,
-    seed: int,
-) -> Evaluation:
-    from dreamgym_integrations.trainers.policy import load_policy
-
-    policy, codec = load_policy(folder)
-    tasks = tasks_of(spec, split, real_for(spec, against))[-episodes:]
-    async with (
-        open_worlds(spec, against, model=model, without=without, dsn=dsn) as worlds,
-        player_in(worlds, policy, codec, agent=agent) as player,
-    ):
-        return await evaluate_policy(player, tasks, seed=seed)

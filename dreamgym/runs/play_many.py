@@ -12,19 +12,24 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from dreamgym.environment import first_reason, read_jsonl
+from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
+from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.recordings.folder.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.console import say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 
+if TYPE_CHECKING:
+    from dreamgym_server.worlds import Worlds
+
 BATCH = 100
+WORKERS = 4
 SPEAK_EVERY_S = 5.0
 STORE_EVERY_S = 10.0
 HOPELESS = 20
@@ -272,3 +277,27 @@ def _span(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+async def play_in_order(
+    worlds: Worlds, behaviour: Behaviour, tasks: Sequence[Task], episodes: int, *, seed: int
+) -> AsyncIterator[Trajectory]:
+    """Play `episodes` episodes, a few at a time, in the order of the tasks; episode i is seeded with seed + i.
+
+    Nothing is kept, and an environment that fails ends it: for measurements, where each episode counts.
+    """
+    environments = [worlds.create("") for _ in range(min(WORKERS, episodes))]
+    spec, source = worlds.spec, worlds.source
+
+    async def one(number: int, environment: Environment) -> Trajectory:
+        task = tasks[number % len(tasks)]
+        return await play(environment, task, behaviour, spec=spec, seed=seed + number, source=source)
+
+    try:
+        for start in range(0, episodes, len(environments)):
+            numbers = range(start, min(episodes, start + len(environments)))
+            for trajectory in await asyncio.gather(*map(one, numbers, environments)):
+                yield trajectory
+    finally:
+        for environment in environments:
+            await environment.close()

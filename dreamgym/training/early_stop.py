@@ -50,6 +50,8 @@ class RealProbes:
     def __init__(self, planned: int, alarm: float = 0.05) -> None:
         self._threshold = alarm / max(1, math.comb(planned, 2))
         self._probes: list[tuple[int, Outcomes]] = []
+        self.fall: Fall | None = None
+        """The fall that the last probe showed."""
 
     def add(self, update: int, outcomes_N: Outcomes) -> Fall | None:
         """Take in a probe; the fall for which training should stop, if there is one."""
@@ -59,7 +61,8 @@ class RealProbes:
             if (chance := chance_of_fall(before_N, outcomes_N)) < self._threshold
         ]
         self._probes.append((update, outcomes_N))
-        return min(falls, key=lambda fall: fall.chance, default=None)
+        self.fall = min(falls, key=lambda fall: fall.chance, default=None)
+        return self.fall
 
     @property
     def best(self) -> int:

@@ -1,18 +1,64 @@
 """The demonstration, which is the first thing that a person runs."""
 
-import json
 from pathlib import Path
 
 import pytest
-from command_line import Command
+
+from dreamgym.runs.demo import demonstrate
+
+SMALL = """
+title = "a small demonstration"
+env = "coin"
+seeds = [0]
+
+[[recorded]]
+agent = "noisy"
+tasks = 20
+episodes = 60
+warm = true
+
+[warm]
+steps = 10
+
+[test]
+episodes = 20
+
+[[arm]]
+name = "warm start"
+
+[[arm]]
+name = "dream"
+train = { model = "nearest", steps = 2, groups = 2, group_size = 2, probe = 4, probe_every = 1, stop = false }
+
+[[compare]]
+arm = "dream"
+against = "warm start"
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_quick_demonstration_shows_every_part(dreamgym: Command, dsn: str, tmp_path: Path) -> None:
-    code, out, err = dreamgym("demo", "--quick", "--dsn", dsn, "--out", str(tmp_path))
-    assert code == 0, err
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert [row["policy"] for row in report["rows"]] == ["random", "warm start", "dream-0", "control-0"]
-    assert (tmp_path / "report.png").stat().st_size > 10_000
-    assert (tmp_path / "report.md").read_text() in out
+def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    out = tmp_path / "out"
+    text = demonstrate(file, out, "dreamgym demo")
+    assert "Made by `dreamgym demo` at commit" in text
+    assert "| dream − warm start |" in text
+    assert "DREAM" in text, "one episode of an unchanged agent in the dream"
+    assert "REAL" in text, "and the same task in the real game"
+    assert "answered by" in text
+    assert (out / "small.md").read_text() in text
+    assert (out / "small.png").stat().st_size > 10_000
+    assert (out / "seed-0" / "dream" / "policy" / "config.json").is_file()
+    assert demonstrate(file, out, "dreamgym demo") == text, "the same command goes on with what is there"
+
+
+@pytest.mark.parametrize("name", ["demo", "demo-full"])
+def test_the_files_of_the_demonstration_can_be_read(name: str) -> None:
+    from importlib.resources import as_file, files
+
+    from dreamgym.runs.experiment.plan import read_plan
+
+    with as_file(files("dreamgym.runs") / f"{name}.toml") as file:
+        assert read_plan(file).env == "coin"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from dreamgym.cli.experiment import agree
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.experiment.compare import agree
 from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
 from dreamgym.runs.experiment.running import ATTEMPTS, Result, attempts, curve, difference, name_of, queued

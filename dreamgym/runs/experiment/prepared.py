@@ -12,14 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dreamgym.cli.collect import play_behaviour
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
 from dreamgym.replay import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Plan, Play
 from dreamgym.runs.opening import open_store, tasks_of
-from dreamgym.types import Source, StopReason, Trajectory, Transition
+from dreamgym.runs.play_many import play_in_order
+from dreamgym.types import StopReason, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from dreamgym_server.worlds import Worlds
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,13 @@ class Prepared:
         """Tells these recordings in this folder from others: servers outlive folders."""
         told = str(self.folder).encode() + (self.folder / "recorded.jsonl").read_bytes()
         return hashlib.sha256(told).hexdigest()[:8]
+
+    @property
+    def worlds(self) -> Worlds:
+        """The real environment."""
+        from dreamgym_server.worlds import RealWorlds
+
+        return RealWorlds(self.spec, self.real.create)
 
     @property
     def real_steps(self) -> int:
@@ -122,16 +133,11 @@ class Prepared:
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.agent}")
         tasks = tasks_of(self.spec, "train", self.real)[: play.tasks]
-        played = play_behaviour(
-            self.spec,
-            self.real.create,
-            self.real.behaviours[play.agent],
-            tasks,
-            play.episodes,
-            seed=1_000_000 * (self.seed + 1) + 100_000 * number,
-            source=Source.REAL,
-        )
-        return [trajectory async for trajectory in played]
+        seed = 1_000_000 * (self.seed + 1) + 100_000 * number
+        behaviour = self.real.behaviours[play.agent]
+        return [
+            trajectory async for trajectory in play_in_order(self.worlds, behaviour, tasks, play.episodes, seed=seed)
+        ]
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from statistics import mean
 
 from pydantic import Field, JsonValue
 
-from dreamgym.cli.collect import play_behaviour
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
 from dreamgym.replay import databases
@@ -27,17 +26,20 @@ from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.runs.experiment.prepared import Prepared, alone
 from dreamgym.runs.opening import tasks_of
+from dreamgym.runs.play_many import play_in_order
 from dreamgym.runs.players import player_in
 from dreamgym.runs.server_process import with_dsn
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.runs.versions import commit
 from dreamgym.training.practice import read_record, tiers_of
 from dreamgym.training.probe import Evaluation, evaluate
-from dreamgym.types import Frozen, JsonObject, Source
+from dreamgym.types import Frozen, JsonObject
 
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
 LOG = "train.log"
+SMOOTHED = 5
+"""Updates over which success in the dream is averaged: each update plays other tasks."""
 SEEDS_TRIED = 2
 """Seeds with which an arm is trained at each of its learning rates."""
 
@@ -69,6 +71,8 @@ class Result(Frozen):
     """Of the groups played, those whose rollouts all had the same reward."""
     curve: tuple[tuple[int, float], ...]
     """Updates, and success of the probe in the real environment after them."""
+    inside: tuple[tuple[int, float], ...] = ()
+    """Updates, and mean success in the dream over the last `SMOOTHED` of them."""
 
     @property
     def outcomes_N(self) -> list[float]:
@@ -186,6 +190,7 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         seconds=round(seconds, 1),
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(curve(phases)),
+        inside=tuple(inside_curve(phases[0])) if any(line["where"] == "dream" for line in played) else (),
     )
 
 
@@ -224,6 +229,13 @@ def curve(phases: Sequence[Sequence[JsonObject]]) -> Iterator[tuple[int, float]]
         before += sum("rollout_s" in line for line in record)
 
 
+def inside_curve(record: Sequence[JsonObject]) -> Iterator[tuple[int, float]]:
+    """Updates so far, and mean success in the dream over the last few of them."""
+    successes = [_number(line["inside_success"]) for line in record if "inside_success" in line]
+    for update in range(1, len(successes) + 1):
+        yield update, round(mean(successes[max(0, update - SMOOTHED) : update]), 4)
+
+
 def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     """`dreamgym train` in a process of its own, with a database of its own."""
     run = f"run_{prepared.seed}_{hashlib.sha256(arm.name.encode()).hexdigest()[:12]}_{prepared.digest}"
@@ -240,13 +252,28 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, None)]), encoding="utf-8")
-    with (folder / LOG).open("a", encoding="utf-8") as log:
-        environ = with_dsn(os.environ, prepared.database(run, arm))
-        done = subprocess.run(command, env=environ, stdout=log, stderr=subprocess.STDOUT, check=False)
+    returncode = _logged(command, folder / LOG, prepared.database(run, arm), f"seed {prepared.seed}: {arm.name}")
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
-    if done.returncode:
+    if returncode:
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")
     databases.drop(prepared.dsn, run)
+
+
+def _logged(command: Sequence[str], log: Path, dsn: str, who: str) -> int:
+    """Run a command with its output in a log, and say its lines of progress; its exit code."""
+    with (
+        log.open("a", encoding="utf-8") as file,
+        subprocess.Popen(
+            command, env=with_dsn(os.environ, dsn), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            file.write(line)
+            file.flush()
+            if line.startswith("update "):
+                say(f"{who}: {line.rstrip()}")
+    return process.returncode
 
 
 def _fitted(prepared: Prepared, fit: Fit) -> Path:
@@ -283,10 +310,8 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
     tasks = tasks_of(prepared.spec, test.split, prepared.real)[-test.episodes :]
     if arm.behaviour is not None:
         behaviour = prepared.real.behaviours[arm.behaviour]
-        played = play_behaviour(
-            prepared.spec, prepared.real.create, behaviour, tasks, len(tasks), seed=PLAYING_SEED, source=Source.REAL
-        )
-        episodes = [episode async for episode in played]
+        some = play_in_order(prepared.worlds, behaviour, tasks, len(tasks), seed=PLAYING_SEED)
+        episodes = [episode async for episode in some]
         steps = [step.result for episode in episodes for step in episode.transitions]
         return Evaluation(
             success=wilson(sum(episode.success for episode in episodes), len(episodes)),
@@ -297,12 +322,10 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
             outcomes=tuple(float(episode.success) for episode in episodes),
         )
     from dreamgym_integrations.trainers.policy import load_policy
-    from dreamgym_server.worlds import RealWorlds
 
     policy, codec = load_policy(_trained(folder) if arm.train is not None else prepared.warm())
     agent = (arm.train or {}).get("agent")
-    worlds = RealWorlds(prepared.spec, prepared.real.create)
-    async with player_in(worlds, policy, codec, agent=None if agent is None else str(agent)) as player:
+    async with player_in(prepared.worlds, policy, codec, agent=None if agent is None else str(agent)) as player:
         return await evaluate(player, tasks, seed=PLAYING_SEED)
 
 

@@ -17,8 +17,10 @@ from dreamgym.types import Frozen
 
 Results = Mapping[str, Sequence[Result]]
 """By arm, one per seed, in the order of the seeds."""
-FOLDER = "examples/experiments"
-"""Of the files whose results are published."""
+
+
+DREAMS_DRAWN = 3
+"""Arms trained in a dream whose success there is drawn too; with more of them nobody could read the picture."""
 
 
 class Published(Frozen):
@@ -26,6 +28,8 @@ class Published(Frozen):
 
     file: str
     """Name of the experiment file, without its ending."""
+    command: str = ""
+    """The command that made it; empty in files of before: `dreamgym experiment` with the file."""
     plan: Plan
     results: tuple[Result, ...]
 
@@ -48,7 +52,7 @@ def report(published: Published) -> str:
     lines = [
         f"# {plan.title}",
         "",
-        f"Made by `dreamgym experiment {FOLDER}/{published.file}.toml` at commit {commits}.",
+        f"Made by `{published.command or command_of(published.file)}` at commit {commits}.",
         "",
         f"Environment `{plan.env}`, seeds {numbers}: each has its own recordings, warm start and training. "
         f"{recorded:,.0f} real steps were recorded per seed. Success is in the real environment, on "
@@ -64,6 +68,11 @@ def report(published: Published) -> str:
         *_comparisons(plan, results),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def command_of(file: str) -> str:
+    """The command that makes the result of a published experiment file."""
+    return f"dreamgym experiment examples/experiments/{file}.toml"
 
 
 def _arms(plan: Plan, results: Results) -> Iterator[str]:
@@ -205,6 +214,7 @@ def plot(published: Published, file: Path) -> None:
 
     shown = [arm.name for arm in plan.arm if results.get(arm.name)]
     colours = {name: mpl.colormaps["tab20"](row % 20) for row, name in enumerate(shown)}
+    has_room_for_dreams = sum(bool(results[name][0].inside) for name in shown) <= DREAMS_DRAWN
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, max(4, 0.34 * len(shown) + 1)), layout="constrained")
     for row, name in enumerate(shown):
         rate, colour = success(results[name]), colours[name]
@@ -212,10 +222,13 @@ def plot(published: Published, file: Path) -> None:
         left.plot([rate.low, rate.high], [row, row], color=colour, lw=2)
         left.plot([rate.mean], [row], "o", color=colour)
         _draw([one.curve for one in results[name] if one.curve], right, colour)
+        if has_room_for_dreams:
+            _draw([one.inside for one in results[name] if one.inside], right, colour, line="--")
     left.set(title=plan.title, xlabel="success in the real environment, by arm", yticks=range(len(shown)))
     left.set_yticklabels(shown)
     left.invert_yaxis()
-    right.set(title="real probes while training", xlabel="policy updates", ylabel="success in the real environment")
+    title = "while training: real probes" + ("; dashed: in the dream" if has_room_for_dreams else "")
+    right.set(title=title, xlabel="policy updates", ylabel="success")
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -223,14 +236,15 @@ def plot(published: Published, file: Path) -> None:
     plt.close(figure)
 
 
-def _draw(curves: Sequence[Sequence[tuple[int, float]]], axes: Any, colour: object) -> None:
+def _draw(curves: Sequence[Sequence[tuple[int, float]]], axes: Any, colour: object, line: str = "-") -> None:
     """The mean of the seeds in front of the single ones."""
     if not curves:
         return
     for curve in curves:
-        axes.plot(*zip(*curve, strict=True), color=colour, lw=0.6, alpha=0.4)
+        axes.plot(*zip(*curve, strict=True), line, color=colour, lw=0.6, alpha=0.4)
     shared = sorted(set.intersection(*({x for x, _ in curve} for curve in curves)))
-    axes.plot(shared, [mean(dict(curve)[x] for curve in curves) for x in shared], color=colour, lw=2, marker="o", ms=3)
+    means = [mean(dict(curve)[x] for curve in curves) for x in shared]
+    axes.plot(shared, means, line, color=colour, lw=2, marker="o" if line == "-" else "", ms=3)
 
 
 def percent(rate: Rate) -> str:

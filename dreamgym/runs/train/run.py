@@ -1,162 +1,351 @@
-"""One phase of practice: the server in a process of its own, the environments reached through its door."""
+"""One training run: in a dream, in the real environment, or in one after the other.
+
+The environments stand behind a server in a process of its own. Of several processes that train together the first alone
+opens the store, starts the server, probes and writes; the others play their share and learn.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from dreamgym_integrations.trainers.processes import in_one_process, joined, of_first
+from dreamgym_integrations.trainers.reporting import reporting
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, real_of
-from dreamgym.replay.predictions import Predictions
+from dreamgym.environment import EnvironmentSpec, load_spec, real_of
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against, open_store, tasks_of
-from dreamgym.runs.players import player_at, player_in
+from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process, without_flags
 from dreamgym.runs.train.backing import ServerAndStore
 from dreamgym.runs.train.config import TrainConfig
-from dreamgym.training.early_stop import Fall, RealProbes, Seen
-from dreamgym.training.practice import Alone, Exchange, Practice, Settings, read_record
-from dreamgym.training.probe import evaluate
+from dreamgym.runs.train.probing import ProbesInReality
+from dreamgym.runs.train.progress import Progress, say_line, shown
+from dreamgym.runs.train.recorded import learn_from_recordings
+from dreamgym.training.practice import Exchange, Practice, Settings, read_record
 from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
     from dreamgym_integrations.trainers.policy import ChatCodec
-    from dreamgym_server.worlds import Worlds
+
+T = TypeVar("T")
+RECORDED = {"sft", "dpo"}
+"""Algorithms that learn from recordings alone."""
+
+
+def train(
+    env: str,
+    config: TrainConfig | Callable[[], TrainConfig],
+    out: Path,
+    *,
+    resume: bool = False,
+    dsn: str | None = None,
+) -> Path:
+    """Train a policy.
+
+    Under a launcher such as torchrun every process calls this, and the first speaks and writes.
+
+    Args:
+        env: the environment's name, or its folder.
+        config: where the policy practises and how it learns, or a function that reads that; the first process calls it.
+        out: run folder: settings.json, metrics.jsonl, checkpoints and, at the end, the checkpoint folder `policy`.
+        resume: continue the run in `out`, curriculum included.
+        dsn: of the store; None: the embedded server.
+
+    Returns:
+        The folder of the trained policy.
+
+    Raises:
+        InvalidInput: the settings do not fit together, or `out` holds a run and is not to be resumed.
+        EnvironmentUnavailable: every rollout of an update failed, or the server does not come back.
+        StoreError: the database does not come back.
+        TrainingStopped: there is nothing to learn from, or a checkpoint cannot be saved.
+        KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
+    """
+    with joined() as processes:
+
+        def begin() -> TrainRun:
+            chosen = config if isinstance(config, TrainConfig) else config()
+            return TrainRun.begin(env, chosen, out, resume=resume, dsn=dsn, processes=processes.count)
+
+        run = replace(of_first(processes, begin), processes=processes)
+        if run.config.algorithm in RECORDED:
+            asyncio.run(learn_from_recordings(run.spec, run.config, run.base, run.policy, dsn))
+            return run.policy
+        with _resumable(processes):
+            run.play()
+            if (second := run.then) is None:
+                return run.policy
+            run.tell("now in the real environment")
+            second.play()
+            return second.policy
+
+
+@contextmanager
+def _resumable(processes: Exchange) -> Iterator[None]:
+    """Errors that end a run in the middle say how it goes on."""
+    try:
+        yield
+    except (EnvironmentUnavailable, StoreError) as error:
+        raise type(error)(f"{error}. What was learned until then is saved: go on with --resume") from error
+    except KeyboardInterrupt:
+        if processes.index == 0:
+            say("stopped: go on with --resume")
+        raise
 
 
 @dataclass(frozen=True)
-class Run:
-    """One phase: where, from what, to where."""
+class _Served:
+    """The server as the first process opened it: all that the other processes need to know."""
+
+    url: str
+    tasks: Sequence[Task]
+    generated: Sequence[Task]
+    """Tasks made by `dreamgym tasks --generate`, or by a run before."""
+    varies: bool
+    """Whether tasks are varied."""
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """Practice in one environment, from one policy, in one run folder."""
 
     spec: EnvironmentSpec
     env: str
+    """Its name or folder, as the server's process is told."""
     config: TrainConfig
-    settings: Settings
     base: Path
+    """Checkpoint folder of the policy to start from."""
     out: Path
-    probe_tasks: Sequence[Task] = ()
-    """Played in the real environment every `probe_every` updates; a measurement, never fed back."""
     dsn: str | None = None
     resume: bool = False
-    on_note: Callable[[JsonObject], None] = lambda line: None
-    processes: Exchange = field(default_factory=Alone)
-    """Those that train together."""
+    processes: Exchange | None = None
+    """The processes that train together; set by `train`."""
+    before: Path | None = None
+    """Folder of the run in a dream that this one in the real environment follows."""
 
+    @classmethod
+    def begin(
+        cls, env: str, config: TrainConfig, out: Path, *, resume: bool, dsn: str | None, processes: int
+    ) -> TrainRun:
+        """Write the settings and, for `policy = tiny`, make the policy to start from. Raises InvalidInput."""
+        spec = load_spec(env)
+        if (out / "metrics.jsonl").exists() and not resume:
+            raise InvalidInput(
+                f"{out} holds a run already: continue it with --resume, or name another folder with --out"
+            )
+        if processes > 1 and config.algorithm in RECORDED:
+            raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "settings.json").write_text(config.model_dump_json(indent=2), encoding="utf-8")
+        base = Path(config.policy)
+        if config.policy == "tiny":
+            base = out / "warm"
+            in_one_process(_warm_start, spec, dsn, out, config.seed)
+        return cls(spec, env, config, base, out, dsn, resume)
 
-@dataclass(frozen=True)
-class _Ground:
-    """What practice stands on, as the first process found it: all that the others are told."""
+    @property
+    def policy(self) -> Path:
+        """Checkpoint folder of the trained policy."""
+        return self.out / "policy"
 
-    url: str
-    """Of the server."""
-    tasks: Sequence[Task]
-    generated: Sequence[Task]
-    """Those made by `dreamgym tasks --generate`, or by a run before."""
-    varies: bool
-    """Tasks are varied."""
+    @property
+    def then(self) -> TrainRun | None:
+        """The run in the real environment that follows, if the settings ask for one."""
+        config = self.config
+        if config.then is None:
+            return None
+        update = {
+            "against": config.then,
+            "then": None,
+            "without": (),
+            "calibration": None,
+            "learning_rate": config.learning_rate * config.then_rate,
+        }
+        again = config.model_copy(update=update)
+        return replace(self, config=again, base=self.policy, out=self.out / "real", before=self.out)
 
+    def tell(self, text: str) -> None:
+        """Say it once, however many processes train."""
+        if self._is_first:
+            say(text)
 
-@dataclass
-class _House:
-    """What the first process alone has open."""
+    def play(self) -> None:
+        """Train, and leave the policy that counts in `out/policy`. The first process shows how it goes."""
+        planned = self._of_first(self._plan)
+        if planned is None:
+            return
+        settings, probed = planned
+        progress = Progress(settings.steps, self.config.against.value)
+        log, drawn = (self.config.log, shown(progress)) if self._is_first else ((), nullcontext())
+        with reporting(log, self.out, self.config.model_dump(mode="json")) as report, drawn:
 
-    run: Run
-    backing: ServerAndStore | None = None
-    generator: TaskGenerator | None = None
+            def take(line: JsonObject) -> None:
+                progress.take(line)
+                report(line)
+                say_line(progress, line)
 
-    def open(self, portal: BlockingPortal, opened: ExitStack) -> _Ground:
+            notice = self._practise(settings, probed, take)
+        if notice is not None:
+            self.tell(notice)
+        self.tell(f"policy saved to {self.policy}")
+
+    @property
+    def _processes(self) -> Exchange:
+        assert self.processes is not None, "`train` sets it"
+        return self.processes
+
+    @property
+    def _is_first(self) -> bool:
+        return self._processes.index == 0
+
+    def _of_first(self, make: Callable[[], T]) -> T:
+        return of_first(self._processes, make)
+
+    def _plan(self) -> tuple[Settings, Sequence[Task]] | None:
+        """How to train and what to probe on; None if this run is done and the interrupted one is that after it."""
+        config, out = self.config, self.out
+        if (self.policy / "config.json").is_file() and self.before is None and config.then is not None:
+            return None
+        out.mkdir(parents=True, exist_ok=True)
+        # code that an environment folder names is not run unless somebody asks for the real environment
+        asks = config.against is Against.REAL or config.then is not None or "probe" in config.model_fields_set
+        probed: Sequence[Task] = []
+        if self.spec.adapter and config.probe and (asks or not Path(self.env).is_dir()):
+            probed = tasks_of(self.spec, "dev", real_of(self.spec))[: config.probe]
+        if not probed and config.against is Against.DREAM:
+            say("no probe: nothing below says anything about the real environment (--probe N plays it)")
+        settings = config.settings()
+        given = "steps" in config.model_fields_set and self.before is None
+        if config.against is Against.REAL and config.real_steps is not None and not given:
+            # the record of the run before, not its own: a resumed run plans the same
+            record = read_record(self.before / "metrics.jsonl") if self.before else []
+            steps = updates_for(config.real_steps, settings, self.spec, record)
+            settings = settings.model_copy(update={"steps": steps})
+        return settings, probed
+
+    def _practise(
+        self, settings: Settings, probed: Sequence[Task], on_note: Callable[[JsonObject], None]
+    ) -> str | None:
+        """Train; what is to be said of the policy that is left, if anything."""
+        from anyio.from_thread import start_blocking_portal
+        from dreamgym_integrations.trainers.run import train_policy
+
+        config = self.config
+        with start_blocking_portal() as portal, ExitStack() as opened:
+            backing: ServerAndStore | None = None
+            generator: TaskGenerator | None = None
+
+            def open_server() -> _Served:
+                nonlocal backing, generator
+                backing = self._open_server(portal, opened)
+                tasks, generator = portal.call(self._tasks, backing)
+                made = portal.call(backing.store.buffer.tasks, self.spec.name) if generator is not None else ()
+                generated = [task for task in made if task.origin is Origin.GENERATED]
+                return _Served(backing.server.url, tasks, generated, varies=generator is not None)
+
+            served = self._of_first(open_server)
+            if generator is None and served.varies:  # the first process varies; the others wait for what it makes
+                generator = StartVariation(self.spec, RecordedWorlds(()))
+            practice = Practice(
+                self.spec,
+                _curriculum(served, settings),
+                generator,
+                settings,
+                self.out / "metrics.jsonl",
+                where=config.against.value,
+                real_steps=config.real_steps,
+                buffer=None if backing is None else backing.store.buffer,
+                backing=backing,
+                on_note=on_note,
+            )
+            watch = ProbesInReality(self.spec, config, settings, practice, self.out, probed)
+            if (stopped := self._of_first(lambda: self._stopped_before(watch, settings))) is not None:
+                return self._of_first(lambda: watch.settle(stopped))
+
+            def player(policy: Policy, codec: ChatCodec) -> Player:
+                limit_s = config.episode_limit_s
+                return player_at(served.url, self.spec, policy, codec, agent=config.agent, limit_s=limit_s)
+
+            train_policy(
+                practice,
+                self.base,
+                self.out,
+                settings,
+                portal=portal,
+                player=player,
+                probe=watch.probe if self._is_first and probed else None,
+                resume=self.resume,
+                on_learned=practice.note,
+            )
+        return self._of_first(lambda: watch.settle(watch.reason))
+
+    def _stopped_before(self, watch: ProbesInReality, settings: Settings) -> str | None:
+        """Why the run that is resumed was stopped by its last probe, if it was. Raises InvalidInput for another run."""
+        from dreamgym_integrations.trainers.checkpoints import identity, newest_checkpoint
+
+        reason = watch.recorded_reason() if self.resume else None
+        if reason is not None:
+            newest_checkpoint(self.out, identity(self.spec, self.base, settings))
+        return reason
+
+    def _open_server(self, portal: BlockingPortal, opened: ExitStack) -> ServerAndStore:
         """Open the store and start the server, until the stack closes them."""
-        run, config = self.run, self.run.config
-        store = opened.enter_context(portal.wrap_async_context_manager(open_store(run.dsn)))
+        config = self.config
+        store = opened.enter_context(portal.wrap_async_context_manager(open_store(self.dsn)))
         parts = without_flags(config.without)
         if config.calibration is not None:
             parts += ("--calibration", str(config.calibration))
         server = opened.enter_context(
-            server_process(run.env, config.against, model=config.model, dsn=store.dsn, extra=parts)
+            server_process(self.env, config.against, model=config.model, dsn=store.dsn, extra=parts)
         )
-        self.backing, url = ServerAndStore(run.spec, store, server), server.url
-        portal.call(self.backing.begin)
-        if config.against is Against.REAL:
-            return _Ground(url, list(tasks_of(run.spec, "train", real_of(run.spec))), (), varies=False)
-        recorded = portal.call(store.buffer.trajectories, run.spec.name)
-        self.generator = _generator(run, recorded, store.predictions)
-        generated = portal.call(store.buffer.tasks, run.spec.name) if self.generator is not None else ()
-        return _Ground(
-            url,
-            list({t.task.id: t.task for t in recorded}.values()),
-            [task for task in generated if task.origin is Origin.GENERATED],
-            varies=self.generator is not None,
-        )
+        backing = ServerAndStore(self.spec, store, server)
+        portal.call(backing.begin)
+        return backing
+
+    async def _tasks(self, backing: ServerAndStore) -> tuple[list[Task], TaskGenerator | None]:
+        """The tasks to practise, and what varies them: nothing varies those of the real environment."""
+        from dreamgym.dream.select import load_llm
+
+        if self.config.against is Against.REAL:
+            return list(tasks_of(self.spec, "train", real_of(self.spec))), None
+        recorded = await backing.store.buffer.trajectories(self.spec.name)
+        tasks = list({trajectory.task.id: trajectory.task for trajectory in recorded}.values())
+        worlds = RecordedWorlds(recorded)
+        llm = load_llm(self.config.model, predictions=backing.store.predictions)
+        if llm is not None:
+            return tasks, LanguageVariation(self.spec, llm, worlds)
+        return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
 
 
-def run_training(run: Run) -> str | None:
-    """Train as the run says, and leave the policy that counts in `out/policy`; what is to be said of it, if anything.
+def _curriculum(served: _Served, settings: Settings) -> Curriculum:
+    groups: Callable[[Task], str] = each_alone
+    if settings.algorithm == "ppo":
+        from dreamgym.curriculum.clusters import cluster_of
 
-    Of several processes the first opens the store and the server, probes and writes; the others play and learn.
-    """
-    from anyio.from_thread import start_blocking_portal
-    from dreamgym_integrations.trainers.processes import of_first
-    from dreamgym_integrations.trainers.run import train_policy
-
-    with start_blocking_portal() as portal, ExitStack() as opened:
-        house = _House(run)
-        ground = of_first(run.processes, partial(house.open, portal, opened))
-        practice = portal.call(_practice, run, house, ground)
-        watch = _Watch(run, practice) if run.processes.index == 0 else None
-        if (stopped := of_first(run.processes, partial(_stopped_before, run))) is not None:
-            return of_first(run.processes, partial(_settle, run, stopped))
-        train_policy(
-            practice,
-            run.base,
-            run.out,
-            run.settings,
-            portal=portal,
-            player=lambda policy, codec: _player(run, policy, codec, ground.url),
-            probe=watch.probe if watch is not None and run.probe_tasks else None,
-            resume=run.resume,
-            on_learned=practice.note,
-        )
-    return of_first(run.processes, partial(_settle, run, None if watch is None else watch.reason))
-
-
-def _settle(run: Run, reason: str | None) -> str | None:
-    """Leave the policy that counts, and say which where it is not the last one."""
-    best, policy, partial_copy = (run.out / name for name in ("best", "policy", "policy.partial"))
-    if not best.is_dir() or (reason is None and run.config.keep == "last"):
-        return reason
-    shutil.rmtree(partial_copy, ignore_errors=True)
-    shutil.copytree(best, partial_copy)
-    shutil.rmtree(policy, ignore_errors=True)
-    partial_copy.rename(policy)
-    update = _probes(run)[0].best
-    if reason is None and update != run.settings.steps:
-        return f"the policy is that of update {update}, the best of the probes in the real environment"
-    return reason
-
-
-def _stopped_before(run: Run) -> str | None:
-    """Why the run that is to be resumed was stopped by its last probe, where it was.
-
-    Raises:
-        InvalidInput: it is another run.
-    """
-    from dreamgym_integrations.trainers.checkpoints import identity, newest_checkpoint
-
-    reason = _reason(run) if run.resume else None
-    if reason is not None:
-        newest_checkpoint(run.out, identity(run.spec, run.base, run.settings))
-    return reason
+        groups = cluster_of(served.tasks, load_encoder(None), settings.groups, seed=settings.seed)
+    curriculum = Curriculum(
+        served.tasks,
+        share=settings.share if served.varies else 0,
+        seed=settings.seed,
+        strategy=settings.strategy,
+        band=settings.band,
+        groups=groups,
+    )
+    curriculum.add(served.generated)
+    return curriculum
 
 
 def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, record: Sequence[JsonObject]) -> int:
@@ -166,16 +355,19 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
-async def warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+def _warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
     """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet."""
     if (out / "warm" / "config.json").is_file():
         return
     from dreamgym_integrations.trainers.sft import clone
     from dreamgym_integrations.trainers.tiny import create_tiny_policy
 
+    async def stored() -> Sequence[Trajectory]:
+        async with open_store(dsn) as store:
+            return await store.buffer.trajectories(spec.name)
+
     say("warm start: a tiny policy learns from the recorded play …")
-    async with open_store(dsn) as store:
-        recorded = await store.buffer.trajectories(spec.name)
+    recorded = asyncio.run(stored())
     create_tiny_policy(recorded, out / "untrained", seed=seed)
     clone(
         spec,
@@ -187,103 +379,4 @@ async def warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: in
         learning_rate=3e-3,
         seed=seed,
         on_progress=lambda step, steps: say(f"    {step} of {steps} steps"),
-    )
-
-
-def _player(run: Run, policy: Policy, codec: ChatCodec, url: str) -> Player:
-    """The policy by itself, or the agent with the policy behind it."""
-    config = run.config
-    return player_at(url, run.spec, policy, codec, agent=config.agent, limit_s=config.episode_limit_s)
-
-
-async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
-    generator = house.generator
-    if generator is None and ground.varies:  # the first process varies; the others wait for what it makes
-        generator = StartVariation(run.spec, RecordedWorlds(()))
-    settings = run.settings
-    groups: Callable[[Task], str] = each_alone
-    if settings.algorithm == "ppo":
-        from dreamgym.curriculum.clusters import cluster_of
-
-        groups = cluster_of(ground.tasks, load_encoder(None), settings.groups, seed=settings.seed)
-    curriculum = Curriculum(
-        ground.tasks,
-        share=settings.share if ground.varies else 0,
-        seed=settings.seed,
-        strategy=settings.strategy,
-        band=settings.band,
-        groups=groups,
-    )
-    curriculum.add(ground.generated)
-    return Practice(
-        run.spec,
-        curriculum,
-        generator,
-        settings,
-        run.out / "metrics.jsonl",
-        where=run.config.against.value,
-        real_steps=run.config.real_steps,
-        buffer=None if house.backing is None else house.backing.store.buffer,
-        backing=house.backing,
-        on_note=run.on_note,
-    )
-
-
-def _generator(run: Run, recorded: Sequence[Trajectory], predictions: Predictions) -> TaskGenerator | None:
-    from dreamgym.dream.select import load_llm
-
-    worlds = RecordedWorlds(recorded)
-    llm = load_llm(run.config.model, predictions=predictions)
-    if llm is not None:
-        return LanguageVariation(run.spec, llm, worlds)
-    return StartVariation(run.spec, worlds) if run.spec.deterministic else None
-
-
-@dataclass
-class _Watch:
-    """Looks at the policy in the real environment, on the same tasks each time."""
-
-    run: Run
-    practice: Practice
-    reason: str | None = None
-    """Why training was stopped, where a probe stopped it."""
-
-    async def probe(self, policy: Policy, codec: ChatCodec, update: int) -> Seen:
-        """Play the probe's tasks; says whether this is the best policy so far, and whether to stop."""
-        run, config = self.run, self.run.config
-        async with player_in(
-            _reality(run), policy, codec, agent=config.agent, limit_s=config.episode_limit_s
-        ) as player:
-            result = await evaluate(player, run.probe_tasks, seed=run.settings.seed)
-        self.practice.note_probe(update, "real", result)
-        self.reason = _reason(run)
-        return Seen(best=_probes(run)[0].best == update, stop=self.reason is not None)
-
-
-def _reality(run: Run) -> Worlds:
-    from dreamgym_server.worlds import RealWorlds
-
-    return RealWorlds(run.spec, real_of(run.spec).create)
-
-
-def _probes(run: Run) -> tuple[RealProbes, Fall | None]:
-    """All that the record holds, and what the last of them showed."""
-    settings, fall = run.settings, None
-    probes = RealProbes(planned=2 + settings.steps // settings.probe_every)
-    for line in read_record(run.out / "metrics.jsonl"):
-        if isinstance(outcomes := line.get("real_outcomes"), list):
-            seen = [None if outcome is None else float(str(outcome)) for outcome in outcomes]
-            fall = probes.add(int(str(line["step"])), seen)
-    return probes, fall
-
-
-def _reason(run: Run) -> str | None:
-    """Why training must not go on after the last probe."""
-    probes, fall = _probes(run)
-    if fall is None or not run.config.stop:
-        return None
-    return (
-        f"stopped at update {fall.now}: success in the real environment has fallen since update {fall.best} "
-        f"(by chance alone {fall.chance:.2g}), so what is learned in the {run.config.against} no longer helps; "
-        f"the policy is that of update {probes.best}"
     )

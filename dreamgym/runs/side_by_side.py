@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from dreamgym.episode import load_agent
+from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 from dreamgym.runs.server_process import server
 from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
@@ -26,16 +26,14 @@ if TYPE_CHECKING:
 COLUMN = 58
 
 
-def side_by_side(folder: Path, env: str, task: Task, dsn: str, say: Callable[[str], None]) -> None:
-    """Play both episodes, print them and keep the text in `side_by_side.txt`."""
-    say("3/6 play: an unchanged LangGraph agent, first in the dream, then in the real game; only the URL differs")
-    file = folder / "side_by_side.txt"
+def side_by_side(file: Path, env: str, task: Task, dsn: str) -> str:
+    """Play both episodes and keep them as text in the file, from which they are read the next time."""
     if not file.exists():
+        say("an unchanged LangGraph agent plays one task, first in the dream, then in the real environment")
         policy, described = _chat_policy()
         played = [asyncio.run(_played(env, against, task, dsn, policy)) for against in (Against.DREAM, Against.REAL)]
         file.write_text(f"chat model: {described}\n{columns(*played)}\n", encoding="utf-8")
-    for line in file.read_text(encoding="utf-8").splitlines():
-        say(f"    {line}")
+    return file.read_text(encoding="utf-8")
 
 
 async def _played(env: str, against: Against, task: Task, dsn: str, policy: ChatPolicy) -> Trajectory:

@@ -1,0 +1,139 @@
+"""Playing an environment with a behaviour or an agent, and keeping what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
+from dreamgym.episode import Agent, load_agent, play
+from dreamgym.errors import InvalidInput
+from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of
+from dreamgym.runs.play_many import WORKERS, Collection, InBuffer, InFile, Kept, Planned, Play, plan
+from dreamgym.runs.versions import version_of
+from dreamgym.types import Source, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym_server.worlds import Worlds
+
+    from dreamgym.replay.postgres import Store
+
+
+async def collect(
+    env: EnvironmentSpec | str,
+    agent: str,
+    episodes: int,
+    *,
+    against: Against | str = Against.REAL,
+    out: Path | None = None,
+    split: str = "train",
+    workers: int = WORKERS,
+    policy_url: str | None = None,
+    model: str | None = None,
+    dsn: str | None = None,
+    seed: int = 0,
+) -> Collection:
+    """Play episodes that are not there yet, and keep each as soon as it is over.
+
+    Args:
+        env: the environment, its name, or its folder.
+        agent: a behaviour of the real environment, or an agent as `load_agent` takes it.
+        episodes: how many in all; tasks are taken in turn, episode i is seeded with seed + i.
+        against: the real environment, or a dream of it.
+        out: a JSONL file to append to; None: the replay buffer.
+        split: whose tasks are played.
+        workers: how many episodes are played at once.
+        policy_url: the chat completions endpoint behind an agent; a behaviour needs none.
+        model: the experience model of a dream.
+        dsn: of the store; None: the embedded server.
+        seed: of the first episode.
+
+    Returns:
+        What was played, won and failed.
+
+    Raises:
+        InvalidInput: an agent without a chat model, no tasks, or another collection writes to `out`.
+        EnvironmentUnavailable: no episode could be played, or too many failed one after another.
+    """
+    spec, where = load_spec(env) if isinstance(env, str) else env, Against(against)
+    real = real_for(spec, where)
+    tasks = tasks_of(spec, split, real)
+    behaviour = real.behaviours.get(agent) if real is not None else None
+    loaded = load_agent(agent) if behaviour is None else None
+    if loaded is not None and policy_url is None:
+        raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
+    setting = [str(where), str(spec.options), str(spec.max_steps)]
+    setting += [str(model)] if where is Against.DREAM else []
+    setting += [str(policy_url)] if loaded is not None else []
+    planned = plan(agent, "\0".join(setting), tasks, episodes, seed)
+    async with AsyncExitStack() as stack:
+        store = None
+        if out is None or where is Against.DREAM:
+            store = await stack.enter_async_context(open_store(dsn))
+        worlds = await stack.enter_async_context(open_worlds(spec, where, model=model, store=store))
+        players: Sequence[Play]
+        if loaded is not None and policy_url is not None:
+            url = await stack.enter_async_context(served(worlds))
+            players = [_agent_player(url, spec.name, loaded, policy_url)] * min(workers, episodes)
+        else:
+            assert behaviour is not None, "an agent has a model, as was checked"
+            own = [BehaviourPlayer(worlds, behaviour) for _ in range(min(workers, episodes))]
+            for player in own:
+                stack.push_async_callback(player.close)
+            players = own
+        kept = await _kept(out, store, spec, worlds.source)
+        collection = Collection(planned, kept, version=version_of(spec) if where is Against.REAL else None)
+        await collection.run(players)
+    return collection
+
+
+async def _kept(out: Path | None, store: Store | None, spec: EnvironmentSpec, source: Source) -> Kept:
+    if out is not None:
+        return InFile(out)
+    assert store is not None, "without a file there is a store"
+    return await InBuffer.of(store.buffer, spec.name, source)
+
+
+class BehaviourPlayer:
+    """Plays one episode after another in one environment; after a failure in a new one."""
+
+    def __init__(self, worlds: Worlds, behaviour: Behaviour) -> None:
+        self._worlds, self._behaviour = worlds, behaviour
+        self._environment: Environment | None = None
+
+    async def __call__(self, one: Planned) -> Trajectory:
+        """Play it to its end."""
+        if self._environment is None:
+            self._environment = self._worlds.create("")
+        is_whole = False
+        try:
+            played = await play(
+                self._environment,
+                one.task,
+                self._behaviour,
+                spec=self._worlds.spec,
+                seed=one.seed,
+                source=self._worlds.source,
+            )
+            is_whole = played.error is None
+        finally:
+            if not is_whole:
+                await self.close()
+        return played
+
+    async def close(self) -> None:
+        """Close the environment; the next episode gets another."""
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            await environment.close()
+
+
+def _agent_player(url: str, env: str, agent: Agent, policy_url: str) -> Play:
+    from dreamgym_client.playing import play_agent
+
+    async def player(one: Planned) -> Trajectory:
+        return (await play_agent(url, env, agent, policy_url, one.task, one.seed, keeps_failures=True)).trajectory
+
+    return player

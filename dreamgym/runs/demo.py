@@ -1,0 +1,46 @@
+"""The demonstration: an experiment on a real game, and one episode of an agent in the dream and in the game."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from dreamgym.runs.console import say
+from dreamgym.runs.experiment.compare import compare, database_folder, prepared_seeds
+from dreamgym.runs.experiment.plan import read_plan
+from dreamgym.runs.opening import tasks_of
+from dreamgym.runs.side_by_side import side_by_side
+
+
+def demo(out: Path, *, full: bool = False) -> str:
+    """Train a policy in a dream of recorded play and measure it in the real game; then play one episode in both.
+
+    Args:
+        out: run folder; an interrupted demonstration in it is continued.
+        full: three seeds and 100 updates instead of one seed and 25.
+
+    Returns:
+        The report and the two episodes, as text.
+    """
+    name, command = ("demo-full", "dreamgym demo --full") if full else ("demo", "dreamgym demo")
+    say(f"everything goes to {out}; `{command} --out {out}` continues an interrupted run")
+    with as_file(files("dreamgym.runs") / f"{name}.toml") as file:
+        return demonstrate(file, out, command)
+
+
+def demonstrate(file: Path, out: Path, command: str) -> str:
+    """The same with any experiment file whose first arm is a policy to compare with."""
+    out.mkdir(parents=True, exist_ok=True)
+    folder = out.resolve()
+    report, plan = compare(file, folder, parallel=2, command=command), read_plan(file)
+    with prepared_seeds(plan, folder) as (first, *_):
+        task = tasks_of(first.spec, "train", first.real)[0]
+        dsn = first.database("side_by_side", plan.arm[0])
+        episodes = side_by_side(folder / "side_by_side.txt", plan.env, task, dsn)
+    shutil.rmtree(database_folder(folder), ignore_errors=True)
+    return (
+        f"{report}\n## The same agent, the same task, another URL\n\n```\n{episodes}```\n\n"
+        f"Picture: {out / file.stem}.png. Trained policies: {out}/seed-*/*/policy, for `dreamgym eval {plan.env}`.\n"
+        "A dream of your own MCP server: `dreamgym record`, then `dreamgym serve` (docs/quickstart.md).\n"
+    )

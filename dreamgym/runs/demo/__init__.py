@@ -1,1 +1,0 @@
-"""The whole loop on a real game, with the truth beside the dream."""

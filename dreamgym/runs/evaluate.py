@@ -1,0 +1,52 @@
+"""How often a trained policy succeeds, with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from dreamgym.dream.model import Part
+from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.runs.opening import Against, open_worlds, real_for, tasks_of
+from dreamgym.runs.players import player_in
+from dreamgym.training import probe
+from dreamgym.training.probe import Evaluation
+
+
+async def evaluate(
+    env: EnvironmentSpec | str,
+    policy: Path,
+    against: Against | str = Against.REAL,
+    *,
+    agent: str | None = None,
+    split: str = "test",
+    episodes: int = 500,
+    model: str | None = None,
+    without: Collection[Part] = (),
+    dsn: str | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Play each task once by sampling, and count successes. Nothing of it is stored.
+
+    Args:
+        env: the environment, its name, or its folder.
+        policy: the checkpoint folder.
+        against: the real environment, or a dream of it.
+        agent: an agent with the policy behind it; None: the policy acts by itself.
+        split: whose tasks are played.
+        episodes: the last so many tasks of the split.
+        model: the experience model of a dream.
+        without: parts of the dream that are left out.
+        dsn: of the store that a dream is grounded in; None: the embedded server.
+        seed: fixes the sampled tokens.
+    """
+    from dreamgym_integrations.trainers.policy import load_policy
+
+    spec = load_spec(env) if isinstance(env, str) else env
+    loaded, codec = load_policy(policy)
+    tasks = tasks_of(spec, split, real_for(spec, Against(against)))[-episodes:]
+    async with (
+        open_worlds(spec, against, model=model, without=without, dsn=dsn) as worlds,
+        player_in(worlds, loaded, codec, agent=agent) as player,
+    ):
+        return await probe.evaluate(player, tasks, seed=seed)

@@ -1,0 +1,110 @@
+"""Arms times seeds: train and measure them all, and write the table."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from dreamgym.environment import load_spec, real_of
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.embedded import EmbeddedServer, default_folder
+from dreamgym.runs.console import say
+from dreamgym.runs.experiment.apart import check_apart
+from dreamgym.runs.experiment.plan import Plan, read_plan
+from dreamgym.runs.experiment.prepared import Prepared
+from dreamgym.runs.experiment.running import Result, queued
+from dreamgym.runs.experiment.table import Published, command_of, plot, report
+from dreamgym.runs.opening import tasks_of
+
+
+def compare(
+    file: Path, out: Path | None = None, *, seeds: int | None = None, parallel: int = 1, command: str | None = None
+) -> str:
+    """Train and measure every arm of an experiment file with every seed. What is done is kept and not done again.
+
+    Args:
+        file: the experiment, a TOML file.
+        out: run folder; None: `runs/` and the file's name. It gets the report as Markdown, JSON and a picture.
+        seeds: only the first so many seeds of the file; None: all.
+        parallel: so many arms at once; each trains in a process of its own.
+        command: how the report says it was made; None: by `dreamgym experiment` from examples/experiments.
+
+    Returns:
+        The report as Markdown.
+
+    Raises:
+        InvalidInput: the file, or the folder holds arms that were made otherwise.
+        EnvironmentUnavailable: an arm ended early, or real episodes failed; the same call goes on.
+    """
+    command = command or command_of(file.stem)
+    plan = read_plan(file)
+    if seeds is not None:
+        plan = plan.model_copy(update={"seeds": plan.seeds[:seeds]})
+    folder = (out or Path("runs") / file.stem).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    agree(plan, folder)
+    if not (folder / file.name).exists() or not file.samefile(folder / file.name):
+        shutil.copyfile(file, folder / file.name)
+    with prepared_seeds(plan, folder) as given:
+        return _run(plan, given, folder, file.stem, command, parallel)
+
+
+def agree(plan: Plan, folder: Path) -> None:
+    """Raises InvalidInput if the folder's arms were made from other recordings, or tested on something else."""
+    for there in sorted(folder.glob("*.toml")):
+        if changed := read_plan(there).difference(plan):
+            raise InvalidInput(
+                f"{folder} holds an experiment that differs in {changed} (see {there.name}): name another folder with "
+                "--out"
+            )
+
+
+def database_folder(folder: Path) -> Path:
+    """Where the database server of a run folder keeps its data."""
+    base = default_folder()
+    return base.with_name(f"{base.name}-{folder.name}")
+
+
+@contextmanager
+def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
+    """The seeds of an experiment over a database server of the folder's own, which stops when nobody uses it."""
+    spec = load_spec(plan.env)
+    real = real_of(spec)
+    server = EmbeddedServer.start(database_folder(folder))
+    try:
+        yield [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
+    finally:
+        server.release()
+
+
+def _run(plan: Plan, seeds: list[Prepared], folder: Path, name: str, command: str, parallel: int) -> str:
+    """Go through all seeds and arms; the report is written after every seed."""
+    spec, real = seeds[0].spec, seeds[0].real
+    trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
+    plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split, real)[-plan.test.episodes :]))
+    say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
+    pool = ThreadPoolExecutor(parallel)
+    results: dict[str, list[Result]] = defaultdict(list)
+    text = ""
+    try:
+        for futures in queued(pool, plan.arm, seeds):
+            for future in futures:
+                done = future.result()
+                results[done.arm].append(done)
+            done_so_far = tuple(one for some in results.values() for one in some)
+            published = Published(file=name, command=command, plan=plan, results=done_so_far)
+            text = report(published)
+            (folder / f"{name}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            (folder / f"{name}.md").write_text(text, encoding="utf-8")
+            plot(published, folder / f"{name}.png")
+    except BaseException:
+        say("no more arms are begun; those that run come to their end, and what is done is kept")
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return text

@@ -1,0 +1,98 @@
+"""Looking at a policy in the real environment while it trains: when to stop, and which policy counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.runs.opening import Against, open_worlds
+from dreamgym.runs.players import player_in
+from dreamgym.runs.train.config import TrainConfig
+from dreamgym.training.early_stop import RealProbes, Seen
+from dreamgym.training.practice import Practice, Settings, read_record
+from dreamgym.training.probe import evaluate
+from dreamgym.training.rollout import Policy
+from dreamgym.types import Task
+
+if TYPE_CHECKING:
+    from dreamgym_integrations.trainers.policy import ChatCodec
+
+
+class ProbesInReality:
+    """Looks at the policy in the real environment, on the same tasks each time; the first process alone does.
+
+    A probe is a measurement: nothing is learned from it but when to stop and which policy counts.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        config: TrainConfig,
+        settings: Settings,
+        practice: Practice,
+        out: Path,
+        tasks: Sequence[Task],
+    ) -> None:
+        self._spec, self._config, self._settings = spec, config, settings
+        self._practice, self._out, self._tasks = practice, out, tasks
+
+    @cached_property
+    def _probes(self) -> RealProbes:
+        """Those in the record when the first one is wanted, and those made since."""
+        return self._recorded()
+
+    def _recorded(self) -> RealProbes:
+        probes = RealProbes(planned=2 + self._settings.steps // self._settings.probe_every)
+        for line in read_record(self._out / "metrics.jsonl"):
+            if isinstance(outcomes := line.get("real_outcomes"), list):
+                seen = [None if outcome is None else float(str(outcome)) for outcome in outcomes]
+                probes.add(int(str(line["step"])), seen)
+        return probes
+
+    async def probe(self, policy: Policy, codec: ChatCodec, update: int) -> Seen:
+        """Play the tasks; says whether this is the best policy so far, and whether to stop."""
+        spec, config, probes = self._spec, self._config, self._probes
+        async with (
+            open_worlds(spec, Against.REAL) as worlds,
+            player_in(worlds, policy, codec, agent=config.agent, limit_s=config.episode_limit_s) as player,
+        ):
+            result = await evaluate(player, self._tasks, seed=self._settings.seed)
+        self._practice.note_probe(update, "real", result)
+        probes.add(update, result.outcomes)
+        return Seen(best=probes.best == update, stop=self.reason is not None)
+
+    @property
+    def reason(self) -> str | None:
+        """Why training must not go on after the last probe."""
+        return self._why(self._probes)
+
+    def recorded_reason(self) -> str | None:
+        """The same of the record of the run that is to be resumed; training may take back its last lines."""
+        return self._why(self._recorded())
+
+    def _why(self, probes: RealProbes) -> str | None:
+        if probes.fall is None or not self._config.stop:
+            return None
+        return (
+            f"stopped at update {probes.fall.now}: success in the real environment has fallen since update "
+            f"{probes.fall.best} (by chance alone {probes.fall.chance:.2g}), so what is learned in the "
+            f"{self._config.against} no longer helps; the policy is that of update {probes.best}"
+        )
+
+    def settle(self, reason: str | None) -> str | None:
+        """Leave the policy that counts, and say which where it is not the last one."""
+        best, policy, part = (self._out / name for name in ("best", "policy", "policy.partial"))
+        if not best.is_dir() or (reason is None and self._config.keep == "last"):
+            return reason
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(best, part)
+        shutil.rmtree(policy, ignore_errors=True)
+        part.rename(policy)
+        update = self._probes.best
+        if reason is None and update != self._settings.steps:
+            return f"the policy is that of update {update}, the best of the probes in the real environment"
+        return reason
