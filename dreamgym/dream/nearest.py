@@ -19,11 +19,11 @@ from pydantic import JsonValue
 
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.recorded import content_of, is_valid, repeat
-from dreamgym.dream.structured import completed, wording_of
 from dreamgym.errors import PredictionError
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import parsed
-from dreamgym.tools import output_schema
+from dreamgym.state.wording import wording_of
+from dreamgym.tools import completed, output_schema
 from dreamgym.types import JsonObject, Provenance, Tier, ToolCall
 
 COPIED = 16
