@@ -21,7 +21,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from dreamgym.dream.answer import answer_of, history, is_explicit, recordings
+from dreamgym.dream.answer_form import answer_of, history, is_explicit, recordings
 from dreamgym.dream.model import Part, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dreamgym.dream.model import Prediction, Query
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.tools import completed

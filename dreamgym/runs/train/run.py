@@ -230,7 +230,7 @@ async def _practice(run: Run, house: _House, ground: _Ground) -> Practice:
 
 
 def _generator(run: Run, recorded: Sequence[Trajectory], predictions: Predictions) -> TaskGenerator | None:
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
 
     worlds = RecordedWorlds(recorded)
     llm = load_llm(run.config.model, predictions=predictions)

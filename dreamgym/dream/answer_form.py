@@ -14,9 +14,9 @@ from decimal import Decimal
 from pydantic import JsonValue, model_validator
 
 from dreamgym.content import with_stand_ins
-from dreamgym.dream.asking import Answer
 from dreamgym.dream.model import Part, Prediction, Query
-from dreamgym.dream.views import only_reads, put_right, shown_otherwise, shown_value
+from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise, shown_value
+from dreamgym.dream.structured_llm import Answer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed
