@@ -26,9 +26,9 @@ from unittest.mock import patch
 from pydantic import JsonValue
 
 from dreamgym.dream.environment import DreamEnvironment
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.judge import judge
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Prediction, Query, Verdict
-from dreamgym.dream.reward import judge
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.evaluation.attack_texts import Attack

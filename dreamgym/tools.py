@@ -6,12 +6,13 @@ A `$ref` to another document is a fault of tools.json and found at start.
 
 from __future__ import annotations
 
+import json
 import logging
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.schema import Schema, fault_under, schema_of
-from dreamgym.types import JsonObject, StepResult, ToolCall
+from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
 MAX_ARGUMENT_BYTES = 64 * 1024
 REMEMBERED_CALLS = 10_000
@@ -90,6 +91,21 @@ def output_schema(spec: EnvironmentSpec, tool: str) -> JsonObject | None:
             schema = definition.get("outputSchema")
             return schema if isinstance(schema, dict) else None
     return None
+
+
+def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
+    """A recorded step with its structured content: if the recording lost it, the object that its text is."""
+    schema = output_schema(spec, step.action.name)
+    if schema is None or step.result.is_error or step.result.structured is not None:
+        return step
+    try:
+        value = json.loads(step.result.observation)
+    except ValueError:
+        return step
+    if not isinstance(value, dict) or fault_under(schema, value) is not None:
+        return step
+    info = {**step.result.info, "structured": value}
+    return step.model_copy(update={"result": step.result.model_copy(update={"info": info})})
 
 
 def _fault(schema: Schema, tool: str, value: JsonObject) -> str | None:

@@ -86,7 +86,7 @@ class Task(Frozen):
     """The task that a generated one was varied from."""
     metadata: JsonObject = Field(default_factory=dict)
     """`world` is the recorded world of a task that was varied from another one. `success` and `answers` are the task's
-    own check (dreamgym.dream.success)."""
+    own check (dreamgym.dream.task_check)."""
 
     @property
     def world(self) -> str:

@@ -22,7 +22,7 @@ from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 
-from dreamgym.dream.select import load_model
+from dreamgym.dream.load import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import RealEnvironment, load_real, read_jsonl
 from dreamgym.episode import load_agent, play

@@ -10,7 +10,6 @@ TWICE = frozenset(
     [
         "AgentDoor",
         "Answer",
-        "Answered",
         "Arm",
         "Call",
         "Collection",

@@ -40,7 +40,7 @@ def annotate(
     Example: dreamgym annotate crm/ --model http://localhost:8000/v1
     """
     from dreamgym.dream.annotation import is_annotated, with_traces
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
 
     spec = load_spec(env)
     source = trajectories or Path(env) / "trajectories.jsonl"

@@ -141,7 +141,7 @@ def _dream(
     seed: int,
 ) -> tuple[AsyncGenerator[Compared, None], str, int]:
     """The running comparison, the model's name, and how many transitions it is shown."""
-    from dreamgym.dream.select import load_model
+    from dreamgym.dream.load import load_model
     from dreamgym.embedding import load_encoder
     from dreamgym.replay.memory import MemoryBuffer
 

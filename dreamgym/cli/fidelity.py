@@ -136,7 +136,7 @@ def fidelity(
 
 
 def _models(spec: EnvironmentSpec, chosen: Sequence[Setting]) -> list[ExperienceModel]:
-    from dreamgym.dream.select import load_model
+    from dreamgym.dream.load import load_model
 
     return [load_model(one.model or None, env=spec.name) for one in chosen]
 
@@ -154,7 +154,7 @@ def _learned(chosen: Sequence[Setting]) -> frozenset[str] | None:
 
 
 def _judge(name: str | None) -> LLM | None:
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
 
     if name is None:
         return None

@@ -95,7 +95,7 @@ async def _with_proposals(folder: Path, model: str) -> FolderReport:
     from dreamgym_server.recorder.recording import add_note
 
     from dreamgym.curriculum.proposal import propose_tasks
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
 
     llm = load_llm(model)
     if llm is None:

@@ -119,7 +119,7 @@ async def _dreams(
 
     from dreamgym.dream.confidence import Calibration
     from dreamgym.dream.fitted import check_environment
-    from dreamgym.dream.select import load_model
+    from dreamgym.dream.load import load_model
 
     calibration = Calibration.load(options.calibration) if options.calibration else None
     experience = load_model(model, predictions=None if Part.CACHE in options.without else store.predictions)

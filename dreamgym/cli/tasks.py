@@ -107,7 +107,7 @@ async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
 
 
 async def _generated(spec: EnvironmentSpec, wanted: int, model: str | None, dsn: str | None, seed: int) -> list[Listed]:
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
 
     async with open_store(dsn) as store:
         llm = load_llm(model, predictions=store.predictions)

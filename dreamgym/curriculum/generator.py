@@ -19,8 +19,8 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from dreamgym.dream.asking import Answer, Form, ask
 from dreamgym.dream.prompt import as_data
+from dreamgym.dream.structured_llm import Answer, Form, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.llm import LLM, Message

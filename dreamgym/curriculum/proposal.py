@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
-from dreamgym.dream.asking import Answer, ask
 from dreamgym.dream.prompt import as_data
+from dreamgym.dream.structured_llm import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.llm import LLM, Message

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import create_model
 
-from dreamgym.dream.answer import changes_of
-from dreamgym.dream.asking import Answer, ask
+from dreamgym.dream.answer_form import changes_of
 from dreamgym.dream.prompt import as_data, filled
+from dreamgym.dream.structured_llm import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM, Message
 from dreamgym.state import parsed

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from dreamgym.dream.model import Part, Prediction, Query, Reach
 from dreamgym.dream.nearest import BYTES, Substitution
-from dreamgym.dream.views import only_reads, shown_value
+from dreamgym.dream.reconcile import only_reads, shown_value
 from dreamgym.replay.buffer import GROUNDED, Demonstration
 from dreamgym.state import StateSchema, changed_fields, entities, parsed, unescaped
 from dreamgym.types import JsonObject, Provenance, Tier, ToolCall, Transition

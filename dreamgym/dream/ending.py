@@ -2,7 +2,7 @@
 
 In this order:
 
-1. The task's own check says so (dreamgym.dream.success). Where it believes a state that a model's word alone has
+1. The task's own check says so (dreamgym.dream.task_check). Where it believes a state that a model's word alone has
    changed (`Provenance.unbounded`), a judge who is not shown that state must say so too.
 2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded.
 3. A model claims it and is a judge: its judge confirms the claim.
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Sequence
 
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import MalformedAnswer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.types import Provenance, ToolCall, Transition

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dreamgym.dream.checks import changeable, disagreement, precondition
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
-from dreamgym.dream.facts import with_facts
 from dreamgym.dream.grounding import Grounding, recorded_answer
-from dreamgym.dream.learned import learned_answer
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
-from dreamgym.dream.views import shown_value
+from dreamgym.dream.reconcile import shown_value
+from dreamgym.dream.synthesized import learned_answer
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.state.observed import with_facts
 from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
 ENDED = "The session has ended."

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput

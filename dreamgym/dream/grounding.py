@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from dreamgym.dream.learned import RECORDINGS
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.recorded import is_contradicted, is_invented, is_valid, repeat
+from dreamgym.dream.synthesized import RECORDINGS
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.tools import is_forbidden, output_schema

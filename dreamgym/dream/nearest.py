@@ -1,7 +1,7 @@
 """The experience model without a language model: it copies the nearest recorded transition.
 
 Where the state is explicit it copies no words: what recordings show to follow from state and call is a tier of the
-dream (dreamgym.dream.learned), and what no recording explains is not answered.
+dream (dreamgym.dream.synthesized), and what no recording explains is not answered.
 
 A success or an end is copied only if this very action was recorded in this very state, for a task with the same goal,
 and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, for
@@ -19,11 +19,11 @@ from pydantic import JsonValue
 
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.recorded import content_of, is_valid, repeat
-from dreamgym.dream.structured import completed, wording_of
 from dreamgym.errors import PredictionError
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import parsed
-from dreamgym.tools import output_schema
+from dreamgym.state.wording import wording_of
+from dreamgym.tools import completed, output_schema
 from dreamgym.types import JsonObject, Provenance, Tier, ToolCall
 
 COPIED = 16

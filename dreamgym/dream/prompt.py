@@ -21,13 +21,13 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from dreamgym.dream.answer import answer_of, history, is_explicit, recordings
+from dreamgym.dream.answer_form import answer_of, history, is_explicit, recordings
 from dreamgym.dream.model import Part, Query
-from dreamgym.dream.structured import wording_of
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import Message
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import StateSchema, parsed, relevant
+from dreamgym.state.wording import wording_of
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
 PromptForm = Literal["data", "turns", "fitted"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dreamgym.dream.model import Prediction, Query
-from dreamgym.dream.structured import completed
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
+from dreamgym.tools import completed
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from dreamgym.dream.ending import is_unbounded
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Judge
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation.attack_texts import Attack, texts_of

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from dreamgym.dream import confidence
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Part
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.evaluation.rates import Rate, wilson

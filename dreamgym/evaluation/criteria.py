@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue
 
-from dreamgym.dream.asking import Answer, ask
 from dreamgym.dream.prompt import as_data
+from dreamgym.dream.structured_llm import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.calls import Compared, facts, similarity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 
 from dreamgym.dream.model import ExperienceModel, Judge, Part
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.rates import Rate, wilson

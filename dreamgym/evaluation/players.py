@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from random import Random
 
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.evaluation.scripts import Ids, Reads, Script, distinct
 from dreamgym.state import mentioned, parsed

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from dreamgym.dream.ending import is_unbounded
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable

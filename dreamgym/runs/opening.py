@@ -81,7 +81,7 @@ async def open_worlds(
     """
     from dreamgym_server.worlds import DreamWorlds, RealWorlds
 
-    from dreamgym.dream.select import load_model
+    from dreamgym.dream.load import load_model
 
     spec, left_out = load_spec(env) if isinstance(env, str) else env, frozenset(without)
     if Against(against) is Against.REAL:

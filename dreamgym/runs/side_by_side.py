@@ -49,7 +49,7 @@ def _chat_policy() -> tuple[ChatPolicy, str]:
     """The local small model where it is installed, else an explorer that follows a script."""
     from dreamgym_integrations.models.chat_policy import chat_policy
 
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
     from dreamgym.errors import DreamGymError
 
     try:

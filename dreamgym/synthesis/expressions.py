@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from dreamgym.dream.structured import JSON_STYLES
+from dreamgym.state.wording import JSON_STYLES
 from dreamgym.synthesis.situation import Key, Situation, is_number
 from dreamgym.types import JsonObject
 

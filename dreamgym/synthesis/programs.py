@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from pydantic import JsonValue
 
-from dreamgym.dream.structured import Wording
 from dreamgym.state import Operation, apply
+from dreamgym.state.wording import Wording
 from dreamgym.synthesis.changes import Effect
 from dreamgym.synthesis.expressions import (
     AsJson,

@@ -17,9 +17,9 @@ from functools import lru_cache
 from pydantic import JsonValue
 
 from dreamgym.dream.model import Query
-from dreamgym.dream.structured import Wording, completed, wording_of
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.state import ImpossibleChange, StateSchema, parsed
+from dreamgym.state.wording import Wording, wording_of
 from dreamgym.synthesis.changes import Case, Effects, Recorded, changes_of
 from dreamgym.synthesis.explaining import Explainer
 from dreamgym.synthesis.expressions import (
@@ -41,6 +41,7 @@ from dreamgym.synthesis.situation import (
     situation_of,
 )
 from dreamgym.synthesis.wording import alike, tokens
+from dreamgym.tools import completed
 from dreamgym.types import JsonObject, StepResult, Transition
 
 

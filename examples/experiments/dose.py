@@ -25,8 +25,8 @@ from statistics import mean
 from dreamgym_integrations.trainers.policy import load_policy
 
 from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.load import load_model
 from dreamgym.dream.model import Part
-from dreamgym.dream.select import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.episode import Recorder

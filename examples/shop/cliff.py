@@ -24,7 +24,7 @@ import record
 from plans import ENV
 
 from dreamgym.dream.environment import DreamEnvironment
-from dreamgym.dream.select import load_model
+from dreamgym.dream.load import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, read_jsonl, real_of
 from dreamgym.evaluation.consistency import Consistency, consistency

@@ -17,7 +17,7 @@ from outcomes import GIVES_UP, Calls, check, left_by, slips
 from pydantic import JsonValue
 from worlds import DAYS, World, number
 
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject, Task, ToolCall
 

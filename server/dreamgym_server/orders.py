@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from dreamgym.dream.success import require_usable_check
+from dreamgym.dream.task_check import require_usable_check
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.replay.buffer import ReplayBuffer

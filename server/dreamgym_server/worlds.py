@@ -14,7 +14,7 @@ from dreamgym.dream.confidence import Calibration, check_calibration
 from dreamgym.dream.ending import is_unbounded
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Judge, Part
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.replay.buffer import ReplayBuffer

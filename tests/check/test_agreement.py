@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger import NOT_SET, ONLY_UP, SECRET, SPEC, add, counted, played
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder

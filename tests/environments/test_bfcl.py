@@ -15,7 +15,7 @@ from dreamgym_integrations.environments.bfcl import Bfcl, bfcl
 from dreamgym_integrations.environments.bfcl_suite import MAIN, Suite, bfcl_suite, parameters_of
 from dreamgym_integrations.environments.bfcl_tools import NEXT
 
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.episode import play
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.schema import fault_under

@@ -15,7 +15,7 @@ from dreamgym_integrations.environments.bfcl_world import Referee, World, answer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import EpisodeFinished, InvalidInput
 from dreamgym.state import parsed
 from dreamgym.testing.environment import check_environment

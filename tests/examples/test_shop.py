@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mcp import Client
 from pydantic import JsonValue
 
-from dreamgym.dream.success import accomplished
+from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec, read_jsonl
 from dreamgym.state import changed_fields, parsed
 from dreamgym.types import JsonObject, StopReason, ToolCall, Trajectory

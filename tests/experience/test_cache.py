@@ -13,7 +13,7 @@ import pytest
 from queries import HOUSE, act, query, transition
 
 from dreamgym.dream.cache import CachedLLM, weights_fingerprint
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.replay.postgres import Store

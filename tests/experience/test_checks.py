@@ -8,9 +8,9 @@ from queries import HOUSE, act, query, transition
 from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
 from dreamgym.dream.checks import changeable, disagreement, precondition
-from dreamgym.dream.facts import with_facts
 from dreamgym.dream.model import Part, Query
 from dreamgym.state import Collection, StateSchema
+from dreamgym.state.observed import with_facts
 from dreamgym.types import JsonObject, Source, Tier, ToolCall, Transition
 
 BEFORE = state(order(1), order(2))

@@ -10,9 +10,9 @@ from pydantic import JsonValue
 from queries import query
 from stalls import SCHEMA, SPEC, call, play, recordings, start
 
-from dreamgym.dream.learned import learned_answer
 from dreamgym.dream.model import Part, Query
 from dreamgym.dream.nearest import NearestModel
+from dreamgym.dream.synthesized import learned_answer
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.state import Collection, StateSchema, apply, as_text, changed_fields, parsed

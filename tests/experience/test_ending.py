@@ -7,10 +7,10 @@ import pytest
 from queries import HOUSE
 
 from dreamgym.dream.environment import DreamEnvironment
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Part
 from dreamgym.dream.nearest import NearestModel
-from dreamgym.dream.success import accomplished, require_usable_check
+from dreamgym.dream.task_check import accomplished, require_usable_check
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput

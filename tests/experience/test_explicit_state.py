@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from dreamgym.dream.answer import AnswerForm, StepAnswer, answer_text, changes_of
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.answer_form import AnswerForm, StepAnswer, answer_text, changes_of
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.prompt import PromptForm, judge_messages, step_messages
 from dreamgym.errors import PredictionError

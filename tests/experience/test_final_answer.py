@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from queries import HOUSE, act, query, transition
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Judge
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.prompt import judge_messages

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from queries import query, transition
 
-from dreamgym.dream.answer import SCHEMA
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.answer_form import SCHEMA
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Prediction
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.prompt import PromptForm, step_messages
-from dreamgym.dream.structured import wording_of
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.llm import Completion, Message, ScriptedLLM, is_strict
+from dreamgym.state.wording import wording_of
 from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.dream.environment import DreamEnvironment
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment

@@ -5,7 +5,7 @@ import json
 import pytest
 from desk import SPEC, DeskModel, call, recorded, task
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Part
 from dreamgym.evaluation.finals import Verdict, finals, verdicts_on, with_outcome
 from dreamgym.llm import ScriptedLLM

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from dreamgym.cli.app import app
 from dreamgym.dream.fitted import FILE, FittedModel, check_environment, read_fitting
+from dreamgym.dream.load import load_llm, load_model
 from dreamgym.dream.model import Part
-from dreamgym.dream.select import load_llm, load_model
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Trajectory

@@ -10,7 +10,7 @@ from dreamgym_integrations.models.checkpoint import CheckpointModel, load
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dreamgym.dream.select import load_model
+from dreamgym.dream.load import load_model
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError
 from dreamgym.llm import Completion, Message
 from dreamgym.types import ToolCall

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from dreamgym.dream.select import load_llm
+from dreamgym.dream.load import load_llm
 from dreamgym.errors import MissingPackage
 
 INSTALLED = find_spec("litellm") is not None
@@ -15,7 +15,7 @@ SCRIPT = """
 import asyncio, os, sys
 from dreamgym.llm import Message
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.dream.select import load_llm
+from dreamgym.dream.load import load_llm
 os.environ["ANTHROPIC_API_KEY"] = "sk-very-secret"
 model = load_llm("nobody/nothing")
 assert model.name == "nobody/nothing"

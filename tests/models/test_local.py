@@ -10,7 +10,7 @@ import pytest
 from dreamgym_integrations.models.local import LocalModel, load
 from dreamgym_integrations.models.weights import find, path_of
 
-from dreamgym.dream.answer import SCHEMA, StepAnswer
+from dreamgym.dream.answer_form import SCHEMA, StepAnswer
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownName
 from dreamgym.llm import Message
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dreamgym.dream.select import OPENAI_PROVIDERS
+from dreamgym.dream.load import OPENAI_PROVIDERS
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.llm import Message
 from dreamgym.types import JsonObject

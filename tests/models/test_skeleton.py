@@ -7,7 +7,7 @@ from dreamgym_integrations.models.skeleton import as_lines, fill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.dream.answer import SCHEMA, StepAnswer
+from dreamgym.dream.answer_form import SCHEMA, StepAnswer
 from dreamgym.llm import Message
 from dreamgym.types import JsonObject
 

@@ -23,7 +23,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.llm import ScriptedLLM

@@ -19,7 +19,7 @@ from server_stage import Stage, counter_spec
 
 import dreamgym
 from dreamgym.dream.cache import CachedLLM
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.predictions import MemoryPredictions
 

@@ -13,7 +13,7 @@ from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.worlds import DreamWorlds
 from server_stage import Stage, counter_spec
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Source, ToolCall

@@ -15,7 +15,7 @@ from dreamgym_server.worlds import DreamWorlds
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
 
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory

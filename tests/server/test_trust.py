@@ -14,7 +14,7 @@ from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 from server_stage import CounterModel, Stage, counter_spec, told
 
 from dreamgym.dream.confidence import FEATURES, Calibration, calibrate
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Part, Verdict
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput

@@ -317,7 +317,7 @@ class TrainRun:
 
     async def _tasks(self, backing: ServerAndStore) -> tuple[list[Task], TaskGenerator | None]:
         """The tasks to practise, and what varies them: nothing varies those of the real environment."""
-        from dreamgym.dream.select import load_llm
+        from dreamgym.dream.load import load_llm
 
         if self.config.against is Against.REAL:
             return list(tasks_of(self.spec, "train", real_of(self.spec))), None

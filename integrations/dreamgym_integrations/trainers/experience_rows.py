@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dreamgym.dream.answer import answer_text
+from dreamgym.dream.answer_form import answer_text
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.prompt import step_messages

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.dream import select
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream import load
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.llm import ScriptedLLM
@@ -29,15 +29,15 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every backend says under which name it was asked for; none is really loaded."""
     names = ["local", "checkpoint", "openai", "litellm", "foo"]
     points = [EntryPoint(name, f"test_select:{name}", "dreamgym.models") for name in names]
-    monkeypatch.setattr(select, "entry_points", lambda group: points)
+    monkeypatch.setattr(load, "entry_points", lambda group: points)
     monkeypatch.setattr(EntryPoint, "load", lambda self: lambda own: Foreign(f"{self.name}|{own}"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
 def test_nearest_is_no_language_model() -> None:
-    assert isinstance(select.load_model("nearest"), NearestModel)
-    assert select.load_llm("nearest") is None
+    assert isinstance(load.load_model("nearest"), NearestModel)
+    assert load.load_llm("nearest") is None
 
 
 @pytest.mark.usefixtures("backends")
@@ -57,7 +57,7 @@ def test_nearest_is_no_language_model() -> None:
     ],
 )
 def test_a_string_chooses_its_backend(model: str, backend: str) -> None:
-    loaded = select.load_model(model)
+    loaded = load.load_model(model)
     assert isinstance(loaded, LanguageModel)
     assert loaded.name == f"foo({backend})"
 
@@ -66,28 +66,28 @@ def test_a_string_chooses_its_backend(model: str, backend: str) -> None:
 def test_files_and_folders_are_models(tmp_path: Path) -> None:
     weights = tmp_path / "x.gguf"
     weights.touch()
-    assert select.load_model(str(weights)).name == f"foo(local|{weights})"
-    assert select.load_model(str(tmp_path)).name == f"foo(checkpoint|{tmp_path})"
+    assert load.load_model(str(weights)).name == f"foo(local|{weights})"
+    assert load.load_model(str(tmp_path)).name == f"foo(checkpoint|{tmp_path})"
 
 
 @pytest.mark.usefixtures("backends")
 def test_a_bare_name_is_openais_only_where_there_is_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownName, match="'nearset'.*nearest.*OPENAI_API_KEY"):  # noqa: RUF043
-        select.load_model("nearset")
+        load.load_model("nearset")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    assert select.load_model("gpt-4.1").name == "foo(openai|gpt-4.1)"
+    assert load.load_model("gpt-4.1").name == "foo(openai|gpt-4.1)"
 
 
 @pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("path", ["./none", "/none", "~/none/none", "none.gguf"])
 def test_a_path_to_nothing_is_no_provider(path: str) -> None:
     with pytest.raises(InvalidInput, match="no such file or folder"):
-        select.load_model(path)
+        load.load_model(path)
 
 
 def test_an_unknown_model_lists_the_forms_and_the_registered_backends() -> None:
     with pytest.raises(UnknownName) as caught:
-        select.load_model("")
+        load.load_model("")
     for form in ("nearest", "local:1.5b", "FILE.gguf", "http://HOST:PORT/v1[#MODEL]", "ollama/MODEL", "litellm:NAME"):
         assert form in str(caught.value)
 
@@ -96,25 +96,25 @@ def test_without_a_name_nearest_stands_in_for_a_local_model_that_is_not_there_an
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path))
-    assert isinstance(select.load_model(None), NearestModel)
+    assert isinstance(load.load_model(None), NearestModel)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("model: nearest")
     assert err.count("\n") == 1
     assert "dreamgym models pull local" in err or "dreamgym[local]" in err
-    assert select.load_llm(None) is None
+    assert load.load_llm(None) is None
 
 
 @pytest.mark.usefixtures("backends")
 def test_without_a_name_the_local_model_is_taken_and_its_limits_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert select.load_model(None).name == "foo(local|)"
+    assert load.load_model(None).name == "foo(local|)"
     assert "too small to train a policy in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["nearest", "http://127.0.0.1:1/v1", "ollama/x"])
 def test_choosing_a_model_never_imports_litellm_or_torch(model: str) -> None:
     code = (
-        "import sys; from dreamgym.dream.select import load_model; "
+        "import sys; from dreamgym.dream.load import load_model; "
         f"load_model({model!r}); assert not {{'litellm', 'torch', 'transformers', 'llama_cpp'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

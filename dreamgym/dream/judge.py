@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from dreamgym.dream.asking import Answer, ask_counted
 from dreamgym.dream.model import Verdict
 from dreamgym.dream.prompt import judge_messages
+from dreamgym.dream.structured_llm import Answer, ask_counted
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -28,7 +28,7 @@ SCHEMA: JsonObject = {
 log = logging.getLogger(__name__)
 
 
-class Said(Answer):
+class JudgeAnswer(Answer):
     """What the judge answers; the keys of SCHEMA."""
 
     reasoning: str
@@ -54,7 +54,7 @@ async def judge(
         PredictionError: the judge cannot be asked.
     """
     messages = judge_messages(spec, task, steps, final_answer=final_answer, state=state)
-    asked = await ask_counted(llm, messages, Said, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+    asked = await ask_counted(llm, messages, JudgeAnswer, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
     if not asked.answer.accomplished:
         log.info("task %r: a success was not confirmed: %s", task.id, asked.answer.reasoning)
     return Verdict(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema, as_text, entities, parsed
+from dreamgym.state.schema import StateSchema, entities
+from dreamgym.state.value import as_text, parsed
 from dreamgym.types import JsonObject
 
 

@@ -34,7 +34,7 @@ Form = TypeVar("Form", bound=Answer)
 
 
 @dataclass(frozen=True)
-class Answered(Generic[Form]):
+class StructuredAnswer(Generic[Form]):
     """A valid answer, and what it took."""
 
     answer: Form
@@ -71,7 +71,7 @@ async def ask_counted(
     max_tokens: int,
     seed: int,
     fault_of: Callable[[Form], str | None] = lambda answer: None,
-) -> Answered[Form]:
+) -> StructuredAnswer[Form]:
     """The model's answer under `form`, in which `fault_of` finds nothing wrong either.
 
     Raises:
@@ -92,7 +92,7 @@ async def ask_counted(
         else:
             fault = fault_of(answer)
             if fault is None:
-                return Answered(
+                return StructuredAnswer(
                     answer,
                     prompt_tokens=sum(one.prompt_tokens for one in completions),
                     completion_tokens=sum(one.completion_tokens for one in completions),

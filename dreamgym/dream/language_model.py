@@ -10,14 +10,14 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from dreamgym.dream.answer import AnswerForm, StepAnswer, answer_text, is_explicit
-from dreamgym.dream.asking import ask_counted
+from dreamgym.dream.answer_form import AnswerForm, StepAnswer, answer_text, is_explicit
 from dreamgym.dream.checks import disagreement
 from dreamgym.dream.ending import is_unbounded
+from dreamgym.dream.judge import judge
 from dreamgym.dream.model import Part, Prediction, Query, Verdict
 from dreamgym.dream.own_words import without_own_words
 from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
-from dreamgym.dream.reward import judge
+from dreamgym.dream.structured_llm import ask_counted
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM
 from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition

@@ -14,14 +14,14 @@ from decimal import Decimal
 from pydantic import JsonValue, model_validator
 
 from dreamgym.content import with_stand_ins
-from dreamgym.dream.asking import Answer
 from dreamgym.dream.model import Part, Prediction, Query
-from dreamgym.dream.structured import Wording, completed, wording_of
-from dreamgym.dream.views import only_reads, put_right, shown_otherwise, shown_value
+from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise, shown_value
+from dreamgym.dream.structured_llm import Answer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed
-from dreamgym.tools import output_schema
+from dreamgym.state.wording import Wording, wording_of
+from dreamgym.tools import completed, output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
 
 PLAIN = ("reasoning", "observation", "state", "error", "terminated", "success")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dreamgym.dream.cache import CachedLLM, weights_fingerprint
 from dreamgym.dream.fitted import FittedModel, Fitting, check_environment
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import InvalidInput, UnknownName

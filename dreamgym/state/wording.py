@@ -1,8 +1,7 @@
-"""Structured content of tools with an output schema, and the text beside it.
+"""How a tool's text follows from its structured content.
 
-Most servers say the same thing twice: as structured content, and as a text that follows from it. What the recordings
-of a tool show to follow is not asked of a model again, and so cannot disagree. A recording that lost its structured
-content keeps it where its text is that very object.
+Most servers give the same answer twice: as structured content, and as a text that follows from it. What the recordings
+of a tool show to follow is not asked of a model again, and so cannot disagree.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dreamgym.environment import EnvironmentSpec
-from dreamgym.schema import fault_under
-from dreamgym.tools import output_schema
-from dreamgym.types import JsonObject, StepResult, Transition
+from dreamgym.types import JsonObject, StepResult
 
 JSON_STYLES: tuple[tuple[int | str | None, tuple[str, str]], ...] = (
     (2, (",", ": ")),
@@ -62,21 +58,6 @@ def wording_of(results: Iterable[StepResult]) -> Wording | None:
         return None
     shared = (way for way in _wordings(structured[0]) if all(way.fits(result) for result in structured))
     return next(shared, None)
-
-
-def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
-    """A recorded step, with the structured content that its text is, where the recording lost it."""
-    schema = output_schema(spec, step.action.name)
-    if schema is None or step.result.is_error or step.result.structured is not None:
-        return step
-    try:
-        value = json.loads(step.result.observation)
-    except ValueError:
-        return step
-    if not isinstance(value, dict) or fault_under(schema, value) is not None:
-        return step
-    info = {**step.result.info, "structured": value}
-    return step.model_copy(update={"result": step.result.model_copy(update={"info": info})})
 
 
 def _wordings(result: StepResult) -> Iterator[Wording]:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queries import HOUSE, act, query, transition
 
-from dreamgym.dream.answer import SCHEMA, StepAnswer
+from dreamgym.dream.answer_form import SCHEMA, StepAnswer
 from dreamgym.dream.ending import ended
-from dreamgym.dream.language import LanguageModel
+from dreamgym.dream.judge import SCHEMA as JUDGE_SCHEMA
+from dreamgym.dream.judge import JudgeAnswer
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Part, Prediction, Query
-from dreamgym.dream.reward import SCHEMA as JUDGE_SCHEMA
-from dreamgym.dream.reward import Said
 from dreamgym.errors import EnvironmentUnavailable, PredictionError
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.types import JsonObject, Tier
@@ -189,7 +189,7 @@ async def test_no_judge_is_asked_where_no_success_is_claimed() -> None:
 
 
 async def test_a_success_that_the_judge_denies_is_none_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="dreamgym.dream.reward"):
+    with caplog.at_level(logging.INFO, logger="dreamgym.dream.judge"):
         prediction, _ = await predicted(step(terminated=True, success=True), verdict(accomplished=False))
     assert (prediction.success, prediction.terminated, prediction.provenance.judged) == (False, True, False)
     assert "not confirmed" in caplog.text
@@ -302,7 +302,7 @@ async def test_the_model_asked_for_is_greedy_and_gets_the_episodes_seed() -> Non
 
 
 def test_the_schemas_name_the_keys_of_the_forms_with_the_reasoning_first() -> None:
-    for schema, form in ((SCHEMA, StepAnswer), (JUDGE_SCHEMA, Said)):
+    for schema, form in ((SCHEMA, StepAnswer), (JUDGE_SCHEMA, JudgeAnswer)):
         assert isinstance(schema["properties"], dict)
         keys = list(schema["properties"])
         assert keys == [key for key in form.model_fields if key not in {"structured", "changes"}] == schema["required"]

@@ -1,0 +1,37 @@
+"""The explicit world state: what an environment knows, as typed JSON, and the only ways in which it may change.
+
+A state is an object of collections and single values: `{"orders": {"O-1": {"order_id": "O-1", "status": "paid"}},
+"clock": 3}`. A collection holds entities by their id. In transitions a state is the text that `as_text` makes of it,
+so that equal states are equal texts. Paths are JSON pointers (RFC 6901): `/orders/O-1/status`.
+"""
+
+from dreamgym.state.answers import shown_in
+from dreamgym.state.changes import ImpossibleChange, Operation, apply, changed_fields, difference
+from dreamgym.state.json_values import equal, fields, leaves, mentioned, natural, pointer, same, unescaped
+from dreamgym.state.schema import Collection, StateSchema, entities, identity_of
+from dreamgym.state.value import State, as_text, parsed, relevant
+
+__all__ = [
+    "Collection",
+    "ImpossibleChange",
+    "Operation",
+    "State",
+    "StateSchema",
+    "apply",
+    "as_text",
+    "changed_fields",
+    "difference",
+    "entities",
+    "equal",
+    "fields",
+    "identity_of",
+    "leaves",
+    "mentioned",
+    "natural",
+    "parsed",
+    "pointer",
+    "relevant",
+    "same",
+    "shown_in",
+    "unescaped",
+]

@@ -1,0 +1,96 @@
+"""JSON values, as states, arguments and answers hold them: their leaves, their equality, pointers into them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+_WORD = re.compile(r"[\w.@:+-]*\w")
+_DIGITS = re.compile(r"(\d+)")
+
+
+def leaves(value: JsonValue, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], JsonValue]]:
+    """Every value that is neither an object nor a list, with the keys and the positions that lead to it."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from leaves(part, (*path, key))
+    elif isinstance(value, list):
+        for position, part in enumerate(value):
+            yield from leaves(part, (*path, position))
+    else:
+        yield path, value
+
+
+def fields(value: JsonValue, path: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Every single field with its path; objects are entered, lists are not."""
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from fields(part, f"{path}{pointer(name)}")
+    elif path:
+        yield path, value
+
+
+def mentioned(value: JsonValue) -> frozenset[str]:
+    """All words in the texts and numbers of a value, and each text as a whole: what may be an id."""
+    if isinstance(value, dict):
+        return frozenset().union(*(mentioned(part) for part in value.values()))
+    if isinstance(value, list):
+        return frozenset().union(*(mentioned(part) for part in value))
+    if value is None or isinstance(value, bool):
+        return frozenset()
+    text = value if isinstance(value, str) else json.dumps(value)
+    return frozenset({text, *_WORD.findall(text)})
+
+
+def same(one: JsonValue, other: JsonValue) -> bool:
+    """Written alike but for the order of keys: 1.0 is not 1, since a state with one is another text.
+
+    For states, and for programs that must give what was recorded.
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict | list):
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return repr(one) == repr(other) if isinstance(one, float) else one == other  # -0.0 and NaN are written as they are
+
+
+def equal(one: JsonValue, other: JsonValue) -> bool:
+    """Equal as values: 1.0 is 1, as in JSON Schema, and true is not.
+
+    For answers, in which a server may write a number otherwise than its state holds it.
+    """
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(part, other[key]) for key, part in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def natural(text: str) -> tuple[tuple[bool, int, str, str], ...]:
+    """Sort key in which O-10 comes after O-9, and O-01 before O-1."""
+    parts = ((part, part.lstrip("0")) for part in _DIGITS.split(text))
+    # numbers by their length, then digit by digit: int() refuses more than 4,300 digits
+    return tuple(
+        (True, len(number), number, part) if part.isdecimal() else (False, 0, part, part) for part, number in parts
+    )
+
+
+def pointer(*names: str) -> str:
+    """The JSON pointer (RFC 6901) that goes through these names."""
+    return "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
+
+
+def unescaped(path: str) -> list[str]:
+    """The names that a JSON pointer goes through."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
+
+
+def short(value: JsonValue) -> str:
+    """A value as an error names it: JSON of at most 60 characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

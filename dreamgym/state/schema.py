@@ -1,0 +1,139 @@
+"""What a state may look like: its collections, their fields, its single values, and the type of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from dreamgym.state.json_values import short
+from dreamgym.types import Frozen, JsonObject
+
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "any": (object,),
+}
+
+
+class Collection(Frozen):
+    """Entities of one kind, by their id."""
+
+    key: str
+    """The field that holds the id."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Each other field's type, one of TYPES; with a question mark behind it where it may be null."""
+    complete: bool = True
+    """An id that is not in it does not exist. False where only what answers have shown is known."""
+
+    @field_validator("fields")
+    @classmethod
+    def _known_types(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, kind in value.items():
+            _check_type(name, kind)
+        return value
+
+
+class StateSchema(Frozen):
+    """What a state may look like: `[state]` in env.toml, tables for collections, types for single values."""
+
+    collections: dict[str, Collection] = Field(default_factory=dict)
+    values: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_written(cls, value: object) -> object:
+        if not isinstance(value, dict) or _is_dumped(value):
+            return value
+        tables = {name: part for name, part in value.items() if isinstance(part, dict)}
+        return {"collections": tables, "values": {n: part for n, part in value.items() if n not in tables}}
+
+    @field_validator("values")
+    @classmethod
+    def _known_types(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, kind in value.items():
+            _check_type(name, kind)
+        return value
+
+    def fault_of(self, state: JsonObject) -> str | None:
+        """What is wrong with a state under this schema, or None. Fields may be missing, but for the key."""
+        for name, part in state.items():
+            collection = self.collections.get(name)
+            if collection is None:
+                if name not in self.values:
+                    return f"/{name}: there is no such collection or value; there are {', '.join(self._names())}"
+                if not _is_of(self.values[name], part):
+                    return f"/{name}: expected {self.values[name]}, got {short(part)}"
+            elif not isinstance(part, dict):
+                return f"/{name}: expected entities by their id, got {short(part)}"
+            else:
+                for identity, entity in part.items():
+                    if fault := _entity_fault(collection, identity, entity):
+                        return f"/{name}/{identity}{fault}"
+        return None
+
+    def _names(self) -> list[str]:
+        return sorted({*self.collections, *self.values})
+
+
+def entities(value: JsonValue, schema: StateSchema) -> Iterator[tuple[str, str, JsonObject]]:
+    """(collection, id, entity) of every object in an answer that shows an entity; of several kinds, the likeliest."""
+    if isinstance(value, list):
+        for item in value:
+            yield from entities(item, schema)
+    elif isinstance(value, dict):
+        kinds = [(name, kind) for name, kind in schema.collections.items() if identity_of(value.get(kind.key))]
+        if kinds:
+            name, kind = max(kinds, key=lambda named: len(value.keys() & named[1].fields.keys()))
+            shown = {field: part for field, part in value.items() if field in kind.fields or field == kind.key}
+            yield name, str(identity_of(value[kind.key])), shown
+        for part in value.values():
+            yield from entities(part, schema)
+
+
+def identity_of(value: JsonValue) -> str | None:
+    """The id that a key field holds: a text, or a whole number as one; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value) or None
+
+
+def _is_dumped(value: JsonObject) -> bool:
+    """Our own form, not a person's in which a collection is called `values` or `collections`."""
+    parts = [value[name] for name in ("collections", "values") if name in value]
+    return bool(parts) and not any(
+        isinstance(part, dict) and part.keys() & {"fields", "complete"} and isinstance(part.get("key"), str)
+        for part in parts
+    )
+
+
+def _check_type(name: str, kind: str) -> None:
+    if kind.removesuffix("?") not in TYPES:
+        raise ValueError(f"{name}: expected one of {', '.join(TYPES)}, got {kind!r}")
+
+
+def _is_of(kind: str, value: JsonValue) -> bool:
+    if value is None:
+        return kind.endswith("?") or kind == "any"
+    if isinstance(value, bool):
+        return kind.removesuffix("?") in {"boolean", "any"}
+    return isinstance(value, TYPES[kind.removesuffix("?")])
+
+
+def _entity_fault(collection: Collection, identity: str, entity: JsonValue) -> str | None:
+    if not isinstance(entity, dict):
+        return f": expected an object, got {short(entity)}"
+    if identity_of(entity.get(collection.key)) != identity:
+        return f": {collection.key!r} must be {identity!r}, got {short(entity.get(collection.key))}"
+    for field, value in entity.items():
+        if field == collection.key:
+            continue
+        if field not in collection.fields:
+            return f"/{field}: there is no such field; there are {', '.join(sorted(collection.fields))}"
+        if not _is_of(collection.fields[field], value):
+            return f"/{field}: expected {collection.fields[field]}, got {short(value)}"
+    return None

@@ -1,0 +1,132 @@
+"""A state as a value: words, or typed JSON under a schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import JsonValue
+
+from dreamgym.state.changes import Operation, apply, changed_fields, difference
+from dreamgym.state.json_values import mentioned, same
+from dreamgym.state.schema import StateSchema
+from dreamgym.types import JsonObject
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What an environment is like at one moment. It never changes; a step leads to another one.
+
+    Two states are equal if their texts are, or if both are explicit and hold the same JSON.
+    """
+
+    text: str
+    """As transitions hold it: of an explicit state the text of `as_text`."""
+    schema: StateSchema | None = None
+    """Of the environment's explicit states; None: its states are words."""
+
+    @classmethod
+    def of(cls, state: str | JsonObject, schema: StateSchema | None = None) -> State:
+        """The state with this text or this content."""
+        return cls(state if isinstance(state, str) else as_text(state), schema)
+
+    @cached_property
+    def content(self) -> JsonObject | None:
+        """The JSON object that the text is, parsed once; None: words. It is shared: nobody may change it."""
+        return parsed(self.text)
+
+    @property
+    def is_explicit(self) -> bool:
+        """It is JSON, and there is a schema that says what it means."""
+        return self.schema is not None and self.content is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, State):
+            return NotImplemented
+        if self.text == other.text:
+            return True
+        return self.content is not None and same(self.content, other.content)
+
+    def __hash__(self) -> int:
+        return hash(self.text if self.content is None else as_text(self.content))
+
+    def collection(self, name: str) -> JsonObject:
+        """Entities by their id; empty if there is no such collection."""
+        return _collection(self.content or {}, name)
+
+    def entity(self, name: str, identity: str) -> JsonObject | None:
+        """One entity of a collection; None if there is none of this id."""
+        entity = self.collection(name).get(identity)
+        return entity if isinstance(entity, dict) else None
+
+    def changes(self, after: State) -> tuple[Operation, ...]:
+        """What changed until another explicit state: `self.after(self.changes(after)) == after`."""
+        return difference(self.content or {}, after.content or {})
+
+    def changed_fields(self, after: State) -> frozenset[str]:
+        """JSON pointers of all single fields that came, went or have another value; a list counts as one field."""
+        return changed_fields(self.content or {}, after.content or {})
+
+    def relevant(self, arguments: JsonObject) -> JsonObject:
+        """The part of an explicit state that a call with these arguments is about (see `relevant`)."""
+        return {} if self.schema is None else relevant(self.content or {}, arguments, self.schema)
+
+    def after(self, operations: Sequence[Operation]) -> State:
+        """The state with the changes made in their order. Raises ImpossibleChange."""
+        return State.of(apply(self.content or {}, operations, self.schema), self.schema) if operations else self
+
+
+def parsed(text: str) -> JsonObject | None:
+    """The state that a text is, or None: a state of words alone."""
+    if not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def as_text(state: JsonObject) -> str:
+    """The one text of a state: equal states give equal texts."""
+    return json.dumps(state, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def relevant(state: JsonObject, arguments: JsonObject, schema: StateSchema) -> JsonObject:
+    """The part of a state that a call is about.
+
+    That is all single values, the entities that the arguments name, those that these name, and those that name these.
+    A call that names none is about the whole state.
+    """
+    named = _entities_named(state, mentioned(arguments), schema)
+    if not named:
+        return state
+    onward = _entities_named(state, mentioned([_at(state, place) for place in named]), schema)
+    ids = frozenset(identity for _, identity in named)
+    back = {
+        (name, identity)
+        for name in schema.collections
+        for identity, entity in _collection(state, name).items()
+        if ids & mentioned(entity)
+    }
+    about = named | onward | back
+    part: JsonObject = {name: value for name, value in state.items() if name not in schema.collections}
+    for name in schema.collections:
+        if name in state:
+            part[name] = {i: entity for i, entity in _collection(state, name).items() if (name, i) in about}
+    return part
+
+
+def _entities_named(state: JsonObject, words: frozenset[str], schema: StateSchema) -> set[tuple[str, str]]:
+    return {(name, identity) for name in schema.collections for identity in _collection(state, name).keys() & words}
+
+
+def _collection(state: JsonObject, name: str) -> JsonObject:
+    part = state.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _at(state: JsonObject, place: tuple[str, str]) -> JsonValue:
+    return _collection(state, place[0])[place[1]]
