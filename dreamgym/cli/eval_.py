@@ -63,7 +63,7 @@ async def _evaluate(
     dsn: str | None,
     seed: int,
 ) -> Evaluation:
-    from dreamgym_integrations.trainers.policy import load_policy
+    from dreamgym_integrations.trainers.policy.model import load_policy
 
     policy, codec = load_policy(folder)
     tasks = tasks_of(spec, split, real_for(spec, against))[-episodes:]

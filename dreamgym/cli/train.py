@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from dreamgym_integrations.trainers.processes import in_one_process, joined, of_first
-from dreamgym_integrations.trainers.reporting import reporting
+from dreamgym_integrations.trainers.common.distributed import in_one_process, joined, of_first
+from dreamgym_integrations.trainers.common.reporting import reporting
 
 from dreamgym.cli.options import Dsn, EnvName
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from dreamgym_integrations.trainers.policy import load_codec, load_policy
-from dreamgym_integrations.trainers.recital import RecordedWorld, recite
-from dreamgym_integrations.trainers.sft import conversation_row
-from dreamgym_integrations.trainers.tiny import create_tiny_policy
+from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
+from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedWorld, recite
+from dreamgym_integrations.trainers.policy.sft import conversation_row
+from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 from dreamgym_server.worlds import RealWorlds
 
 from dreamgym.embedding import load_encoder

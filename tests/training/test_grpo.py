@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy import load_policy
+from dreamgym_integrations.trainers.policy.model import load_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, practice, same, trained, weights
 

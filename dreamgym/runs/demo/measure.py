@@ -73,7 +73,7 @@ async def _random(demo: Demo, make: Callable[[], Environment], tasks: Sequence[T
 
 
 async def _evaluate(demo: Demo, folder: Path, make: Callable[[], Environment], tasks: Sequence[Task]) -> Evaluation:
-    from dreamgym_integrations.trainers.policy import load_policy
+    from dreamgym_integrations.trainers.policy.model import load_policy
 
     policy, codec = load_policy(folder)
     return await evaluate(TokenPlayer(policy, codec, demo.real.spec, lambda version, group: make()), tasks)

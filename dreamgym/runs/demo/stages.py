@@ -185,8 +185,8 @@ class Demo:
                 self.say(f"    {min(start + 500, len(recorded))} of {len(recorded)} episodes")
 
     def _warm_start(self, recorded: Sequence[Trajectory]) -> None:
-        from dreamgym_integrations.trainers.sft import clone
-        from dreamgym_integrations.trainers.tiny import create_tiny_policy
+        from dreamgym_integrations.trainers.policy.sft import clone
+        from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
         self.say("4/6 warm start: a policy of 110 thousand parameters imitates mostly random play")
         if (self.folder / "warm" / "config.json").exists():

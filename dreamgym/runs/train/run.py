@@ -31,7 +31,7 @@ from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-    from dreamgym_integrations.trainers.policy import ChatCodec
+    from dreamgym_integrations.trainers.policy.model import ChatCodec
     from dreamgym_server.worlds import Worlds
 
 
@@ -106,8 +106,8 @@ def run_training(run: Run) -> str | None:
     Of several processes the first opens the store and the server, probes and writes; the others play and learn.
     """
     from anyio.from_thread import start_blocking_portal
-    from dreamgym_integrations.trainers.processes import of_first
-    from dreamgym_integrations.trainers.run import train_policy
+    from dreamgym_integrations.trainers.common.distributed import of_first
+    from dreamgym_integrations.trainers.policy.train import train_policy
 
     with start_blocking_portal() as portal, ExitStack() as opened:
         house = _House(run)
@@ -151,7 +151,7 @@ def _stopped_before(run: Run) -> str | None:
     Raises:
         InvalidInput: it is another run.
     """
-    from dreamgym_integrations.trainers.checkpoints import identity, newest_checkpoint
+    from dreamgym_integrations.trainers.policy.run_folder import identity, newest_checkpoint
 
     reason = _reason(run) if run.resume else None
     if reason is not None:
@@ -170,8 +170,8 @@ async def warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: in
     """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet."""
     if (out / "warm" / "config.json").is_file():
         return
-    from dreamgym_integrations.trainers.sft import clone
-    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.sft import clone
+    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     say("warm start: a tiny policy learns from the recorded play …")
     async with open_store(dsn) as store:

@@ -13,7 +13,7 @@ from typing import Any
 from dreamgym.errors import MissingPackage
 from dreamgym.training.advantages import generalised_advantages
 from dreamgym.training.rollout import Rollout, Segment
-from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, learnable
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, learnable
 
 try:
     import torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from dreamgym_integrations.trainers.agent_player import AgentPlayer
-from dreamgym_integrations.trainers.recital import RecordedWorld, recite
-from dreamgym_integrations.trainers.sft import conversation_row
+from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
+from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedWorld, recite
+from dreamgym_integrations.trainers.policy.sft import conversation_row
 from dreamgym_server.worlds import RealWorlds
 from openai import AsyncOpenAI
 from server_stage import CounterEnvironment, counter_spec

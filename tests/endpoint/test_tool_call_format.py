@@ -4,7 +4,14 @@ import json
 
 import pytest
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, text_argument, unheard, words_of
+from dreamgym_integrations.trainers.policy.tool_call_format import (
+    check_tools,
+    in_words,
+    reply_of,
+    text_argument,
+    unheard,
+    words_of,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue

@@ -17,9 +17,9 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import StopReason, Trajectory
-from dreamgym_integrations.trainers.checkpoints import save_policy
-from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
-from dreamgym_integrations.trainers.sft import Progress, action_text, options
+from dreamgym_integrations.trainers.policy.model import ChatCodec, load_policy
+from dreamgym_integrations.trainers.policy.run_folder import save_policy
+from dreamgym_integrations.trainers.policy.sft import Progress, action_text, options
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:

@@ -19,7 +19,7 @@ from dreamgym.errors import MissingPackage, TrainingStopped
 from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Rollout, Segment
-from dreamgym_integrations.trainers.checkpoints import no_room
+from dreamgym_integrations.trainers.policy.run_folder import no_room
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")

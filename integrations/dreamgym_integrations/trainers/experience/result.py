@@ -21,7 +21,7 @@ from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.tables import Row, rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
-from dreamgym_integrations.trainers.experience_data import Prepared, Progress, Say, working_folder
+from dreamgym_integrations.trainers.experience.data import Prepared, Progress, Say, working_folder
 
 VERSIONS = ("dreamgym", "torch", "transformers", "trl")
 TOGETHER = 16

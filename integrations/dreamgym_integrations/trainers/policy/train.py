@@ -24,8 +24,12 @@ from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject
-from dreamgym_integrations.trainers.adapters import adapter, merged
-from dreamgym_integrations.trainers.checkpoints import (
+from dreamgym_integrations.trainers.common.distributed import Processes, of_first
+from dreamgym_integrations.trainers.common.lora import adapter, merged
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, steps_per_update
+from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
+from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
     complete,
     identity,
@@ -34,11 +38,7 @@ from dreamgym_integrations.trainers.checkpoints import (
     save_policy,
     step_of,
 )
-from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
-from dreamgym_integrations.trainers.ppo import HEAD, PPOTrainer, Values
-from dreamgym_integrations.trainers.processes import Processes, of_first
-from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, steps_per_update
-from dreamgym_integrations.trainers.vllm import VllmPolicy
+from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 
 try:
     import torch

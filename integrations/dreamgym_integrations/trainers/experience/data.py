@@ -25,7 +25,7 @@ from dreamgym.evaluation.predicting import contradicted
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import check_tokenizer
-from dreamgym_integrations.trainers.experience_rows import Example, examples, row
+from dreamgym_integrations.trainers.experience.rows import Example, examples, row
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
@@ -185,7 +185,7 @@ def _prepared(
     base = work / "base" if settings.base == TINY else _base(settings.base)
     learned, tested = asyncio.run(_examples(spec, known, held_out, settings, encoder, say))
     if settings.base == TINY:
-        from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
+        from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
 
         create_tiny_model(learned, base, max_tokens=settings.max_tokens, seed=settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
@@ -261,7 +261,7 @@ def _base(name: str) -> Path:
         check_tokenizer(folder)
         return folder
     if name.endswith(".gguf") or name.partition(":")[0] == "local":
-        from dreamgym_integrations.trainers.dequantised import dequantised
+        from dreamgym_integrations.trainers.experience.gguf import dequantised
 
         return dequantised(name)
     raise InvalidInput(f"--base {name!r}: expected `tiny`, `local`, a .gguf file or a transformers checkpoint folder")

@@ -14,9 +14,9 @@ from dreamgym.episode import Agent
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.training.rollout import Generation, Rollout, Segment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
-from dreamgym_integrations.trainers.agent_player import AgentPlayer, seed_of_answer
-from dreamgym_integrations.trainers.policy import ChatCodec
-from dreamgym_integrations.trainers.tool_words import words_of
+from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer, seed_of_answer
+from dreamgym_integrations.trainers.policy.model import ChatCodec
+from dreamgym_integrations.trainers.policy.tool_call_format import words_of
 
 BATCH = 32
 """Episodes at a time."""

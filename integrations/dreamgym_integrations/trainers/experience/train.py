@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import MissingPackage
-from dreamgym_integrations.trainers.experience_data import (
+from dreamgym_integrations.trainers.experience.data import (
     EVALUATIONS,
     FitSettings,
     Prepared,

@@ -16,9 +16,9 @@ from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.training.rollout import Segment
 from dreamgym.types import Trajectory
-from dreamgym_integrations.trainers.adapters import adapter, merged
-from dreamgym_integrations.trainers.checkpoints import save_policy
-from dreamgym_integrations.trainers.policy import ChatCodec, load_codec, load_policy
+from dreamgym_integrations.trainers.common.lora import adapter, merged
+from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec, load_policy
+from dreamgym_integrations.trainers.policy.run_folder import save_policy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:

@@ -20,7 +20,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import Generation, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, unheard
+from dreamgym_integrations.trainers.policy.tool_call_format import check_tools, in_words, reply_of, unheard
 
 ROLES = {"developer": "system", "function": "tool"}
 
