@@ -8,7 +8,6 @@ round of play and all optimiser steps that learn from it.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from dreamgym.errors import MissingPackage, TrainingStopped
 from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Rollout, Segment
-from dreamgym_integrations.trainers.policy.run_folder import no_room
+from dreamgym_integrations.trainers.common.checkpoints import saving
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 try:
     import torch
     from trl import GRPOTrainer
@@ -137,7 +134,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save. Raises TrainingStopped where there is no room."""
-        with no_room(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
+        with saving(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
 
 
