@@ -65,14 +65,14 @@ async def _conversations(
 ) -> list[dict[str, list[int]]]:
     """As many recorded episodes as there is time to learn from, as the agent would have had them."""
     from dreamgym_integrations.trainers.policy.model import load_codec
-    from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedWorld, recite
+    from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
     from dreamgym_integrations.trainers.policy.sft import conversation_row
     from dreamgym_server.worlds import RealWorlds
 
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")
-    async with served(RealWorlds(spec, lambda: RecordedWorld(spec, some))) as url:
-        segments = await recite(load_agent(agent), load_codec(base), spec, some, url=url)
+    async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, some))) as url:
+        segments = await replay_through_agent(load_agent(agent), load_codec(base), spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
     return [conversation_row(segment) for segment in segments]
 

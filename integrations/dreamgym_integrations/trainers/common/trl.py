@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,14 @@ def options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dic
 def train(trainer: Any, checkpoint: Path | None = None) -> None:
     """Train, from a checkpoint if one is given, without a printed line per log."""
     trainer.remove_callback(PrinterCallback)
+    with known_warnings_ignored():
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+
+@contextmanager
+def known_warnings_ignored() -> Iterator[None]:
+    """For making a trainer with an adapter, and for training."""
     with warnings.catch_warnings():
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        yield

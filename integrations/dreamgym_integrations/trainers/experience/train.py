@@ -80,15 +80,16 @@ def losses(out: Path) -> list[dict[str, float]]:
 
 def _trainer(work: Path, prepared: PreparedFit, say: Say) -> SFTTrainer:
     settings = prepared.settings
-    return SFTTrainer(
-        model=prepared.base,
-        args=_config(work, settings),
-        train_dataset=load_from_disk(str(work / "rows" / "train")),
-        eval_dataset=load_from_disk(str(work / "rows" / "held_out")),
-        processing_class=AutoTokenizer.from_pretrained(prepared.base, local_files_only=True),
-        peft_config=adapter(RANK) if settings.lora else None,
-        callbacks=[_Patience(settings.patience), _Speaker(say)],
-    )
+    with trl.known_warnings_ignored():
+        return SFTTrainer(
+            model=prepared.base,
+            args=_config(work, settings),
+            train_dataset=load_from_disk(str(work / "rows" / "train")),
+            eval_dataset=load_from_disk(str(work / "rows" / "held_out")),
+            processing_class=AutoTokenizer.from_pretrained(prepared.base, local_files_only=True),
+            peft_config=adapter(RANK) if settings.lora else None,
+            callbacks=[_Patience(settings.patience), _Speaker(say)],
+        )
 
 
 def _config(work: Path, settings: FitSettings) -> SFTConfig:

@@ -127,16 +127,16 @@ def imitate(
         raise InvalidInput(f"a batch of {batch} does not split into {accumulate} equal passes")
     set_seed(seed)
     policy, _ = load_policy(base)
-    trainer = SFTTrainer(
-        model=policy.model,
-        args=SFTConfig(
-            **options(out, steps, batch // accumulate, learning_rate, seed), gradient_accumulation_steps=accumulate
-        ),
-        train_dataset=Dataset.from_list([*rows]),
-        processing_class=policy.tokenizer,
-        peft_config=adapter(lora) if lora else None,
-        callbacks=[UpdatesDone(on_progress)],
-    )
+    shared = options(out, steps, batch // accumulate, learning_rate, seed)
+    with trl.known_warnings_ignored():
+        trainer = SFTTrainer(
+            model=policy.model,
+            args=SFTConfig(**shared, gradient_accumulation_steps=accumulate),
+            train_dataset=Dataset.from_list([*rows]),
+            processing_class=policy.tokenizer,
+            peft_config=adapter(lora) if lora else None,
+            callbacks=[UpdatesDone(on_progress)],
+        )
     trl.train(trainer)
     save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 

@@ -153,7 +153,8 @@ def _trainer(
         "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
     parts = (practice, player(sampler, codec), portal, settings)
-    trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
+    with trl.known_warnings_ignored():
+        trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
     if isinstance(sampler, VllmPolicy):
         sampler.trainer = trainer
