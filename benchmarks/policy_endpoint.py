@@ -163,8 +163,8 @@ async def served(steps: int) -> AsyncIterator[str]:
 
 def tiny_codec(folder: Path, steps: int) -> tuple[Codec, list[int]]:
     """A codec that knows the words of the rooms, and what the policy says in it."""
-    from dreamgym_integrations.trainers.policy import load_policy
-    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.model import load_policy
+    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     step = Transition(
         state=VIEW,
@@ -212,8 +212,8 @@ AGENTS: dict[str, Agent] = {"lean": lean}
 
 async def measure(name: str, url: str, codec: Codec, policy: SteadyPolicy, episodes: int, steps: int) -> Row:
     """All episodes at once."""
-    from dreamgym_integrations.trainers.agent_player import AgentPlayer
-    from dreamgym_integrations.trainers.policy import ChatCodec
+    from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
+    from dreamgym_integrations.trainers.policy.model import ChatCodec
 
     assert isinstance(codec, ChatCodec)
     player: Player

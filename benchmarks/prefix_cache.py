@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from dreamgym_integrations.trainers.policy import TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.model import TransformersPolicy, load_policy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from datasets import Dataset
-from dreamgym_integrations.trainers.policy import load_policy
-from dreamgym_integrations.trainers.run import train_policy
-from dreamgym_integrations.trainers.tiny import create_tiny_policy
+from dreamgym_integrations.trainers.policy.model import load_policy
+from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
+from dreamgym_integrations.trainers.policy.train import train_policy
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 

@@ -17,7 +17,6 @@ from dreamgym.types import (
     Tier,
     ToolCall,
     Trajectory,
-    TrajectoryGroup,
     Transition,
 )
 
@@ -42,7 +41,6 @@ __all__ = [
     "Tier",
     "ToolCall",
     "Trajectory",
-    "TrajectoryGroup",
     "Transition",
     "__version__",
 ]

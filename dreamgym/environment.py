@@ -21,7 +21,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.mirror import Mirror
@@ -120,16 +120,8 @@ class EnvironmentSpec(Frozen):
 
     @property
     def text_argument(self) -> tuple[str, str] | None:
-        """(tool, argument) where the one string argument of the only tool is the whole action, else None."""
-        if len(self.tools) != 1:
-            return None
-        schema = self.tools[0].get("inputSchema")
-        properties = schema.get("properties") if isinstance(schema, dict) else None
-        if not isinstance(properties, dict) or len(properties) != 1:
-            return None
-        ((argument, definition),) = properties.items()
-        is_string = isinstance(definition, dict) and definition.get("type") == "string"
-        return (str(self.tools[0]["name"]), argument) if is_string else None
+        """(tool, argument) of a text environment, see `text_argument_of`; None for any other."""
+        return text_argument_of([(str(tool["name"]), tool.get("inputSchema")) for tool in self.tools])
 
     @property
     def is_over_when_done(self) -> bool:
@@ -177,6 +169,25 @@ class EnvironmentSpec(Frozen):
             )
         except ValidationError as error:
             raise InvalidInput(f"{folder / 'env.toml'}: {first_reason(error)}") from error
+
+
+def text_argument_of(tools: Sequence[tuple[str, JsonValue]]) -> tuple[str, str] | None:
+    """(tool, argument) if the one text argument of the only tool is the whole action, else None.
+
+    Then the policy's text is the action. A second argument, even an optional one, could not be said in it.
+
+    Args:
+        tools: name and JSON schema of the arguments of each.
+    """
+    if len(tools) != 1:
+        return None
+    ((name, schema),) = tools
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or len(properties) != 1:
+        return None
+    ((argument, definition),) = properties.items()
+    is_string = isinstance(definition, dict) and definition.get("type") == "string"
+    return (name, argument) if is_string else None
 
 
 class StateSetting(NamedTuple):

@@ -270,15 +270,3 @@ class Trajectory(Frozen):
         if self.final_reward is not None:
             return self.final_reward > 0
         return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0
-
-
-class TrajectoryGroup(Frozen):
-    """One task played G times: what the curriculum and GRPO both read."""
-
-    task: Task
-    trajectories_G: tuple[Trajectory, ...]
-
-    @property
-    def rewards_G(self) -> tuple[float | None, ...]:
-        """Outcome reward of each rollout, shape (G,); None for an unknown one, from which nothing is learned."""
-        return tuple(trajectory.reward for trajectory in self.trajectories_G)

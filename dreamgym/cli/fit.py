@@ -66,9 +66,9 @@ def fit(
         raise InvalidInput(
             f"--without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
         )
-    from dreamgym_integrations.trainers.experience import is_first_process, losses, train
-    from dreamgym_integrations.trainers.experience_data import FitSettings, prepare
-    from dreamgym_integrations.trainers.experience_result import finish
+    from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
+    from dreamgym_integrations.trainers.experience.result import finish
+    from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
 
     tell = say if is_first_process() else _silent
     spec = load_spec(env)

@@ -40,7 +40,7 @@ async def evaluate(
         dsn: of the store that a dream is grounded in; None: the embedded server.
         seed: fixes the sampled tokens.
     """
-    from dreamgym_integrations.trainers.policy import load_policy
+    from dreamgym_integrations.trainers.policy.model import load_policy
 
     spec = load_spec(env) if isinstance(env, str) else env
     loaded, codec = load_policy(policy)

@@ -16,8 +16,8 @@ from dreamgym.runs.opening import served
 from dreamgym.training.rollout import Player, Policy, TokenPlayer
 
 if TYPE_CHECKING:
-    from dreamgym_integrations.trainers.conversation import ConversationCodec
-    from dreamgym_integrations.trainers.policy import ChatCodec
+    from dreamgym_integrations.trainers.policy.conversation import ConversationCodec
+    from dreamgym_integrations.trainers.policy.model import ChatCodec
     from dreamgym_server.worlds import Worlds
 
 LIMIT_S = 600.0
@@ -62,6 +62,6 @@ async def player_in(
 def _agent_at(
     url: str, spec: EnvironmentSpec, policy: Policy, codec: ConversationCodec, agent: str, limit_s: float
 ) -> Player:
-    from dreamgym_integrations.trainers.agent_player import AgentPlayer
+    from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 
     return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=limit_s)

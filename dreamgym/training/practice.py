@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -195,21 +196,25 @@ class Practice:
         self.dead_updates = 0
         """So many of the last updates, in a row, had neither a success nor a group to learn from."""
 
-    async def iterate(self, player: Player, iteration: int) -> list[Rollout]:
-        """Play P groups of G and return the rollouts of those that this process played, groups adjacent.
+    async def iterate(self, player: Player, iteration: int) -> list[list[Rollout]]:
+        """Play P groups of G, each of one task, and return those groups that this process played.
 
         Raises:
             EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
             InvalidInput: no reward of an update is known, or the real steps do not pay for it.
         """
         settings, began = self._settings, time.monotonic()
-        tasks_P, episodes, outcomes = await self._undisturbed(player, iteration)
+        tasks_P, groups, outcomes_P = await self._undisturbed(player, iteration)
+        outcomes = list(chain(*outcomes_P))
         if self._where == "real":
             self._taken += sum(len(outcome.actions) for outcome in outcomes)
-        values = self._learn_values(tasks_P, outcomes)
+        values = [
+            self.curriculum.record(task, self.rewards(outcomes_G))
+            for task, outcomes_G in zip(tasks_P, outcomes_P, strict=True)
+        ]
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
-        mine = sum(sum(segment.mask) for episode in episodes for segment in episode.segments)
+        mine = sum(sum(segment.mask) for episode in chain(*groups) for segment in episode.segments)
         tokens = sum(await asyncio.to_thread(self.exchange.gather, [mine]))
         self.note(
             {"step": iteration, "where": self._where}
@@ -219,7 +224,7 @@ class Practice:
         )
         dead = not any(values) and not any(outcome.success for outcome in outcomes)
         self.dead_updates = self.dead_updates + 1 if dead else 0
-        return episodes
+        return groups
 
     async def _tiers(self, iteration: int) -> JsonObject:
         """Which tiers of the dream answered how many steps."""
@@ -227,8 +232,10 @@ class Practice:
             return {}
         return {"tiers": {**await self._backing.tiers(self.run, iteration)}}
 
-    async def _undisturbed(self, player: Player, iteration: int) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
-        """An update's tasks, the rollouts of this process and those of all, played and stored with all that it needs.
+    async def _undisturbed(
+        self, player: Player, iteration: int
+    ) -> tuple[Sequence[Task], list[list[Rollout]], list[list[Rollout]]]:
+        """An update's tasks, the groups of this process and the groups of all (without tokens), played and stored.
 
         An update in which the server or the database went away is played again, whether or not an episode failed: the
         database may have lost steps that it had acknowledged. Not with several processes: those end.
@@ -250,7 +257,7 @@ class Practice:
 
     async def _played_and_kept(
         self, player: Player, iteration: int
-    ) -> tuple[Sequence[Task], list[Rollout], list[Rollout]]:
+    ) -> tuple[Sequence[Task], list[list[Rollout]], list[list[Rollout]]]:
         settings = self._settings
         if self.spent:
             raise InvalidInput(
@@ -259,10 +266,11 @@ class Practice:
                 "real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
-        episodes = await self._played(player, tasks_P, iteration)
-        outcomes = await asyncio.to_thread(
-            self.exchange.gather, [replace(episode, segments=[]) for episode in episodes]
+        groups = await self._played(player, tasks_P, iteration)
+        outcomes_P = await asyncio.to_thread(
+            self.exchange.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
         )
+        outcomes = list(chain(*outcomes_P))
         if all(outcome.reward is None for outcome in outcomes):
             errors = sorted({outcome.error for outcome in outcomes if outcome.error is not None})
             if errors:
@@ -273,8 +281,8 @@ class Practice:
                 "ends_itself = true into env.toml if the environment ends every task that is accomplished"
             )
         if self._buffer is not None and self.exchange.index == 0:
-            await self._keep(self._buffer, tasks_P, outcomes, iteration)
-        return tasks_P, episodes, outcomes
+            await self._keep(self._buffer, tasks_P, outcomes_P, iteration)
+        return tasks_P, groups, outcomes_P
 
     @property
     def spent(self) -> bool:
@@ -288,22 +296,23 @@ class Practice:
         groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
         return groups - groups % self.exchange.count
 
-    async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[Rollout]:
+    async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[list[Rollout]]:
         """The groups of this process."""
         settings, index, count = self._settings, self.exchange.index, self.exchange.count
-        share = len(tasks_P) // count
-        slots = [p for p in range(index * share, (index + 1) * share) for _ in range(settings.group_size)]
+        share, size = len(tasks_P) // count, settings.group_size
+        slots = [p for p in range(index * share, (index + 1) * share) for _ in range(size)]
         apart = (index,) if index else ()
-        return await player.play(
+        episodes = await player.play(
             [tasks_P[p] for p in slots],
             groups=[f"{self.run}-{iteration}-{p}" for p in slots],
             seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
             version=iteration,
             sampling_seed=draw_seed(settings.seed, iteration, -1, *apart),
         )
+        return [episodes[start : start + size] for start in range(0, len(episodes), size)]
 
     def rewards(self, episodes: Sequence[Rollout]) -> list[float | None]:
-        """What each episode may be learned from: None where it failed, or the dream was not sure enough of it."""
+        """The reward to learn from of each episode: None if it failed, or if the dream was not sure enough of it."""
         return trusted(
             [episode.reward for episode in episodes],
             [episode.confidence for episode in episodes],
@@ -311,23 +320,15 @@ class Practice:
         )
 
     async def _keep(
-        self, buffer: ReplayBuffer, tasks_P: Sequence[Task], episodes: Sequence[Rollout], iteration: int
+        self, buffer: ReplayBuffer, tasks_P: Sequence[Task], groups_P: Sequence[Sequence[Rollout]], iteration: int
     ) -> None:
         """The tasks and what came of them, into the store."""
         await buffer.add_tasks(tasks_P)
-        for p, task in enumerate(tasks_P):
-            valid = [reward for reward in self._rewards_of(p, episodes) if reward is not None]
+        for task, group in zip(tasks_P, groups_P, strict=True):
+            valid = [reward for reward in self.rewards(group) if reward is not None]
             await buffer.record_outcomes(self._spec.name, task.id, iteration, valid, run=self.run)
         if (iteration + 1) % RETIRE_EVERY == 0:
             await buffer.retire(self._spec.name)
-
-    def _learn_values(self, tasks_P: Sequence[Task], episodes: Sequence[Rollout]) -> list[float | None]:
-        return [self.curriculum.record(task, self._rewards_of(p, episodes)) for p, task in enumerate(tasks_P)]
-
-    def _rewards_of(self, p: int, episodes: Sequence[Rollout]) -> list[float | None]:
-        """Of the p-th group."""
-        size = self._settings.group_size
-        return self.rewards(episodes[p * size : (p + 1) * size])
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
         """The first process varies, for all."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from dreamgym_integrations.trainers.policy import load_policy
+from dreamgym_integrations.trainers.policy.model import load_policy
 
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.load import load_model

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 from command_line import Command
-from dreamgym_integrations.trainers.tiny import create_tiny_policy
+from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import load_real, load_spec, read_jsonl

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from dreamgym_integrations.trainers.policy import load_codec, load_policy
-from dreamgym_integrations.trainers.recital import RecordedWorld, recite
-from dreamgym_integrations.trainers.sft import conversation_row
-from dreamgym_integrations.trainers.tiny import create_tiny_policy
+from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
+from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
+from dreamgym_integrations.trainers.policy.sft import conversation_row
+from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 from dreamgym_server.worlds import RealWorlds
 
 from dreamgym.embedding import load_encoder
@@ -53,8 +53,8 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
 ) -> None:
     config = TrainConfig(algorithm="sft", agent="react", lora=4, steps=8, batch=4, accumulate=2, learning_rate=1e-2)
     await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
-    async with served(RealWorlds(spec, lambda: RecordedWorld(spec, recordings))) as url:
-        segments = await recite(load_agent("react"), load_codec(base), spec, recordings, url=url)
+    async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, recordings))) as url:
+        segments = await replay_through_agent(load_agent("react"), load_codec(base), spec, recordings, url=url)
     rows = [conversation_row(segment) for segment in segments]
     assert len(rows) == len(recordings)
     assert loss(tmp_path / "taught", rows) < 0.8 * loss(base, rows)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
-from dreamgym_integrations.trainers.tiny import create_tiny_policy
+from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
 from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
 from dreamgym.environment import Environment

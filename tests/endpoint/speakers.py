@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 
-from dreamgym_integrations.trainers.policy import ChatCodec
+from dreamgym_integrations.trainers.policy.model import ChatCodec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from answers import text_of
-from dreamgym_integrations.trainers.agent_player import AgentPlayer
+from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 from dreamgym_server.worlds import RealWorlds, Worlds
 from echo import SPEC, Echo
 from mcp import Client
@@ -184,7 +184,7 @@ async def test_each_kind_of_crash_that_counts_is_told_once(caplog: pytest.LogCap
     numbers = itertools.count()
     async with served(echo()) as url:
         player = AgentPlayer(strict, Speaker(lambda _: f"who {next(numbers)}?"), CODEC, url=url, env="echo")
-        with caplog.at_level(logging.WARNING, "dreamgym_integrations.trainers.agent_player"):
+        with caplog.at_level(logging.WARNING, "dreamgym_integrations.trainers.policy.agent_player"):
             await player.play(SPEC.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)
     assert next(numbers) == 2
     (told,) = [record.getMessage() for record in caplog.records if "count as they stood" in record.getMessage()]

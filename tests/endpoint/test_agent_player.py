@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from dreamgym_integrations.trainers.agent_player import AgentPlayer
+from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 from dreamgym_server.worlds import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
 from openai import AsyncOpenAI

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from dreamgym_integrations.trainers.batches import Batches, PolicyFailed
+from dreamgym_integrations.trainers.policy.batches import Batches, PolicyFailed
 
 from dreamgym.training.rollout import Generation
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.conversation import Conversations, Prompt
-from dreamgym_integrations.trainers.policy import ChatCodec
+from dreamgym_integrations.trainers.policy.conversation import Conversations, Prompt
+from dreamgym_integrations.trainers.policy.model import ChatCodec
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue

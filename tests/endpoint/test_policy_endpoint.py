@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from chat_tools import openai_tool
-from dreamgym_integrations.trainers.policy import ChatCodec
-from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint, PolicySession, never
+from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, PolicySession, never
+from dreamgym_integrations.trainers.policy.model import ChatCodec
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
 from speakers import ACT, ADD, CODEC, TOKENIZER, Speaker, byte_pairs, call
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from dreamgym_integrations.models import weights
-from dreamgym_integrations.trainers.conversation import Conversations
-from dreamgym_integrations.trainers.policy import ChatCodec
+from dreamgym_integrations.trainers.policy.conversation import Conversations
+from dreamgym_integrations.trainers.policy.model import ChatCodec
 from pydantic import JsonValue
 from speakers import ADD, call
 from transformers import AutoTokenizer

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from datasets import load_from_disk
-from dreamgym_integrations.trainers.experience import losses, train
-from dreamgym_integrations.trainers.experience_data import FitSettings, prepare, working_folder
-from dreamgym_integrations.trainers.experience_result import finish
-from dreamgym_integrations.trainers.experience_rows import IGNORED
+from dreamgym_integrations.trainers.experience.data import FitSettings, prepare, working_folder
+from dreamgym_integrations.trainers.experience.result import finish
+from dreamgym_integrations.trainers.experience.rows import IGNORED
+from dreamgym_integrations.trainers.experience.train import losses, train
 from lamps import SPEC, folder, recorded
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -227,8 +227,8 @@ def test_a_base_without_weights_says_how_to_get_them(tmp_path: Path, monkeypatch
 
 
 def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    from dreamgym_integrations.trainers.experience_rows import Example
-    from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
+    from dreamgym_integrations.trainers.experience.rows import Example
+    from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
 
     from dreamgym.llm import Message
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from dreamgym_integrations.models.checkpoint import prompt_ids
-from dreamgym_integrations.trainers.experience_rows import IGNORED, Example, examples, row
-from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
+from dreamgym_integrations.trainers.experience.rows import IGNORED, Example, examples, row
+from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lamps import SPEC, recorded
@@ -164,7 +164,7 @@ def test_digits_stay_apart_and_nobody_can_write_a_role(tokenizer: PreTrainedToke
 
 
 def _seed_of(trajectory: Trajectory) -> int:
-    from dreamgym_integrations.trainers.experience_rows import _seed
+    from dreamgym_integrations.trainers.experience.rows import _seed
 
     return _seed(0, trajectory.id)
 

@@ -55,8 +55,8 @@ def lamp_recordings(lamp_spec: EnvironmentSpec) -> list[Trajectory]:
 def lamp_policy(
     lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    from dreamgym_integrations.trainers.sft import clone
-    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.sft import clone
+    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     folder = tmp_path_factory.mktemp("lamp")
     create_tiny_policy(lamp_recordings, folder / "untrained", seed=0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy import load_policy
-from dreamgym_integrations.trainers.run import train_policy
+from dreamgym_integrations.trainers.policy.model import load_policy
+from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
 
 from dreamgym import EnvironmentSpec

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from dreamgym_integrations.trainers.policy import ChatCodec
+from dreamgym_integrations.trainers.policy.model import ChatCodec
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

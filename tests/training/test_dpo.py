@@ -6,9 +6,9 @@ import anyio
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.dpo import prefer, preferences
-from dreamgym_integrations.trainers.policy import load_policy
-from dreamgym_integrations.trainers.sft import row
+from dreamgym_integrations.trainers.policy.dpo import prefer, preferences
+from dreamgym_integrations.trainers.policy.model import load_policy
+from dreamgym_integrations.trainers.policy.sft import row
 from lamp import LampEnvironment
 from lamp_runs import trained, weights
 

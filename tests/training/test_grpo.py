@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy import load_policy
+from dreamgym_integrations.trainers.policy.model import load_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, practice, same, trained, weights
 
@@ -84,14 +84,15 @@ async def test_a_failed_episode_has_no_reward_and_leaves_its_group_alone(
     assert fine.reward is not None
 
 
-async def test_the_rollouts_of_a_group_stand_side_by_side(
+async def test_the_rollouts_of_a_group_are_of_one_task(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
 ) -> None:
     settings = Settings(groups=4, group_size=3)
-    episodes = await practice(lamp_spec, settings, tmp_path / "m.jsonl").iterate(player(lamp_spec, lamp_policy), 0)
-    ids = [episode.task.id for episode in episodes]
-    assert ids == [task_id for task_id in ids[::3] for _ in range(3)]
-    assert len(set(ids)) == 4
+    groups = await practice(lamp_spec, settings, tmp_path / "m.jsonl").iterate(player(lamp_spec, lamp_policy), 0)
+    ids = [[episode.task.id for episode in group] for group in groups]
+    assert [len(group) for group in ids] == [3, 3, 3, 3]
+    assert [len(set(group)) for group in ids] == [1, 1, 1, 1]
+    assert len({group[0] for group in ids}) == 4
 
 
 async def test_the_same_seed_gives_the_same_rollouts(

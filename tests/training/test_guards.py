@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.checkpoints import identity, newest_checkpoint
+from dreamgym_integrations.trainers.policy.run_folder import identity, newest_checkpoint
 from lamp import LampEnvironment
 from lamp_runs import broken_after, same, trained, weights
 

@@ -102,7 +102,7 @@ def test_where_the_first_process_fails_both_end_and_it_alone_says_why(
 
 @pytest.mark.long
 async def test_where_another_process_dies_the_first_ends_and_so_does_its_server(dsn: str, tmp_path: Path) -> None:
-    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     await seeded(dsn)
     policy, pipe = tmp_path / "untrained", tmp_path / "pipe"

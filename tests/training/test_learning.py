@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 
 import pytest
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.vllm import VllmPolicy
+from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 from lamp_runs import same, trained, weights
 from safetensors.torch import load_file
 from trl.generation.vllm_generation import VLLMGeneration

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy import load_policy
-from dreamgym_integrations.trainers.ppo import ValueHead, Values, token_rewards, value_errors
+from dreamgym_integrations.trainers.policy.model import load_policy
+from dreamgym_integrations.trainers.policy.ppo import ValueHead, Values, token_rewards, value_errors
 from hypothesis import given
 from hypothesis import strategies as st
 from lamp_runs import broken_after, same, trained, weights

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dreamgym_integrations.trainers.policy import TransformersPolicy
-from dreamgym_integrations.trainers.prefix_cache import PrefixCache
+from dreamgym_integrations.trainers.policy.model import TransformersPolicy
+from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from anyio.from_thread import start_blocking_portal
-from dreamgym_integrations.trainers.policy import TransformersPolicy
-from dreamgym_integrations.trainers.run import train_policy
+from dreamgym_integrations.trainers.policy.model import TransformersPolicy
+from dreamgym_integrations.trainers.policy.train import train_policy
 from lamp import LampEnvironment
 
 from dreamgym import EnvironmentSpec

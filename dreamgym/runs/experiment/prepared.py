@@ -76,8 +76,8 @@ class Prepared:
         """The folder of the policy that imitates the play which the plan calls warm."""
         folder = self.folder / "warm"
         if not (folder / "config.json").is_file():
-            from dreamgym_integrations.trainers.sft import clone
-            from dreamgym_integrations.trainers.tiny import create_tiny_policy
+            from dreamgym_integrations.trainers.policy.sft import clone
+            from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
             say(f"seed {self.seed}: warm start")
             create_tiny_policy(self.recorded, self.folder / "untrained", seed=self.seed)

@@ -321,7 +321,7 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
             failed=sum(episode.error is not None for episode in episodes),
             outcomes=tuple(float(episode.success) for episode in episodes),
         )
-    from dreamgym_integrations.trainers.policy import load_policy
+    from dreamgym_integrations.trainers.policy.model import load_policy
 
     policy, codec = load_policy(_trained(folder) if arm.train is not None else prepared.warm())
     agent = (arm.train or {}).get("agent")

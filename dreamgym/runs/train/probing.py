@@ -19,7 +19,7 @@ from dreamgym.training.rollout import Policy
 from dreamgym.types import Task
 
 if TYPE_CHECKING:
-    from dreamgym_integrations.trainers.policy import ChatCodec
+    from dreamgym_integrations.trainers.policy.model import ChatCodec
 
 
 class ProbesInReality:

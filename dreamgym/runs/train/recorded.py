@@ -44,13 +44,13 @@ async def learn_from_recordings(
 
 async def _lesson(spec: EnvironmentSpec, config: TrainConfig, base: Path, recorded: Sequence[Trajectory]) -> Lesson:
     if config.algorithm == "dpo":
-        from dreamgym_integrations.trainers.dpo import prefer
+        from dreamgym_integrations.trainers.policy.dpo import prefer
 
         if config.agent is not None or config.lora:
             raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
         return partial(prefer, spec, recorded)
-    from dreamgym_integrations.trainers.policy import load_codec
-    from dreamgym_integrations.trainers.sft import imitate, rows_of
+    from dreamgym_integrations.trainers.policy.model import load_codec
+    from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
 
     succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
     if config.agent is None or not succeeded:
@@ -64,15 +64,15 @@ async def _conversations(
     spec: EnvironmentSpec, config: TrainConfig, agent: str, base: Path, succeeded: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
     """As many recorded episodes as there is time to learn from, as the agent would have had them."""
-    from dreamgym_integrations.trainers.policy import load_codec
-    from dreamgym_integrations.trainers.recital import RecordedWorld, recite
-    from dreamgym_integrations.trainers.sft import conversation_row
+    from dreamgym_integrations.trainers.policy.model import load_codec
+    from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
+    from dreamgym_integrations.trainers.policy.sft import conversation_row
     from dreamgym_server.worlds import RealWorlds
 
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")
-    async with served(RealWorlds(spec, lambda: RecordedWorld(spec, some))) as url:
-        segments = await recite(load_agent(agent), load_codec(base), spec, some, url=url)
+    async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, some))) as url:
+        segments = await replay_through_agent(load_agent(agent), load_codec(base), spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
     return [conversation_row(segment) for segment in segments]
 

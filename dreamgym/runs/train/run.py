@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, TypeVar
 
-from dreamgym_integrations.trainers.processes import in_one_process, joined, of_first
-from dreamgym_integrations.trainers.reporting import reporting
+from dreamgym_integrations.trainers.common.distributed import in_one_process, joined, of_first
+from dreamgym_integrations.trainers.common.reporting import reporting
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum, each_alone
@@ -38,7 +38,7 @@ from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-    from dreamgym_integrations.trainers.policy import ChatCodec
+    from dreamgym_integrations.trainers.policy.model import ChatCodec
 
 T = TypeVar("T")
 RECORDED = {"sft", "dpo"}
@@ -241,7 +241,7 @@ class TrainRun:
     ) -> str | None:
         """Train; what is to be said of the policy that is left, if anything."""
         from anyio.from_thread import start_blocking_portal
-        from dreamgym_integrations.trainers.run import train_policy
+        from dreamgym_integrations.trainers.policy.train import train_policy
 
         config = self.config
         with start_blocking_portal() as portal, ExitStack() as opened:
@@ -294,7 +294,7 @@ class TrainRun:
 
     def _stopped_before(self, watch: ProbesInReality, settings: Settings) -> str | None:
         """Why the run that is resumed was stopped by its last probe, if it was. Raises InvalidInput for another run."""
-        from dreamgym_integrations.trainers.checkpoints import identity, newest_checkpoint
+        from dreamgym_integrations.trainers.policy.run_folder import identity, newest_checkpoint
 
         reason = watch.recorded_reason() if self.resume else None
         if reason is not None:
@@ -359,8 +359,8 @@ def _warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) ->
     """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet."""
     if (out / "warm" / "config.json").is_file():
         return
-    from dreamgym_integrations.trainers.sft import clone
-    from dreamgym_integrations.trainers.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.sft import clone
+    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     async def stored() -> Sequence[Trajectory]:
         async with open_store(dsn) as store:

@@ -1,1 +1,7 @@
-"""Trainers; everything that touches torch or TRL lives here."""
+"""Everything that touches torch or TRL: training a policy, and fine-tuning an experience model."""
+
+import os
+
+# before anything here imports transformers or TRL, which read them once
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")

@@ -7,8 +7,6 @@ tokenised by the codec that the rollout uses. The reference is the start policy.
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,14 +15,14 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import StopReason, Trajectory
-from dreamgym_integrations.trainers.checkpoints import save_policy
-from dreamgym_integrations.trainers.policy import ChatCodec, load_policy
-from dreamgym_integrations.trainers.sft import Progress, action_text, options
+from dreamgym_integrations.trainers.common import trl
+from dreamgym_integrations.trainers.common.checkpoints import save_model
+from dreamgym_integrations.trainers.common.progress import UpdatesDone
+from dreamgym_integrations.trainers.policy.model import ChatCodec, load_policy
+from dreamgym_integrations.trainers.policy.sft import action_text, options
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
     from datasets import Dataset
-    from transformers import PrinterCallback
     from trl import DPOConfig, DPOTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
@@ -61,14 +59,10 @@ def prefer(
         args=DPOConfig(**options(out, steps, batch, learning_rate, seed), beta=beta),
         train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
-        callbacks=[Progress(on_progress)],
+        callbacks=[UpdatesDone(on_progress)],
     )
-    trainer.remove_callback(PrinterCallback)
-    with warnings.catch_warnings():
-        # TRL 1.16 still asks transformers for this by its old name
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-        trainer.train()
-    save_policy(policy.model, policy.tokenizer, out)
+    trl.train(trainer)
+    save_model(policy.model, policy.tokenizer, out)
 
 
 class _Tokenised(DPOTrainer):  # type: ignore[misc]  # TRL is not typed

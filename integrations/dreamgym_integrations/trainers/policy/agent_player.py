@@ -22,8 +22,8 @@ from dreamgym.episode import Agent
 from dreamgym.errors import DreamGymError
 from dreamgym.training.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
 from dreamgym.types import StopReason, Task
-from dreamgym_integrations.trainers.conversation import ConversationCodec
-from dreamgym_integrations.trainers.policy_endpoint import PolicyEndpoint, PolicySession
+from dreamgym_integrations.trainers.policy.conversation import ConversationCodec
+from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, PolicySession
 
 logger = logging.getLogger(__name__)
 

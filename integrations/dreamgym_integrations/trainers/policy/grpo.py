@@ -8,8 +8,8 @@ round of play and all optimiser steps that learn from it.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,27 @@ from dreamgym.errors import MissingPackage, TrainingStopped
 from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Rollout, Segment
-from dreamgym_integrations.trainers.checkpoints import no_room
+from dreamgym_integrations.trainers.common.checkpoints import saving
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 try:
     import torch
     from trl import GRPOTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode, and what it is worth to the trainer."""
+
+    episode: Rollout
+    reward: float | None
+    """None if nothing may be learned from it."""
+
+    @property
+    def rows(self) -> list[Segment]:
+        """Its rows of the batch: the conversations in which the policy said something; none without a reward."""
+        return [] if self.reward is None else [one for one in self.episode.segments if one.completion_ids]
 
 
 class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
@@ -61,44 +73,42 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
             TrainingStopped: nothing could be learned from the last updates either.
         """
-        episodes: list[Rollout] = self._portal.call(self._practice.iterate, self._player, self.updates)
+        groups: list[list[Rollout]] = self._portal.call(self._practice.iterate, self._player, self.updates)
         self._check_alive()
-        rewards = self._practice.rewards(episodes)
-        rows = [row for episode, reward in zip(episodes, rewards, strict=True) for row in learnable(episode, reward)]
-        self._rows = [*rows, *(self._empty() for _ in range(self._missing(len(rows))))]
+        played = [[Played(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups]
+        rows = [row for group in played for one in group for row in one.rows]
+        end = self.processing_class.eos_token_id
+        self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
-        self._score(episodes, rewards, output)
+        self._score(played, output)
         return output
 
-    def _score(self, episodes: Sequence[Rollout], rewards: Sequence[float | None], output: dict[str, Any]) -> None:
-        """Put `advantages` in: those of each episode's group, for all its rows, in the order of the rows."""
-        size, advantages = self.num_generations, []
-        for start in range(0, len(episodes), size):
-            advantages += group_advantages(rewards[start : start + size])
-        advantages = self._weighted(advantages, episodes)
-        of_rows = [
-            advantage
-            for episode, reward, advantage in zip(episodes, rewards, advantages, strict=True)
-            for _ in learnable(episode, reward)
-        ]
+    def _score(self, groups: Sequence[Sequence[Played]], output: dict[str, Any]) -> None:
+        """Put `advantages` in: those of each episode within its group, for all its rows, in the order of the rows."""
+        of_rows: list[float] = []
+        for group_G in groups:
+            advantages_G = self._weighted(group_advantages([one.reward for one in group_G]), group_G)
+            for one, advantage in zip(group_G, advantages_G, strict=True):
+                of_rows += [advantage] * len(one.rows)
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
 
-    def _weighted(self, advantages: Sequence[float], episodes: Sequence[Rollout]) -> list[float]:
+    def _weighted(self, advantages: Sequence[float], episodes: Sequence[Played]) -> list[float]:
         if not self._settings.weigh_confidence:
             return list(advantages)
-        return weighted(advantages, [episode.confidence for episode in episodes])
+        return weighted(advantages, [one.episode.confidence for one in episodes])
 
     def _missing(self, rows: int) -> int:
-        """So many rows fill up the batch: TRL splits it by group and by mini-batch, alike in all processes."""
+        """Number of rows that fill up this process's batch.
+
+        All processes fill up to the same size, for they meet in every optimiser step.
+        """
+        # TRL reshapes a batch into groups of `num_generations` for its own advantages, which fails if a row is left
+        # over, and cuts it into `steps_per_generation` equal batches, which drops those left over. Episodes have any
+        # number of rows; only a multiple of both numbers fails at neither.
         unit = math.lcm(self.num_generations, self.args.steps_per_generation)
         most = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device)).max().item()
         return math.ceil(max(int(most), 1) / unit) * unit - rows
-
-    def _empty(self) -> Segment:
-        """A row without anything to learn from."""
-        end = self.processing_class.eos_token_id
-        return Segment([end], [end], [0], [0.0], [0.0])
 
     def _rolled_out(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         return {
@@ -137,18 +147,13 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save. Raises TrainingStopped where there is no room."""
-        with no_room(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
+        with saving(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
 
 
 def steps_per_update(settings: Settings) -> int:
     """Optimiser steps that learn from one round of play."""
     return settings.ppo.epochs * settings.ppo.mini_batches if settings.algorithm == "ppo" else 1
-
-
-def learnable(episode: Rollout, reward: float | None) -> list[Segment]:
-    """What there is to learn from an episode."""
-    return [] if reward is None else [segment for segment in episode.segments if segment.completion_ids]
 
 
 def _unscored(completions: list[Any], **_: object) -> list[float]:

@@ -7,11 +7,7 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 
 from __future__ import annotations
 
-import signal
-import threading
-import warnings
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,26 +20,26 @@ from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject
-from dreamgym_integrations.trainers.adapters import adapter, merged
-from dreamgym_integrations.trainers.checkpoints import (
+from dreamgym_integrations.trainers.common import trl
+from dreamgym_integrations.trainers.common.checkpoints import save_model, step_of
+from dreamgym_integrations.trainers.common.distributed import Processes, of_first
+from dreamgym_integrations.trainers.common.interrupt import interruptible
+from dreamgym_integrations.trainers.common.lora import adapter, merged
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, steps_per_update
+from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
+from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
     complete,
     identity,
     newest_checkpoint,
     read_curriculum,
-    save_policy,
-    step_of,
 )
-from dreamgym_integrations.trainers.policy import ChatCodec, TransformersPolicy, load_policy
-from dreamgym_integrations.trainers.ppo import HEAD, PPOTrainer, Values
-from dreamgym_integrations.trainers.processes import Processes, of_first
-from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, steps_per_update
-from dreamgym_integrations.trainers.vllm import VllmPolicy
+from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 
 try:
-    import torch
     from datasets import Dataset
-    from transformers import PrinterCallback, TrainerCallback, set_seed
+    from transformers import TrainerCallback, set_seed
     from trl import GRPOConfig
 except ImportError as error:
     raise MissingPackage("training", "train") from error
@@ -98,13 +94,10 @@ def train_policy(
         settings = settings.model_copy(update={"steps": done})
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
-    with warnings.catch_warnings():
-        # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-        trainer, bookkeeper = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
-        with _interruptible(bookkeeper, processes.count):
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if bookkeeper.interrupted:
+    trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
+    with interruptible(trainer, steps_per_update=steps_per_update(settings)) as interrupt:
+        trl.train(trainer, checkpoint)
+    if interrupt.pressed:
         raise KeyboardInterrupt
     _save(trainer, settings, out / "policy")
 
@@ -144,7 +137,7 @@ def _trainer(
     player: Callable[[Policy, ChatCodec], Player],
     probe: Probe | None,
     on_learned: Callable[[JsonObject], None],
-) -> tuple[RolloutTrainer, _Bookkeeper]:
+) -> RolloutTrainer:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
     policy, codec = load_policy(base)
     sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
@@ -160,13 +153,13 @@ def _trainer(
         "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
     parts = (practice, player(sampler, codec), portal, settings)
-    trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
-    trainer.remove_callback(PrinterCallback)
+    with trl.known_warnings_ignored():
+        trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
     if isinstance(sampler, VllmPolicy):
         sampler.trainer = trainer
     bookkeeper.trainer = trainer
-    return trainer, bookkeeper
+    return trainer
 
 
 def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes: int) -> GRPOConfig:
@@ -175,28 +168,25 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
     updates = steps_per_update(settings)
     vllm = {"use_vllm": True, "vllm_mode": settings.vllm, "max_completion_length": policy.max_new_tokens}
     return GRPOConfig(
-        output_dir=str(out / "checkpoints"),
-        max_steps=settings.steps * updates,
+        **trl.options(
+            out / "checkpoints",
+            steps=settings.steps * updates,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+        ),
         per_device_train_batch_size=settings.groups * settings.group_size // (processes * batches),
         gradient_accumulation_steps=settings.accumulate,
         steps_per_generation=batches,
         num_iterations=ppo.epochs if ppo else 1,
         num_generations=settings.group_size,
-        learning_rate=settings.learning_rate,
         lr_scheduler_type="linear",
         beta=settings.beta,
         max_grad_norm=1.0,
         temperature=policy.temperature,
-        seed=settings.seed,
         save_steps=settings.save_every * updates,
         save_total_limit=2,
-        use_cpu=not torch.cuda.is_available(),
-        bf16=False,
-        activation_checkpointing=False,
         ddp_find_unused_parameters=False,  # the search does not see that the values come from the same forward pass
-        report_to="none",
         logging_steps=updates,
-        disable_tqdm=True,
         **(vllm if settings.vllm else {}),
     )
 
@@ -212,26 +202,8 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
     state = model.state_dict() if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
     state = {name: weight for name, weight in state.items() if not name.startswith(HEAD)}
     if trainer.is_world_process_zero():
-        save_policy(model, trainer.processing_class, folder, state)
+        save_model(model, trainer.processing_class, folder, state)
     trainer.accelerator.wait_for_everyone()
-
-
-@contextmanager
-def _interruptible(bookkeeper: _Bookkeeper, processes: int) -> Iterator[None]:
-    """Ctrl-C ends the training after the running update. Several processes are their launcher's to end."""
-    if processes > 1 or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        bookkeeper.interrupted = True
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @dataclass
@@ -265,8 +237,6 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     """Checks the weights, probes, tells what was learned, and makes checkpoints whole."""
 
     trainer: RolloutTrainer
-    interrupted = False
-    """Save after the running update, and stop."""
 
     def __init__(
         self,
@@ -297,8 +267,6 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         control.should_training_stop |= spent
         if update % self._settings.probe_every == 0 or update == self._settings.steps or spent:
             self._look(update, control)
-        if self.interrupted:
-            control.should_save = control.should_training_stop = True
 
     def _look(self, update: int, control: Any) -> None:
         """The first process looks; all of them do what follows from it."""

@@ -1,4 +1,4 @@
-"""What a training run leaves on disk: whose checkpoints these are, which of them are whole, and the policy at the end.
+"""The folder of a policy's training run: whose checkpoints are in it, and the curriculum in each of them.
 
 A checkpoint is whole when its curriculum is in it, which is written last. `run.json` beside the checkpoints says which
 run they belong to.
@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import InvalidInput, MissingPackage, TrainingStopped
+from dreamgym.errors import InvalidInput
+from dreamgym.recordings.folder.files import write_whole
 from dreamgym.training.practice import Settings
 from dreamgym.types import Frozen, JsonObject
-
-try:
-    from safetensors import SafetensorError
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
+from dreamgym_integrations.trainers.common.checkpoints import checkpoints, newest_with, saving
 
 CURRICULUM_FILE = "curriculum.json"
 IDENTITY_FILE = "run.json"
@@ -75,18 +68,17 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
     Raises:
         InvalidInput: the folder is that of another run; the message names the difference.
     """
-    saved = [folder for folder in _checkpoints(out) if (folder / CURRICULUM_FILE).is_file()]
-    told = out / IDENTITY_FILE
-    if told.is_file():
-        theirs = Identity.model_validate_json(told.read_text(encoding="utf-8"))
+    newest = newest_with(out, CURRICULUM_FILE)
+    theirs = _identity_in(out)
+    if theirs is not None:
         difference = theirs.difference(mine)
         if difference is not None:
             raise InvalidInput(f"{out} holds another run: {difference}; start this one in a folder of its own")
-    elif saved:
+    elif newest is not None:
         raise InvalidInput(
             f"{out} has checkpoints but no {IDENTITY_FILE} that says of which run: start in another folder"
         )
-    return max(saved, key=step_of, default=None)
+    return newest
 
 
 def begin(out: Path, mine: Identity, *, resume: bool) -> str:
@@ -98,71 +90,35 @@ def begin(out: Path, mine: Identity, *, resume: bool) -> str:
     Raises:
         InvalidInput: it has checkpoints, and they are not to be continued.
     """
-    for folder in _checkpoints(out):
+    for folder in checkpoints(out):
         if not (folder / CURRICULUM_FILE).is_file():
             shutil.rmtree(folder)
         elif not resume:
             raise InvalidInput(f"{out} has checkpoints already: resume the run, or name another folder")
     out.mkdir(parents=True, exist_ok=True)
-    run = (name_of(out) if resume else "") or secrets.token_hex(8)
-    write_whole(out / IDENTITY_FILE, mine.model_copy(update={"run": run}).model_dump_json(indent=2))
+    before = _identity_in(out) if resume else None
+    run = secrets.token_hex(8) if before is None or not before.run else before.run
+    with saving(out / IDENTITY_FILE):
+        write_whole(out / IDENTITY_FILE, mine.model_copy(update={"run": run}).model_dump_json(indent=2))
     return run
 
 
-def name_of(out: Path) -> str:
-    """The name of the run in this folder; empty where there is none yet."""
-    told = out / IDENTITY_FILE
-    return Identity.model_validate_json(told.read_text(encoding="utf-8")).run if told.is_file() else ""
+def _identity_in(out: Path) -> Identity | None:
+    """That of the run in this folder; None if there is no run in it yet."""
+    file = out / IDENTITY_FILE
+    return Identity.model_validate_json(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def complete(checkpoint: Path, curriculum: JsonObject) -> None:
-    """The last part of a checkpoint, which makes it whole."""
-    write_whole(checkpoint / CURRICULUM_FILE, json.dumps(curriculum))
+    """Write the last part of a checkpoint, which makes it whole."""
+    with saving(checkpoint / CURRICULUM_FILE):
+        write_whole(checkpoint / CURRICULUM_FILE, json.dumps(curriculum))
 
 
 def read_curriculum(checkpoint: Path) -> JsonObject:
     """The curriculum of a whole checkpoint."""
     state: JsonObject = json.loads((checkpoint / CURRICULUM_FILE).read_text(encoding="utf-8"))
     return state
-
-
-def step_of(checkpoint: Path) -> int:
-    """Optimiser steps before it was saved."""
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-def save_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, Any] | None = None) -> None:
-    """Save an ordinary checkpoint folder, whole or not at all; `state`: the weights, where not the model's own."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    with no_room(folder):
-        model.save_pretrained(partial, state_dict=state)
-        tokenizer.save_pretrained(partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    with no_room(path):
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-
-
-@contextmanager
-def no_room(path: Path) -> Iterator[None]:
-    """Raises TrainingStopped where something cannot be saved: what was saved before is whole."""
-    try:
-        yield
-    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap what the disk says
-        raise TrainingStopped(
-            f"{path} cannot be saved: {error}; make room and resume from the checkpoint before it"
-        ) from error
-
-
-def _checkpoints(out: Path) -> list[Path]:
-    return list((out / "checkpoints").glob("checkpoint-*"))
 
 
 def _digest(base: Path) -> str:

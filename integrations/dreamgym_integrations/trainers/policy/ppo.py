@@ -8,12 +8,13 @@ the policy is saved, which stays an ordinary language model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from dreamgym.errors import MissingPackage
 from dreamgym.training.advantages import generalised_advantages
-from dreamgym.training.rollout import Rollout, Segment
-from dreamgym_integrations.trainers.rollout_trainer import RolloutTrainer, learnable
+from dreamgym.training.rollout import Segment
+from dreamgym_integrations.trainers.policy.grpo import Played, RolloutTrainer
 
 try:
     import torch
@@ -83,18 +84,19 @@ class PPOTrainer(RolloutTrainer):
         self._values = values
         super().__init__(*arguments, **options)
 
-    def _score(self, episodes: Sequence[Rollout], rewards: Sequence[float | None], output: dict[str, Any]) -> None:
+    def _score(self, groups: Sequence[Sequence[Played]], output: dict[str, Any]) -> None:
         """Put `advantages` (whitened), `returns` and `old_values` in, all of shape (B, T)."""
         values_BT = self._old_values(output)
         numbers_BT = values_BT.tolist()
         advantages_BT, returns_BT = torch.zeros_like(values_BT), values_BT.clone()
-        first, confident = 0, self._weighted([1.0] * len(episodes), episodes)
+        first, episodes = 0, list(chain(*groups))
+        weights = self._weighted([1.0] * len(episodes), episodes)
         weights_B1 = torch.ones_like(values_BT[:, :1])
-        for episode, reward, weight in zip(episodes, rewards, confident, strict=True):
-            rows = learnable(episode, reward)
+        for one, weight in zip(episodes, weights, strict=True):
+            rows = one.rows
             places = [(first + b, t) for b, row in enumerate(rows) for t, sampled in enumerate(row.mask) if sampled]
             if places:
-                rewards_T = token_rewards(rows, episode.total_reward)
+                rewards_T = token_rewards(rows, one.episode.total_reward)
                 values_T = [numbers_BT[b][t] for b, t in places]
                 advantages_T = torch.tensor(self._estimated(rewards_T, values_T), device=values_BT.device)
                 index = tuple(torch.tensor(axis, device=values_BT.device) for axis in zip(*places, strict=True))

@@ -7,11 +7,10 @@ recorded since.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
@@ -22,15 +21,15 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.evaluation.calls import split
 from dreamgym.evaluation.predicting import contradicted
+from dreamgym.recordings.folder.files import write_whole
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import check_tokenizer
-from dreamgym_integrations.trainers.experience_rows import Example, examples, row
+from dreamgym_integrations.trainers.common.distributed import Processes, of_first
+from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
+from dreamgym_integrations.trainers.experience.rows import Example, examples, row
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
-    import torch
-    from accelerate import PartialState
     from datasets import Dataset, disable_progress_bars
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -40,14 +39,12 @@ except ImportError as error:
 logging.disable_progress_bar()
 disable_progress_bars()
 
+PREPARED_FILE = "prepared.json"
 TINY = "tiny"
 EVALUATIONS = 20
 """How often the held-out loss is measured over a whole run."""
 HELD_OUT_ROWS = 200
 """At most so many are measured each time, spread over all."""
-SPEAK_EVERY_S = 10.0
-
-Say = Callable[[str], None]
 
 
 class FitSettings(Frozen):
@@ -73,7 +70,7 @@ class FitSettings(Frozen):
     seed: int = 0
 
 
-class Prepared(Frozen):
+class PreparedFit(Frozen):
     """What was made of the recordings before training."""
 
     settings: FitSettings
@@ -93,12 +90,6 @@ class Prepared(Frozen):
     """Spent on retrieval and tokenisation."""
 
 
-def processes() -> PartialState:
-    """Those of the launcher. The others wait for the first to make the rows, however long that takes."""
-    # without a GPU it must be told so, or each process takes itself for the only one
-    return PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=1))
-
-
 def working_folder(out: Path) -> Path:
     """Where a fit is until it is whole."""
     return out.with_name(f"{out.name}.partial")
@@ -113,59 +104,46 @@ def prepare(
     *,
     resume: bool = False,
     say: Say = lambda text: None,
-) -> Prepared:
-    """Make the rows, and the untrained model where it is made here; a resumed fit takes those it had.
+) -> PreparedFit:
+    """Make the rows, and the untrained model if it is made here; a resumed fit takes those it had.
+
+    Of several processes the first makes them for all.
 
     Raises:
-        InvalidInput: the folder is taken or none to resume, there is nothing to learn or to hold out, or the base
-            cannot be used.
+        InvalidInput: the folder is taken, there is nothing to learn or to hold out, or the base cannot be used.
+        FirstFailed: in the other processes, if the first could not.
     """
+    return of_first(Processes(), partial(_begun, spec, recorded, out, settings, encoder, resume, say))
+
+
+def _begun(
+    spec: EnvironmentSpec,
+    recorded: Sequence[Trajectory],
+    out: Path,
+    settings: FitSettings,
+    encoder: Encoder,
+    resume: bool,
+    say: Say,
+) -> PreparedFit:
     work = working_folder(out)
-    with processes().main_process_first():
-        if not processes().is_main_process:
-            return Prepared.model_validate_json((work / "prepared.json").read_text(encoding="utf-8"))
-        if out.exists():
-            raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
-        if resume and (work / "prepared.json").is_file():
-            return _resumed(work, settings)
-        if work.exists() and not resume:
-            raise InvalidInput(f"{work} holds an unfinished fit: continue it with --resume, or delete it")
-        known, held_out = split(recorded, settings.held_out, settings.seed)
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        try:
-            return _prepared(spec, known, held_out, work, settings, encoder, say)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)  # nothing in it could be gone on with
-            raise
+    if out.exists():
+        raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
+    if resume and (work / PREPARED_FILE).is_file():
+        return _resumed(work, settings)
+    if work.exists() and not resume:
+        raise InvalidInput(f"{work} holds an unfinished fit: continue it with --resume, or delete it")
+    known, held_out = split(recorded, settings.held_out, settings.seed)
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        return _prepared(spec, known, held_out, work, settings, encoder, say)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)  # a fit could not be continued with what is in it
+        raise
 
 
-class Progress:
-    """Says every few seconds how far something is, and how long it will take."""
-
-    def __init__(self, say: Say, what: str) -> None:
-        self._say = say
-        self._what = what
-        self._started: tuple[float, int] | None = None
-        self._spoken = time.monotonic()
-
-    def tell(self, done: int, total: int, more: str = "") -> None:
-        """Say it, if it is time to."""
-        now = time.monotonic()
-        if self._started is None:
-            self._started = now, done
-        if now - self._spoken < SPEAK_EVERY_S:
-            return
-        self._spoken = now
-        since, first = self._started
-        left = (now - since) / max(1, done - first) * (total - done)
-        # the first few say nothing yet: retrieval embeds all keys at the first call
-        told = f", {left / 60:.0f} min left" if done > total / 50 else ""
-        self._say(f"    {done} of {total} {self._what}{more}{told}")
-
-
-def _resumed(work: Path, settings: FitSettings) -> Prepared:
-    prepared = Prepared.model_validate_json((work / "prepared.json").read_text(encoding="utf-8"))
+def _resumed(work: Path, settings: FitSettings) -> PreparedFit:
+    prepared = PreparedFit.model_validate_json((work / PREPARED_FILE).read_text(encoding="utf-8"))
     before, now = prepared.settings.model_dump(mode="json"), settings.model_dump(mode="json")
     if changed := [f"{name} was {before[name]}" for name in before if before[name] != now[name]]:
         raise InvalidInput(f"{work} was begun with other settings: {', '.join(changed)}; resume with those")
@@ -180,12 +158,12 @@ def _prepared(
     settings: FitSettings,
     encoder: Encoder,
     say: Say,
-) -> Prepared:
+) -> PreparedFit:
     started = time.monotonic()
     base = work / "base" if settings.base == TINY else _base(settings.base)
     learned, tested = asyncio.run(_examples(spec, known, held_out, settings, encoder, say))
     if settings.base == TINY:
-        from dreamgym_integrations.trainers.tiny_experience import create_tiny_model
+        from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
 
         create_tiny_model(learned, base, max_tokens=settings.max_tokens, seed=settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
@@ -204,7 +182,7 @@ def _prepared(
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
     every = -(-len(test) // _measured_rows(settings))
     Dataset.from_list([one.model_dump() for one in test[::every]]).save_to_disk(str(work / "rows" / "held_out"))
-    prepared = Prepared(
+    prepared = PreparedFit(
         settings=settings,
         env=spec.name,
         base=str(base.resolve()),
@@ -218,7 +196,7 @@ def _prepared(
         longest=max(one.tokens for one in (*train, *test)),
         seconds=time.monotonic() - started,
     )
-    (work / "prepared.json").write_text(prepared.model_dump_json(indent=2), encoding="utf-8")
+    write_whole(work / PREPARED_FILE, prepared.model_dump_json(indent=2))
     return prepared
 
 
@@ -232,7 +210,7 @@ async def _examples(
 ) -> tuple[list[Example], list[Example]]:
     buffer = MemoryBuffer(encoder)
     await buffer.add(known)
-    progress = Progress(say, "calls prepared")
+    progress = TimeLeft(say, "calls prepared")
 
     async def made(trajectories: Sequence[Trajectory]) -> list[Example]:
         found = examples(
@@ -261,7 +239,7 @@ def _base(name: str) -> Path:
         check_tokenizer(folder)
         return folder
     if name.endswith(".gguf") or name.partition(":")[0] == "local":
-        from dreamgym_integrations.trainers.dequantised import dequantised
+        from dreamgym_integrations.trainers.experience.gguf import dequantised
 
         return dequantised(name)
     raise InvalidInput(f"--base {name!r}: expected `tiny`, `local`, a .gguf file or a transformers checkpoint folder")

@@ -5,12 +5,11 @@ Training continues from what the quantised weights say; the precision that was l
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym_integrations.models import weights
+from dreamgym_integrations.trainers.common.checkpoints import replaced_folder
 
 
 def dequantised(name: str) -> Path:
@@ -26,12 +25,8 @@ def dequantised(name: str) -> Path:
         raise InvalidInput(f"--base {name!r}: {file} is not there{hint}")
     folder = file.with_name(f"{file.stem}.dense")
     if not folder.is_dir():
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-        try:
-            _write(file, partial)
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        with replaced_folder(folder) as new:
+            _write(file, new)
     return folder
 
 

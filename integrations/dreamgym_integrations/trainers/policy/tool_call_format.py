@@ -1,7 +1,7 @@
-"""What a policy's words mean to an agent that offered it tools.
+"""Tool calls in a policy's text: how they are written, and read.
 
 A policy whose chat template knows tools writes `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as Hermes and
-Qwen do. One whose template knows none can act where the only tool takes one text: its words are that text.
+Qwen do. One whose template knows none can act if the only tool takes one text: whatever it writes is that text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from dreamgym.environment import text_argument_of
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject, ToolCall
 from dreamgym_integrations.models.chat_server import Reply
@@ -24,29 +25,12 @@ _ESCAPED_END = "\\u003c/tool_call>"
 
 def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
     """Raises InvalidInput where the policy has no way to call these tools."""
-    if tools and not knows_tools and text_argument(tools) is None:
+    if tools and not knows_tools and _text_argument(tools) is None:
         names = ", ".join(str(_function(tool).get("name")) for tool in tools)
         raise InvalidInput(
             "the policy's chat template knows no tools written as <tool_call>{JSON}</tool_call>, so it can only act "
-            f"by one tool with one required text argument, not by {names}: take a policy with such a template"
+            f"by one tool whose only argument is a text, not by {names}: take a policy with such a template"
         )
-
-
-def text_argument(tools: Sequence[JsonObject]) -> tuple[str, str] | None:
-    """(tool, argument) where one text is all that the only tool needs, else None."""
-    if len(tools) != 1:
-        return None
-    function = _function(tools[0])
-    schema = function.get("parameters")
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(schema, dict) or not isinstance(properties, dict):
-        return None
-    required = schema.get("required", list(properties) if len(properties) == 1 else None)
-    if not isinstance(required, list) or len(required) != 1:
-        return None
-    definition = properties.get(str(required[0]))
-    is_text = isinstance(definition, dict) and definition.get("type") == "string"
-    return (str(function.get("name")), str(required[0])) if is_text else None
 
 
 def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> Reply:
@@ -58,13 +42,13 @@ def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> R
             return _called(words)
         except (ValueError, RecursionError):
             return Reply(text=words)
-    named = text_argument(tools)
+    named = _text_argument(tools)
     assert named is not None, "the tools were checked"
     tool, argument = named
     return Reply(tool_calls=(ToolCall(name=tool, arguments={argument: words}),))
 
 
-def unheard(words: str, reply: Reply, tools: Sequence[JsonObject]) -> int:
+def calls_nobody_can_run(words: str, reply: Reply, tools: Sequence[JsonObject]) -> int:
     """Of the calls in a policy's words, those that nobody can run: of no tool that there is, or malformed.
 
     Where one call is malformed the whole answer is text, and none of its calls is run.
@@ -75,7 +59,7 @@ def unheard(words: str, reply: Reply, tools: Sequence[JsonObject]) -> int:
     return sum(call.name not in names for call in reply.tool_calls)
 
 
-def words_of(call: ToolCall, *, knows_tools: bool) -> str:
+def call_as_text(call: ToolCall, *, knows_tools: bool) -> str:
     """What a policy says to make this call, as the templates of Hermes and Qwen word it: `reply_of` reads it back."""
     if not knows_tools:
         return " ".join(str(value) for value in call.arguments.values())
@@ -83,12 +67,12 @@ def words_of(call: ToolCall, *, knows_tools: bool) -> str:
     return f"<tool_call>\n{worded.replace(_END, _ESCAPED_END)}\n{_END}"
 
 
-def in_words(messages: Sequence[JsonObject]) -> list[JsonObject]:
+def without_tool_calls(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """A conversation for a template that knows no tools: calls are what they say, answers are the user's."""
-    return [_in_words(message) for message in messages]
+    return [_as_text(message) for message in messages]
 
 
-def _in_words(message: JsonObject) -> JsonObject:
+def _as_text(message: JsonObject) -> JsonObject:
     if message["role"] == "tool":
         return {"role": "user", "content": message["content"]}
     calls = message.get("tool_calls")
@@ -121,6 +105,10 @@ def _call(text: str) -> ToolCall:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
+
+
+def _text_argument(tools: Sequence[JsonObject]) -> tuple[str, str] | None:
+    return text_argument_of([(str(_function(tool).get("name")), _function(tool).get("parameters")) for tool in tools])
 
 
 def _function(tool: JsonValue) -> JsonObject:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from dreamgym_integrations.trainers.agent_player import AgentPlayer
-from dreamgym_integrations.trainers.recital import RecordedWorld, recite
-from dreamgym_integrations.trainers.sft import conversation_row
+from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
+from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
+from dreamgym_integrations.trainers.policy.sft import conversation_row
 from dreamgym_server.worlds import RealWorlds
 from openai import AsyncOpenAI
 from server_stage import CounterEnvironment, counter_spec
@@ -34,9 +34,9 @@ async def recorded(task: int, *numbers: int) -> Trajectory:
     return await play(world, COUNTER.tasks[task], adds, spec=COUNTER, seed=0, source=Source.REAL)
 
 
-async def recited(agent: Agent, *recordings: Trajectory) -> list[Segment]:
-    async with served(RealWorlds(COUNTER, lambda: RecordedWorld(COUNTER, recordings))) as url:
-        return await recite(agent, CODEC, COUNTER, recordings, url=url)
+async def replayed(agent: Agent, *recordings: Trajectory) -> list[Segment]:
+    async with served(RealWorlds(COUNTER, lambda: RecordedEnvironment(COUNTER, recordings))) as url:
+        return await replay_through_agent(agent, CODEC, COUNTER, recordings, url=url)
 
 
 class Adder:
@@ -50,7 +50,7 @@ class Adder:
 @pytest.mark.parametrize("name", AGENTS)
 async def test_what_is_learned_from_is_token_for_token_what_the_agent_shows_its_policy_in_play(name: str) -> None:
     recordings = [await recorded(0, 5, 5), await recorded(1, 5, 5)]
-    segments = await recited(load_agent(name), *recordings)
+    segments = await replayed(load_agent(name), *recordings)
     async with served(RealWorlds(COUNTER, lambda: CounterEnvironment(COUNTER))) as url:
         player = AgentPlayer(load_agent(name), Adder(), CODEC, url=url, env="counter")
         lived = await player.play(COUNTER.tasks[:2], groups=["", ""], seeds=[0, 0], version=0, sampling_seed=0)
@@ -59,7 +59,7 @@ async def test_what_is_learned_from_is_token_for_token_what_the_agent_shows_its_
 
 
 async def test_only_what_the_policy_says_is_learned() -> None:
-    (segment,) = await recited(load_agent("langgraph"), await recorded(0, 3, 7))
+    (segment,) = await replayed(load_agent("langgraph"), await recorded(0, 3, 7))
     row = conversation_row(segment)
     assert row["input_ids"] == segment.ids
     assert len(row["labels"]) == len(segment.ids)
@@ -71,19 +71,19 @@ async def test_only_what_the_policy_says_is_learned() -> None:
 async def test_the_answer_that_ended_a_recording_is_the_last_thing_said() -> None:
     begun = await recorded(0, 4)
     answered = begun.model_copy(update={"stop_reason": StopReason.FINISHED, "answer": "It is four.", "final_reward": 1})
-    (segment,) = await recited(load_agent("react"), answered)
+    (segment,) = await replayed(load_agent("react"), answered)
     assert TOKENIZER.decode(segment.completion_ids).endswith("It is four.<|im_end|>")
 
 
 async def test_a_recording_that_the_door_would_not_let_through_is_left_out() -> None:
     forbidden = (await recorded(0, 5, 5)).model_dump()
     forbidden["transitions"][0]["action"]["arguments"] = {"n": -5}
-    segments = await recited(load_agent("react"), Trajectory.model_validate(forbidden), await recorded(1, 9))
+    segments = await replayed(load_agent("react"), Trajectory.model_validate(forbidden), await recorded(1, 9))
     assert len(segments) == 1
     assert call("add", n=9) in TOKENIZER.decode(segments[0].completion_ids)
 
 
-async def test_an_agent_that_asks_for_more_than_the_next_action_cannot_be_recited_to() -> None:
+async def test_an_agent_that_asks_for_more_than_the_next_action_cannot_be_replayed_through() -> None:
     react = load_agent("react")
 
     async def planner(task: str, mcp_url: str, policy_url: str) -> str:
@@ -92,4 +92,4 @@ async def test_an_agent_that_asks_for_more_than_the_next_action_cannot_be_recite
         return await react(task, mcp_url, policy_url)
 
     with pytest.raises(InvalidInput, match="none of 1 recorded episodes could be played through the agent"):
-        await recited(planner, await recorded(0, 4, 6))
+        await replayed(planner, await recorded(0, 4, 6))

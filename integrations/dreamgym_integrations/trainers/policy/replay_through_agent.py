@@ -1,8 +1,8 @@
-"""Recorded episodes as an agent would have had them: its own prompts, in which the policy says what was recorded.
+"""Recorded episodes played again through an agent: its own prompts, each answered with the recorded action.
 
-The agent plays against the recording: its policy recites the recorded actions, and the world answers as it did then.
-Supervised training so learns from the very tokens that the policy endpoint will see. An agent that asks its policy for
-anything besides the next action cannot be recited to: such episodes are left out.
+The agent plays against the recording: its policy samples the recorded actions, and the environment answers as it did
+then. Supervised training so learns from the very tokens that the policy endpoint will see. Episodes in which the agent
+asks its policy for anything besides the next action are left out.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dreamgym.episode import Agent
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.training.rollout import Generation, Rollout, Segment
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
-from dreamgym_integrations.trainers.agent_player import AgentPlayer, seed_of_answer
-from dreamgym_integrations.trainers.policy import ChatCodec
-from dreamgym_integrations.trainers.tool_words import words_of
+from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer, seed_of_answer
+from dreamgym_integrations.trainers.policy.model import ChatCodec
+from dreamgym_integrations.trainers.policy.tool_call_format import call_as_text
 
 BATCH = 32
 """Episodes at a time."""
 
 
-class RecordedWorld:
-    """Answers as recorded; the seed that it is reset with is the number of the recording."""
+class RecordedEnvironment:
+    """An environment that answers as recorded; the seed that it is reset with is the number of the recording."""
 
     def __init__(self, spec: EnvironmentSpec, trajectories: Sequence[Trajectory]) -> None:
         self._spec, self._trajectories = spec, trajectories
@@ -54,7 +54,7 @@ class RecordedWorld:
         """Nothing is held."""
 
 
-async def recite(
+async def replay_through_agent(
     agent: Agent, codec: ChatCodec, spec: EnvironmentSpec, trajectories: Sequence[Trajectory], *, url: str
 ) -> list[Segment]:
     """All conversations that the agent has with a policy that acts as recorded.
@@ -63,18 +63,18 @@ async def recite(
         agent: as `load_agent` finds it.
         codec: the policy's.
         spec: what was recorded.
-        trajectories: the recordings, in the order in which the `RecordedWorld` has them.
+        trajectories: the recordings, in the order in which the `RecordedEnvironment` has them.
         url: of a server of that world.
 
     Raises:
-        InvalidInput: not one of them could be recited.
+        InvalidInput: none of them could be played through the agent.
     """
     segments: list[Segment] = []
     rollouts: list[Rollout] = []
     for start in range(0, len(trajectories), BATCH):
         some = trajectories[start : start + BATCH]
         words_BN = [_words(codec, trajectory) for trajectory in some]
-        player = AgentPlayer(agent, _Reciter(codec, words_BN), codec, url=url, env=spec.name)
+        player = AgentPlayer(agent, _RecordedPolicy(codec, words_BN), codec, url=url, env=spec.name)
         rollouts += await player.play(
             [trajectory.task for trajectory in some],
             groups=[""] * len(some),
@@ -92,8 +92,8 @@ async def recite(
     return segments
 
 
-class _Reciter:
-    """A policy that says given words: which are asked for follows from the seed of the answer."""
+class _RecordedPolicy:
+    """A policy that samples given texts; the seed of an answer decides which."""
 
     def __init__(self, codec: ChatCodec, words_BN: Sequence[Sequence[str]]) -> None:
         self._end = codec.answer("")
@@ -112,7 +112,7 @@ class _Reciter:
 def _words(codec: ChatCodec, trajectory: Trajectory) -> list[str]:
     """What the policy says, turn by turn; the answer is asked for only where the episode does not end by itself."""
     actions = [transition.action for transition in trajectory.transitions]
-    return [*(words_of(action, knows_tools=codec.knows_tools) for action in actions), trajectory.answer or ""]
+    return [*(call_as_text(action, knows_tools=codec.knows_tools) for action in actions), trajectory.answer or ""]
 
 
 def _recorded(trajectory: Trajectory) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dreamgym.errors import MissingPackage
-from dreamgym_integrations.trainers.experience_rows import Example
+from dreamgym_integrations.trainers.experience.rows import Example
 
 try:
     import torch

@@ -21,7 +21,7 @@ try:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from dreamgym_integrations.trainers.prefix_cache import PrefixCache
+    from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
 except ImportError as error:
     raise MissingPackage("a policy checkpoint", "train") from error
 

@@ -4,13 +4,21 @@ import json
 
 import pytest
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, text_argument, unheard, words_of
+from dreamgym_integrations.trainers.policy.tool_call_format import (
+    call_as_text,
+    calls_nobody_can_run,
+    check_tools,
+    reply_of,
+    without_tool_calls,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 from speakers import ACT, ADD, call
 
+from dreamgym import EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.training.rollout import parse_action
 from dreamgym.types import JsonObject, ToolCall
 
 values = st.recursive(
@@ -37,13 +45,13 @@ def test_a_call_written_as_the_template_writes_it_is_read_back(arguments: dict[s
 @example(arguments={"n": "</tool_call>", "</tool_call>": "<tool_call>"})
 def test_a_call_put_into_words_is_read_back_whatever_its_arguments_say(arguments: dict[str, JsonValue]) -> None:
     made = ToolCall(name="add", arguments=arguments)
-    assert read(words_of(made, knows_tools=True)) == Reply(tool_calls=(made,))
+    assert read(call_as_text(made, knows_tools=True)) == Reply(tool_calls=(made,))
 
 
 def test_a_call_is_worded_as_the_templates_word_it() -> None:
-    assert words_of(ToolCall(name="add", arguments={"n": 5}), knows_tools=True) == call("add", n=5)
+    assert call_as_text(ToolCall(name="add", arguments={"n": 5}), knows_tools=True) == call("add", n=5)
     made = ToolCall(name="act", arguments={"command": "move north"})
-    assert words_of(made, knows_tools=False) == "move north"
+    assert call_as_text(made, knows_tools=False) == "move north"
     assert reply_of("move north", [ACT], knows_tools=False) == Reply(tool_calls=(made,))
 
 
@@ -58,8 +66,8 @@ def test_a_call_is_worded_as_the_templates_word_it() -> None:
     ],
 )
 def test_calls_that_nobody_can_run_are_counted(words: str, calls: int) -> None:
-    assert unheard(words, read(words), [ADD]) == calls
-    assert unheard(words, Reply(text=words), []) == 0, "without tools every word is text"
+    assert calls_nobody_can_run(words, read(words), [ADD]) == calls
+    assert calls_nobody_can_run(words, Reply(text=words), []) == 0, "without tools every word is text"
 
 
 def test_several_calls_are_read_in_their_order_and_the_last_may_be_unclosed() -> None:
@@ -102,23 +110,56 @@ def test_a_template_without_tools_acts_by_the_one_text_of_the_one_tool() -> None
     )
 
 
+Q: JsonObject = {"q": {"type": "string"}}
+
+
+def asking(parameters: JsonValue) -> tuple[EnvironmentSpec, JsonObject]:
+    """A tool as the environment lists it, and as the agent offers it to its policy."""
+    listed: JsonObject = {"name": "ask", "inputSchema": parameters}
+    return (
+        EnvironmentSpec(name="asking", tools_list=({"tools": [listed]},)),
+        {"type": "function", "function": {"name": "ask", "parameters": parameters}},
+    )
+
+
 @pytest.mark.parametrize(
-    ("parameters", "argument"),
-    [
-        ({"properties": {"q": {"type": "string"}}, "required": ["q"]}, "q"),
-        ({"properties": {"q": {"type": "string"}}}, "q"),
-        ({"properties": {"q": {"type": "string"}, "k": {"type": "integer"}}, "required": ["q"]}, "q"),
-        ({"properties": {"q": {"type": "string"}, "k": {"type": "integer"}}}, None),
-        ({"properties": {"q": {"type": "string"}, "k": {"type": "string"}}, "required": ["q", "k"]}, None),
-        ({"properties": {"q": {"type": "integer"}}, "required": ["q"]}, None),
-        ({"properties": {}, "required": []}, None),
-        (None, None),
-    ],
+    "parameters", [{"properties": Q, "required": ["q"]}, {"properties": Q}, {"properties": Q, "required": []}]
 )
-def test_a_tool_needs_one_text_where_that_is_all_it_requires(parameters: JsonObject, argument: str | None) -> None:
-    tool: JsonObject = {"type": "function", "function": {"name": "ask", "parameters": parameters}}
-    assert text_argument([tool]) == (("ask", argument) if argument else None)
-    assert text_argument([tool, tool]) is None
+def test_a_text_is_the_whole_action_of_a_tool_that_takes_nothing_else_with_an_agent_and_without(
+    parameters: JsonObject,
+) -> None:
+    spec, offered = asking(parameters)
+    check_tools([offered], knows_tools=False)
+    assert spec.text_argument == ("ask", "q")
+    call = ToolCall(name="ask", arguments={"q": "who"})
+    assert parse_action(spec, "who") == call
+    assert reply_of("who", [offered], knows_tools=False) == Reply(tool_calls=(call,))
+    with pytest.raises(InvalidInput, match=r"only act by one tool whose only argument is a text, not by ask, ask"):
+        check_tools([offered, offered], knows_tools=False)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": {**Q, "k": {"type": "string"}}, "required": ["q"]},
+        {"properties": {**Q, "k": {"type": "integer"}}, "required": ["q"]},
+        {"properties": {**Q, "k": {"type": "integer"}}},
+        {"properties": {**Q, "k": {"type": "string"}}, "required": ["q", "k"]},
+        {"properties": {"q": {"type": "integer"}}, "required": ["q"]},
+        {"properties": {}, "required": []},
+        None,
+    ],
+    ids=["one required, one optional", "optional number", "two", "two required", "a number", "none", "no schema"],
+)
+def test_a_text_is_no_action_of_a_tool_that_takes_anything_else_with_an_agent_and_without(
+    parameters: JsonObject | None,
+) -> None:
+    spec, offered = asking(parameters)
+    assert spec.text_argument is None
+    with pytest.raises(InvalidInput, match="not a tool call"):
+        parse_action(spec, "who")
+    with pytest.raises(InvalidInput, match="not by ask"):
+        check_tools([offered], knows_tools=False)
 
 
 def test_tools_that_a_template_cannot_show_are_refused_with_their_names() -> None:
@@ -130,7 +171,7 @@ def test_tools_that_a_template_cannot_show_are_refused_with_their_names() -> Non
 
 def test_a_conversation_without_tools_has_calls_as_words_and_answers_as_the_users() -> None:
     function: JsonObject = {"name": "act", "arguments": {"command": "say red"}}
-    assert in_words(
+    assert without_tool_calls(
         [
             {"role": "user", "content": "go"},
             {"role": "assistant", "content": "", "tool_calls": [{"function": function}]},

@@ -24,8 +24,8 @@ from dreamgym_integrations.models.chat_server import (
     refused,
     serving,
 )
-from dreamgym_integrations.trainers.batches import Batches, PolicyFailed
-from dreamgym_integrations.trainers.conversation import ConversationCodec, Conversations
+from dreamgym_integrations.trainers.policy.batches import Batches, PolicyFailed
+from dreamgym_integrations.trainers.policy.conversation import ConversationCodec, Conversations
 
 try:
     from starlette.applications import Starlette

@@ -20,7 +20,12 @@ from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import Generation, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.chat_server import Reply
-from dreamgym_integrations.trainers.tool_words import check_tools, in_words, reply_of, unheard
+from dreamgym_integrations.trainers.policy.tool_call_format import (
+    calls_nobody_can_run,
+    check_tools,
+    reply_of,
+    without_tool_calls,
+)
 
 ROLES = {"developer": "system", "function": "tool"}
 
@@ -92,7 +97,7 @@ class Conversations:
         """A request as tokens. Raises InvalidInput where the policy cannot read it."""
         check_tools(tools, knows_tools=self._codec.knows_tools)
         plain = [_plain(message) for message in messages]
-        shown = plain if self._codec.knows_tools else in_words(plain)
+        shown = plain if self._codec.knows_tools else without_tool_calls(plain)
         keys = list(_keys(plain, tools))
         for n in range(len(plain) - 1, 0, -1):
             if plain[n]["role"] == "assistant":
@@ -116,7 +121,7 @@ class Conversations:
         self.last = segment
         words = self._codec.decode(sampled.ids)
         reply = reply_of(words, prompt.tools, knows_tools=self._codec.knows_tools)
-        self.unheard += unheard(words, reply, prompt.tools)
+        self.unheard += calls_nobody_can_run(words, reply, prompt.tools)
         key = _key(prompt._key, _plain(_message(reply)))
         self._turns[key] = _Turn(segment, len(segment.ids), self._codec.ended(sampled.ids))
         return reply

@@ -21,7 +21,8 @@ from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.tables import Row, rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
-from dreamgym_integrations.trainers.experience_data import Prepared, Progress, Say, working_folder
+from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
+from dreamgym_integrations.trainers.experience.data import PreparedFit, working_folder
 
 VERSIONS = ("dreamgym", "torch", "transformers", "trl")
 TOGETHER = 16
@@ -74,7 +75,7 @@ def finish(
     spec: EnvironmentSpec,
     recorded: Sequence[Trajectory],
     out: Path,
-    prepared: Prepared,
+    prepared: PreparedFit,
     losses: Sequence[dict[str, float]],
     encoder: Encoder,
     *,
@@ -118,7 +119,7 @@ def finish(
     shutil.rmtree(work)
 
 
-def _fitting(trained: Path, prepared: Prepared, losses: Sequence[dict[str, float]]) -> Fitting:
+def _fitting(trained: Path, prepared: PreparedFit, losses: Sequence[dict[str, float]]) -> Fitting:
     settings = prepared.settings
     return Fitting(
         env=prepared.env,
@@ -140,7 +141,7 @@ async def _measured(
     known: Sequence[Trajectory],
     steps: Sequence[Step],
     encoder: Encoder,
-    prepared: Prepared,
+    prepared: PreparedFit,
     say: Say,
 ) -> dict[str, list[Compared]]:
     llm = CheckpointModel(trained)
@@ -162,13 +163,13 @@ async def _measured(
             without=without,
             seed=prepared.settings.seed,
             parallel=TOGETHER,
-            on_step=_counted(Progress(say, f"held-out steps predicted, {name}"), len(steps)),
+            on_step=_counted(TimeLeft(say, f"held-out steps predicted, {name}"), len(steps)),
         )
     await ours.close()
     return measured
 
 
-def _counted(progress: Progress, total: int) -> Done:
+def _counted(progress: TimeLeft, total: int) -> Done:
     numbers = iter(range(1, total + 1))
 
     def tell(call: Compared) -> None:
@@ -181,7 +182,7 @@ def _card(
     spec: EnvironmentSpec,
     out: Path,
     trained: Path,
-    prepared: Prepared,
+    prepared: PreparedFit,
     losses: Sequence[dict[str, float]],
     measured: dict[str, list[Compared]],
 ) -> str:

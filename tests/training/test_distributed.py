@@ -48,7 +48,7 @@ def test_two_processes_train_one_policy(
 
 
 def test_groups_that_do_not_split_over_the_processes_are_refused() -> None:
-    from dreamgym_integrations.trainers.run import check_settings
+    from dreamgym_integrations.trainers.policy.train import check_settings
 
     with pytest.raises(InvalidInput, match="groups must be a multiple of that, got 4"):
         check_settings(SETTINGS, 3)

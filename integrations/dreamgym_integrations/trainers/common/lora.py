@@ -1,15 +1,16 @@
-"""Training an adapter (LoRA) instead of all weights. What is saved is always a whole policy."""
+"""Training an adapter (LoRA) instead of all weights. What is saved in the end is always a whole model."""
 
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import MissingPackage
 
 
 def adapter(rank: int, *, besides: str | None = None) -> Any:
-    """What TRL is told of the adapter.
+    """The adapter as TRL's trainers take it.
 
     Args:
         rank: of each pair of matrices, beside every linear layer but the last.
@@ -31,3 +32,15 @@ def adapter(rank: int, *, besides: str | None = None) -> Any:
 def merged(model: Any) -> Any:
     """A copy of the model with its adapter in its weights."""
     return copy.deepcopy(model).merge_and_unload()
+
+
+def merged_into(base: Path, saved_adapter: Path) -> Any:
+    """The model in folder `base`, in the precision that it has there, with a saved adapter in its weights.
+
+    An adapter may have been trained beside a copy of lower precision, which is not worth keeping.
+    """
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, local_files_only=True)
+    return PeftModel.from_pretrained(model, saved_adapter).merge_and_unload()

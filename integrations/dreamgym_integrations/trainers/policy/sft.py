@@ -5,8 +5,6 @@ Rows are tokenised by the same codec that the rollout uses, so that training and
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,15 @@ from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.training.rollout import Segment
 from dreamgym.types import Trajectory
-from dreamgym_integrations.trainers.adapters import adapter, merged
-from dreamgym_integrations.trainers.checkpoints import save_policy
-from dreamgym_integrations.trainers.policy import ChatCodec, load_codec, load_policy
+from dreamgym_integrations.trainers.common import trl
+from dreamgym_integrations.trainers.common.checkpoints import save_model
+from dreamgym_integrations.trainers.common.lora import adapter, merged
+from dreamgym_integrations.trainers.common.progress import UpdatesDone
+from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec, load_policy
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # also keeps TRL from calling home
 try:
-    import torch
     from datasets import Dataset
-    from transformers import PrinterCallback, TrainerCallback, set_seed
+    from transformers import set_seed
     from trl import SFTConfig, SFTTrainer
 except ImportError as error:
     raise MissingPackage("training", "train") from error
@@ -129,52 +127,28 @@ def imitate(
         raise InvalidInput(f"a batch of {batch} does not split into {accumulate} equal passes")
     set_seed(seed)
     policy, _ = load_policy(base)
-    with warnings.catch_warnings():
-        # peft 0.21 still asks transformers for this by its old name
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+    shared = options(out, steps, batch // accumulate, learning_rate, seed)
+    with trl.known_warnings_ignored():
         trainer = SFTTrainer(
             model=policy.model,
-            args=SFTConfig(
-                **options(out, steps, batch // accumulate, learning_rate, seed), gradient_accumulation_steps=accumulate
-            ),
+            args=SFTConfig(**shared, gradient_accumulation_steps=accumulate),
             train_dataset=Dataset.from_list([*rows]),
             processing_class=policy.tokenizer,
             peft_config=adapter(lora) if lora else None,
-            callbacks=[Progress(on_progress)],
+            callbacks=[UpdatesDone(on_progress)],
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    save_policy(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
+    trl.train(trainer)
+    save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 
 
 def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int) -> dict[str, Any]:
-    """What TRL is told wherever a policy learns from recordings: 32-bit floats, a cosine, nothing reported or kept."""
+    """Arguments of a trainer's config for learning from recordings: a cosine, and no checkpoints on the way."""
     return {
-        "output_dir": str(out / "trainer"),
-        "max_steps": steps,
+        **trl.options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed),
         "per_device_train_batch_size": batch,
-        "learning_rate": learning_rate,
         "lr_scheduler_type": "cosine",
         "max_length": None,
-        "seed": seed,
         "data_seed": seed,
-        "use_cpu": not torch.cuda.is_available(),
-        "bf16": False,
-        "activation_checkpointing": False,
         "save_strategy": "no",
-        "report_to": "none",
         "logging_steps": 50,
-        "disable_tqdm": True,
     }
-
-
-class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Tells how far the training is."""
-
-    def __init__(self, tell: Callable[[int, int], None]) -> None:
-        self._tell = tell
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Tell every 25 steps."""
-        if state.global_step % 25 == 0:
-            self._tell(state.global_step, state.max_steps)

@@ -1,0 +1,59 @@
+"""How far a training is: as a line of text every few seconds, or as a call after every few updates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dreamgym.errors import MissingPackage
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+SAY_EVERY_S = 10.0
+
+Say = Callable[[str], None]
+
+
+class TimeLeft:
+    """Says every few seconds how much of something is done, and how long the rest will take.
+
+    Args:
+        say: takes the line.
+        what: that which is counted, as a plural.
+    """
+
+    def __init__(self, say: Say, what: str) -> None:
+        self._say = say
+        self._what = what
+        self._started: tuple[float, int] | None = None
+        self._said = time.monotonic()
+
+    def tell(self, done: int, total: int, more: str = "") -> None:
+        """Say it, if the last time is long enough ago."""
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now, done
+        if now - self._said < SAY_EVERY_S:
+            return
+        self._said = now
+        since, first = self._started
+        left = (now - since) / max(1, done - first) * (total - done)
+        # no forecast from the first few: retrieval embeds all keys at the first call
+        forecast = f", {left / 60:.0f} min left" if done > total / 50 else ""
+        self._say(f"    {done} of {total} {self._what}{more}{forecast}")
+
+
+class UpdatesDone(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Calls `tell` with the updates done and those in all, after every 25th."""
+
+    def __init__(self, tell: Callable[[int, int], None]) -> None:
+        self._tell = tell
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Call it, if it is time to."""
+        if state.global_step % 25 == 0:
+            self._tell(state.global_step, state.max_steps)

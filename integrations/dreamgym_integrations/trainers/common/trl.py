@@ -1,0 +1,55 @@
+"""What all uses of TRL here share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import MissingPackage
+
+try:
+    import torch
+    from transformers import PrinterCallback
+except ImportError as error:
+    raise MissingPackage("training", "train") from error
+
+
+def options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dict[str, Any]:
+    """Arguments of every trainer's config: 32-bit floats on a CPU or a GPU, no report, no progress bar.
+
+    Args:
+        folder: for the trainer's own files.
+        steps: optimiser steps.
+        learning_rate: the highest one.
+        seed: fixes every random draw of the trainer.
+    """
+    return {
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": False,
+        "activation_checkpointing": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def train(trainer: Any, checkpoint: Path | None = None) -> None:
+    """Train, from a checkpoint if one is given, without a printed line per log."""
+    trainer.remove_callback(PrinterCallback)
+    with known_warnings_ignored():
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+
+@contextmanager
+def known_warnings_ignored() -> Iterator[None]:
+    """For making a trainer with an adapter, and for training."""
+    with warnings.catch_warnings():
+        # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        yield

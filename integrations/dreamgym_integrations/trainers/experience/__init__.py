@@ -1,0 +1,1 @@
+"""Fine-tuning an experience model on recorded transitions."""

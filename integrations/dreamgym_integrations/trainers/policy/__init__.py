@@ -1,0 +1,1 @@
+"""Training a policy: playing, learning from play or from recordings, and the endpoint that its agent talks to."""
