@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from alfworld_room import HOT, SIMPLE, START, pack, problem, row, unpack
 from dreamgym_integrations.environments.alfworld import alfworld
-from dreamgym_integrations.environments.alfworld_data import GOALS, Games
-from dreamgym_integrations.environments.alfworld_planner import narrowed
-from dreamgym_integrations.environments.alfworld_players import Goal, Player
+from dreamgym_integrations.environments.alfworld.data import GOALS, Games
+from dreamgym_integrations.environments.alfworld.planner import narrowed
+from dreamgym_integrations.environments.alfworld.players import Goal, Player
 
 from dreamgym.errors import InvalidInput, MissingPackage, UnknownName
 from dreamgym.types import StepResult

@@ -6,12 +6,12 @@ from decimal import getcontext
 import jsonschema
 import pytest
 from bfcl_lamps import DOCS, SYSTEMS, lamp_suite
-from dreamgym_integrations.environments.bfcl_environment import OVER, BfclEnvironment
-from dreamgym_integrations.environments.bfcl_state import files, jsonable, schema_of
-from dreamgym_integrations.environments.bfcl_suite import conversation_of, tool_call
-from dreamgym_integrations.environments.bfcl_tasks import task_of
-from dreamgym_integrations.environments.bfcl_tools import NEXT, tool_of, tools_of
-from dreamgym_integrations.environments.bfcl_world import Referee, World, answer_of, is_alike
+from dreamgym_integrations.environments.bfcl.environment import OVER, BfclEnvironment
+from dreamgym_integrations.environments.bfcl.state import files, jsonable, schema_of
+from dreamgym_integrations.environments.bfcl.suite import conversation_of, tool_call
+from dreamgym_integrations.environments.bfcl.tasks import task_of
+from dreamgym_integrations.environments.bfcl.tools import NEXT, tool_of, tools_of
+from dreamgym_integrations.environments.bfcl.world import Referee, World, answer_of, is_alike
 from hypothesis import given
 from hypothesis import strategies as st
 

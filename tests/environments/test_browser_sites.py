@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from dreamgym_integrations.environments.browser import miniwob, webarena, webarena_lite
-from dreamgym_integrations.environments.browser_checks import Checks, is_at, text_verdict
-from dreamgym_integrations.environments.browser_sites import addresses
+from dreamgym_integrations.environments.browser.checks import Checks, is_at, text_verdict
+from dreamgym_integrations.environments.browser.sites import addresses
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from dreamgym_integrations.environments.coin import COIN, short, view
-from dreamgym_integrations.environments.coin_behaviours import GRAMMAR as COMMANDS
-from dreamgym_integrations.environments.game_environment import GameEnvironment
-from dreamgym_integrations.environments.java_games import games
+from dreamgym_integrations.environments.textworld.coin import COIN, short, view
+from dreamgym_integrations.environments.textworld.coin_behaviours import GRAMMAR as COMMANDS
+from dreamgym_integrations.environments.textworld.game_environment import GameEnvironment
+from dreamgym_integrations.environments.textworld.java_games import games
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from dreamgym_integrations.environments import coin as coin_game
-from dreamgym_integrations.environments.coin_behaviours import GRAMMAR
-from dreamgym_integrations.environments.coin_worlds import places, rows
-from dreamgym_integrations.environments.game_environment import GameEnvironment, act_tool
-from dreamgym_integrations.environments.textworld_express import SPLITS
-from dreamgym_integrations.environments.worlds import SEEDS
+from dreamgym_integrations.environments.textworld import SPLITS
+from dreamgym_integrations.environments.textworld.coin import COIN as COIN_GAME
+from dreamgym_integrations.environments.textworld.coin_behaviours import GRAMMAR
+from dreamgym_integrations.environments.textworld.coin_worlds import places, rows
+from dreamgym_integrations.environments.textworld.game_environment import GameEnvironment, act_tool
+from dreamgym_integrations.environments.textworld.worlds import SEEDS
 
 from dreamgym.environment import Behaviour, load_real
 from dreamgym.errors import EpisodeFinished, UnknownName
@@ -21,10 +21,10 @@ COIN = load_real("coin")
 class Limited:
     """The real game with the limit that the server would set; remembers the commands."""
 
-    tools = (act_tool(coin_game.COIN),)
+    tools = (act_tool(COIN_GAME),)
 
     def __init__(self) -> None:
-        self._game = GameEnvironment(coin_game.COIN)
+        self._game = GameEnvironment(COIN_GAME)
         self.commands: list[str] = []
         self.results: list[StepResult] = []
 

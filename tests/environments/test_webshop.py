@@ -11,7 +11,7 @@ pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[websh
 pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
 
 from dreamgym_integrations.environments.webshop import SPLITS, WebShop, webshop
-from dreamgym_integrations.webshop.catalogue import SMALL
+from dreamgym_integrations.environments.webshop.catalogue import SMALL
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import play

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[webshop]")
 pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
 
-from dreamgym_integrations.webshop.catalogue import SMALL, Product, draw_prices, load
-from dreamgym_integrations.webshop.goals import NO_LIMIT, Goal, goals
-from dreamgym_integrations.webshop.nouns import nouns
-from dreamgym_integrations.webshop.reward import score
-from dreamgym_integrations.webshop.search import SearchIndex, _one_byte
-from dreamgym_integrations.webshop.shop import Shop, shop
-from dreamgym_integrations.webshop.visit import Visit
-from dreamgym_integrations.webshop.words import Analyzer
+from dreamgym_integrations.environments.webshop.catalogue import SMALL, Product, draw_prices, load
+from dreamgym_integrations.environments.webshop.goals import NO_LIMIT, Goal, goals
+from dreamgym_integrations.environments.webshop.nouns import nouns
+from dreamgym_integrations.environments.webshop.reward import score
+from dreamgym_integrations.environments.webshop.search import SearchIndex, _one_byte
+from dreamgym_integrations.environments.webshop.shop import Shop, shop
+from dreamgym_integrations.environments.webshop.visit import Visit
+from dreamgym_integrations.environments.webshop.words import Analyzer
 
 CATALOGUE = load(None)
 ANALYZER = Analyzer()
