@@ -12,9 +12,10 @@ from urllib.parse import parse_qs, urlparse
 
 import psutil
 import pytest
-from dreamgym_integrations.environments.browser import chromium, miniwob, webarena
+from dreamgym_integrations.environments.browser import chromium
 from dreamgym_integrations.environments.browser.environment import BrowserEnvironment
-from dreamgym_integrations.environments.browser.miniwob import PAGES, miniwob_worlds
+from dreamgym_integrations.environments.browser.miniwob import PAGES, miniwob, miniwob_worlds
+from dreamgym_integrations.environments.browser.sites import webarena
 
 from dreamgym.environment import Environment
 from dreamgym.episode import play

@@ -15,15 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 import platformdirs
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.alfworld.data import DOWNLOAD, Games
 from dreamgym_integrations.environments.alfworld.players import behaviours
-from dreamgym_integrations.environments.alfworld.workers import Episode, Workers, workers
-from dreamgym_integrations.environments.commands import command_of
+from dreamgym_integrations.environments.alfworld.workers import WorkerEpisode, Workers, workers
+from dreamgym_integrations.environments.base import act_tool, checked, command_of
 
 COMMANDS = (
     "go to PLACE, open PLACE, close PLACE, take OBJECT from PLACE, move OBJECT to PLACE, use LAMP, "
@@ -36,21 +36,13 @@ RULES = """A room with numbered places (`drawer 2`) and numbered objects (`mug 1
 `heat`, `cool` and `clean` change the carried object at a microwave, a fridge or a sink; `use` turns a lamp on.
 Everything else, such as a command for another place or a text that is no command, answers `Nothing happens.`
 The task is done, with reward 1, once the world is as asked; to look at a thing is to carry it where a lamp is on."""
-ACT: JsonObject = {
-    "name": "act",
-    "description": f"Do one thing in the room. Commands: {COMMANDS}. Places and objects have numbers.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "description": "One command, for example: take mug 1 from desk 2"}
-        },
-        "required": ["command"],
-        "additionalProperties": False,
-    },
-}
+ACT = act_tool(
+    f"Do one thing in the room. Commands: {COMMANDS}. Places and objects have numbers.",
+    example="take mug 1 from desk 2",
+)
 
 
-class Options(Frozen):
+class AlfworldOptions(Frozen):
     """What an environment folder may set under [real]."""
 
     data: Path | None = None
@@ -67,7 +59,7 @@ class Options(Frozen):
 class Alfworld:
     """ALFWorld as an entry point gives it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: AlfworldOptions) -> None:
         self._options = options
         self._cache = options.cache or platformdirs.user_cache_path("dreamgym") / "alfworld"
 
@@ -83,7 +75,7 @@ class Alfworld:
             max_steps=self._options.max_steps,
             deterministic=True,
             tasks=tuple(self.tasks("train")),
-            adapter="dreamgym_integrations.environments.alfworld:alfworld",
+            adapter="alfworld",
             options=self._options.model_dump(mode="json", exclude_defaults=True),
         )
 
@@ -126,12 +118,12 @@ class AlfworldEnvironment:
     def __init__(self, real: Alfworld) -> None:
         self.tools: Sequence[JsonObject] = (ACT,)
         self._real = real
-        self._episode: Episode | None = None
+        self._episode: WorkerEpisode | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the game that `task.metadata["game"]` names."""
         await self.close()
-        episode = Episode(self._real.workers, self._real.games.problem(game_of(task)))
+        episode = WorkerEpisode(self._real.workers, self._real.games.problem(game_of(task)))
         try:
             result = seen(await episode.begin())
         except BaseException:
@@ -181,7 +173,4 @@ def game_of(task: Task) -> str:
 
 def alfworld(options: JsonObject) -> Alfworld:
     """The entry point. Raises InvalidInput for an option that it does not know."""
-    try:
-        return Alfworld(Options.model_validate(options))
-    except ValidationError as error:
-        raise InvalidInput(f"environment 'alfworld', its options: {first_reason(error)}") from error
+    return Alfworld(checked(AlfworldOptions, "alfworld", options))

@@ -29,6 +29,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.types import Task
+from dreamgym_integrations.environments.base import known_split
 
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "valid_train"),
@@ -75,7 +76,7 @@ class Annotations(BaseModel):
     anns: list[Annotation] = Field(default_factory=list)
 
 
-class Scene(BaseModel):
+class TrialScene(BaseModel):
     """Where a trial of the official data plays."""
 
     scene_num: int
@@ -87,7 +88,7 @@ class Trial(BaseModel):
     task_type: str
     pddl_params: Targets
     turk_annotations: Annotations = Annotations()
-    scene: Scene | None = None
+    scene: TrialScene | None = None
     scene_num: int | None = None
     game: str = ""
     pddl_problem: str = ""
@@ -112,7 +113,7 @@ class GameFile(BaseModel):
     solvable: bool | None = None
 
 
-class Row(NamedTuple):
+class GameRow(NamedTuple):
     """One game."""
 
     source: str
@@ -148,8 +149,7 @@ class Games:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, in an order that mixes the types. Raises UnknownName, or InvalidInput for none."""
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
+        known_split(split)
         with closing(self._open()) as index:
             rows = index.execute("SELECT task FROM game WHERE split = ? ORDER BY place", (split,)).fetchall()
         if not rows:
@@ -177,7 +177,7 @@ def packed_files(root: Path) -> list[tuple[str, Path]]:
     return [(source, file) for source, file in files if file.is_file()]
 
 
-def packed(files: Sequence[tuple[str, Path]]) -> Iterator[Row]:
+def packed(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
     """Games of packed rows. Raises InvalidInput naming file, line and reason."""
     for source, file in files:
         number = 0
@@ -191,7 +191,7 @@ def packed(files: Sequence[tuple[str, Path]]) -> Iterator[Row]:
                     trial = Trial.model_validate_json(line)
                     if not trial.game or not trial.pddl_problem:
                         raise InvalidInput(f"{file}, line {number}: expected a row with game and pddl_problem")
-                    yield Row(source, trial.game, worded(trial), trial, trial.pddl_problem)
+                    yield GameRow(source, trial.game, worded(trial), trial, trial.pddl_problem)
         except (EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
             raise InvalidInput(f"{file} is cut off or damaged after line {number}: {error}. Copy it again") from error
         except (ValidationError, ValueError) as error:
@@ -220,7 +220,7 @@ def official_files(root: Path, incomplete: bool) -> list[tuple[str, Path]]:
     return found
 
 
-def official(files: Sequence[tuple[str, Path]]) -> Iterator[Row]:
+def official(files: Sequence[tuple[str, Path]]) -> Iterator[GameRow]:
     """The solvable games of the official data. Raises InvalidInput naming the file and the reason."""
     for source, file in files:
         game_file = file.with_name("game.tw-pddl")
@@ -230,7 +230,7 @@ def official(files: Sequence[tuple[str, Path]]) -> Iterator[Row]:
             continue
         goal = _GOAL.search(game.grammar)
         name = f"{file.parent.parent.name}/{file.parent.name}"
-        yield Row(source, name, goal[1] if goal else worded(trial, name), trial, game.pddl_problem)
+        yield GameRow(source, name, goal[1] if goal else worded(trial, name), trial, game.pddl_problem)
 
 
 def worded(trial: Trial, game: str = "") -> str:
@@ -258,7 +258,7 @@ def start(problem: str) -> str:
     return f"You are in the middle of a room. Looking quickly around you, you see {listed}."
 
 
-def _task(split: str, row: Row) -> Task:
+def _task(split: str, row: GameRow) -> Task:
     descriptions: list[JsonValue] = [said.task_desc for said in row.trial.turk_annotations.anns]
     return Task(
         id=row.game.replace("/", "-"),
@@ -275,13 +275,13 @@ def _task(split: str, row: Row) -> Task:
     )
 
 
-def _split(row: Row, by_source: bool) -> str:
+def _split(row: GameRow, by_source: bool) -> str:
     if by_source:
         return next(split for split, sources in SPLITS.items() if row.source in sources)
     return {0: "test", 5: "dev"}.get(row.trial.floor_plan % 10, "train")
 
 
-def _write(index: Path, rows: Iterator[Row], by_source: bool) -> None:
+def _write(index: Path, rows: Iterator[GameRow], by_source: bool) -> None:
     """All games or none: the index is renamed into its place when it is whole."""
     index.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=index.parent) as folder:

@@ -62,7 +62,7 @@ class Engine:
         grammar = Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8")
         self.logic = GameLogic(domain=self.domain, grammar=grammar)
         self._salt = json.dumps([FORM, version("fast_downward_textworld"), version("textworld"), self.domain])
-        self._players: OrderedDict[int, Player] = OrderedDict()
+        self._players: OrderedDict[int, GamePlayer] = OrderedDict()
         self._free: list[Any] = []
 
     def answer(self, request: JsonObject) -> JsonObject:
@@ -88,18 +88,18 @@ class Engine:
                 return {}
         return {"unknown": True}
 
-    def _start(self, number: int, problem: str) -> Player:
+    def _start(self, number: int, problem: str) -> GamePlayer:
         self._end(number)
         while len(self._players) >= PLAYERS:
             self._end(next(iter(self._players)))
-        player = self._players[number] = Player(self.logic, self._library(), self.built(problem))
+        player = self._players[number] = GamePlayer(self.logic, self._library(), self.built(problem))
         return player
 
     def _plan(self, problem: str) -> list[JsonValue]:
         """Commands that lead from the start to the goal."""
         library = self._library()
         operators = plan(self.domain, problem, library)
-        commands = Player(self.logic, library, self.built(problem)).commands(operators)
+        commands = GamePlayer(self.logic, library, self.built(problem)).commands(operators)
         self._free.append(library)
         return [*commands]
 
@@ -165,7 +165,7 @@ def loaded(logic: Any, library: Any, built: dict[str, Any]) -> Any:
     return state
 
 
-class Player:
+class GamePlayer:
     """One episode of one game."""
 
     def __init__(self, logic: Any, library: Any, built: dict[str, Any]) -> None:

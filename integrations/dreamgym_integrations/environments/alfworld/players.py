@@ -16,7 +16,8 @@ from random import Random
 
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.errors import InvalidInput
-from dreamgym.types import StepResult, Task, ToolCall
+from dreamgym.types import StepResult, Task
+from dreamgym_integrations.environments.base import act, graded, mixed, task_of
 
 Plan = Callable[[Task], Awaitable[Sequence[str]]]
 
@@ -31,7 +32,7 @@ _PUT = re.compile(r"(?:put|find|clean|heat|cool) .*?(\w+)(?: and put (?:it|them)
 _THING = re.compile(r"\ba ([a-z]+ \d+)")
 
 
-class Goal:
+class HouseholdGoal:
     """A task in the original's wording, taken apart."""
 
     def __init__(self, instruction: str) -> None:
@@ -48,10 +49,10 @@ class Goal:
         self.change = changes[0] if changes else None
 
 
-class Player:
+class HouseholdPlayer:
     """What was seen so far, and the commands that it suggests."""
 
-    def __init__(self, goal: Goal, random: Random) -> None:
+    def __init__(self, goal: HouseholdGoal, random: Random) -> None:
         self.random = random
         self._goal = goal
         self._inside: dict[str, list[str] | None] = {}
@@ -207,31 +208,18 @@ def homes() -> Mapping[str, frozenset[str]]:
     return {thing.lower(): frozenset(place.lower() for place in known if thing in known[place]) for thing in things}
 
 
-def task_of(environment: Environment) -> Task:
-    """The task that is being played, which `dreamgym.episode.play` knows. Raises InvalidInput."""
-    task = getattr(environment, "task", None)
-    if not isinstance(task, Task):
-        raise InvalidInput("a behaviour of ALFWorld needs to know its task: play it by dreamgym.episode.play")
-    return task
-
-
-async def say(environment: Environment, command: str) -> StepResult:
-    """Do one thing."""
-    return await environment.step(ToolCall(name="act", arguments={"command": command}))
-
-
-async def play(start: StepResult, environment: Environment, random: Random, expert: float, impossible: float) -> None:
-    """Play to the end: each command is the good one with probability `expert`, else random."""
-    player, result, command = Player(Goal(task_of(environment).instruction), random), start, ""
+async def play(start: StepResult, environment: Environment, random: Random, good: float, impossible: float) -> None:
+    """Play to the end: each command is the good one with probability `good`, else random."""
+    player, result, command = HouseholdPlayer(HouseholdGoal(task_of(environment).instruction), random), start, ""
     while not result.done:
         player.see(result, command)
-        if random.random() < expert:
+        if random.random() < good:
             command = player.command()
         elif random.random() < impossible:
             command = player.impossible()
         else:
             command = random.choice(player.possible())
-        result = await say(environment, command)
+        result = await environment.step(act(command))
 
 
 def behaviours(plan: Plan) -> Mapping[str, Behaviour]:
@@ -242,25 +230,15 @@ def behaviours(plan: Plan) -> Mapping[str, Behaviour]:
         for command in await plan(task_of(environment)):
             if result.done:
                 return
-            result = await say(environment, command)
+            result = await environment.step(act(command))
         if not result.done:  # in a simulation that went another way
             await play(StepResult(observation=start.observation), environment, Random(seed), 1.0, 0.0)
 
-    def graded(share: float, impossible: float = 0.0) -> Behaviour:
-        async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
-            await play(start, environment, Random(seed), share, impossible)
-
-        return behaviour
-
-    async def mixed(start: StepResult, environment: Environment, seed: int) -> None:
-        draw = Random(seed)
-        await play(start, environment, draw, draw.choice((0.0, 0.5, 0.8, 1.0)), IMPOSSIBLE_SHARE)
-
     return {
         "expert": expert,
-        "handcoded": graded(1.0),
-        "handcoded_80": graded(0.8),
-        "handcoded_50": graded(0.5),
-        "random": graded(0.0, IMPOSSIBLE_SHARE),
-        "mixed": mixed,
+        "handcoded": graded(play, 1.0),
+        "handcoded_80": graded(play, 0.8),
+        "handcoded_50": graded(play, 0.5),
+        "random": graded(play, 0.0, IMPOSSIBLE_SHARE),
+        "mixed": mixed(play, IMPOSSIBLE_SHARE, shares=(0.0, 0.5, 0.8, 1.0)),
     }

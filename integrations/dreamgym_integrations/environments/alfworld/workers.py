@@ -168,7 +168,7 @@ def workers(folder: Path, count: int) -> Workers:
     return Workers(folder, count)
 
 
-class Episode:
+class WorkerEpisode:
     """One game in some worker. It is played again wherever the worker does not know it any more."""
 
     def __init__(self, pool: Workers, problem: str) -> None:

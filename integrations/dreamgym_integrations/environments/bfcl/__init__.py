@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym_integrations.environments.base import SPLITS, checked, known_split
 from dreamgym_integrations.environments.bfcl.behaviours import behaviours
 from dreamgym_integrations.environments.bfcl.environment import BfclEnvironment
 from dreamgym_integrations.environments.bfcl.state import SYSTEMS, schema_of
 from dreamgym_integrations.environments.bfcl.suite import CLASSES, MAIN, Suite, bfcl_suite
-from dreamgym_integrations.environments.bfcl.tasks import SPLITS, split_by_world, task_of
+from dreamgym_integrations.environments.bfcl.tasks import split_by_world, task_of
 from dreamgym_integrations.environments.bfcl.tools import NEXT, tools_of
 
 RULES = (
@@ -76,9 +76,7 @@ class Bfcl:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split; no world occurs in two of them."""
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
-        return self._tasks[split]
+        return self._tasks[known_split(split)]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""
@@ -108,7 +106,4 @@ class Bfcl:
 
 def bfcl(options: JsonObject) -> Bfcl:
     """The entry point. Raises InvalidInput for an option that it does not know."""
-    try:
-        return Bfcl(BfclOptions.model_validate(options))
-    except ValidationError as error:
-        raise InvalidInput(f"environment 'bfcl', its options: {first_reason(error)}") from error
+    return Bfcl(checked(BfclOptions, "bfcl", options))

@@ -17,7 +17,7 @@ from dreamgym_integrations.environments.bfcl.state import System
 from dreamgym_integrations.environments.bfcl.suite import Conversation, Suite
 from dreamgym_integrations.environments.bfcl.tasks import state_of, text_of
 from dreamgym_integrations.environments.bfcl.tools import NEXT
-from dreamgym_integrations.environments.bfcl.world import Answer, Referee, World
+from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult, Referee
 
 READY = "The user waits for you."
 OVER = "The user has no further request. The conversation is over."
@@ -31,7 +31,7 @@ class BfclEnvironment:
         self._suite = suite
         self._systems = systems
         self._tools = {str(tool["name"]): tool for tool in tools}
-        self._playing: tuple[Conversation, World, Referee] | None = None
+        self._playing: tuple[Conversation, ApiInstances, Referee] | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the conversation that `task.metadata["conversation"]` names."""
@@ -42,7 +42,7 @@ class BfclEnvironment:
                 f"task {task.id!r}: expected the id of a conversation in metadata.conversation, got {name!r}"
             )
         make = self._suite.make
-        world = World(conversation, make)
+        world = ApiInstances(conversation, make)
         self._playing = conversation, world, Referee(conversation, make, self._suite.owners)
         state = as_text(state_of(conversation, 1, world, self._systems))
         return StepResult(observation=READY, info={"state": state})
@@ -87,7 +87,7 @@ class BfclEnvironment:
         self._playing = None
         return result.model_copy(update={"reward": float(all(verdicts)), "terminated": True})
 
-    def _shown(self, tool: str, answer: Answer) -> StepResult:
+    def _shown(self, tool: str, answer: FunctionResult) -> StepResult:
         """An answer as a tool's result. One that is off the tool's own schema is told as text alone."""
         schema = self._tools[tool].get("outputSchema")
         fits = answer.is_error or not isinstance(schema, dict) or fault_under(schema, answer.structured) is None

@@ -12,9 +12,8 @@ from dreamgym.types import JsonObject, Task
 from dreamgym_integrations.environments.bfcl.state import System
 from dreamgym_integrations.environments.bfcl.suite import MAIN, Conversation, Suite
 from dreamgym_integrations.environments.bfcl.tools import NEXT
-from dreamgym_integrations.environments.bfcl.world import Answer, World
+from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult
 
-SPLITS = ("train", "dev", "test")
 PLACES = ("train", "train", "dev", "train", "test")
 """Of every five worlds, in the benchmark's order, the split of each."""
 
@@ -30,7 +29,9 @@ def instruction_of(conversation: Conversation) -> str:
     )
 
 
-def state_of(conversation: Conversation, request: int, world: World, systems: Mapping[str, System]) -> JsonObject:
+def state_of(
+    conversation: Conversation, request: int, world: ApiInstances, systems: Mapping[str, System]
+) -> JsonObject:
     """The state in which the user waits for a request; `request` counts from 1, and is one more than there are last."""
     texts: JsonObject = {
         str(number): {"number": str(number), "text": text} for number, text in enumerate(conversation.messages, start=1)
@@ -49,7 +50,7 @@ def task_of(conversation: Conversation, suite: Suite, systems: Mapping[str, Syst
     It is for whoever ends with an answer instead of the last `next_request`, and for simulations. The real reward also
     compares the state after each single request.
     """
-    world = World(conversation, suite.make)
+    world = ApiInstances(conversation, suite.make)
     start = state_of(conversation, 1, world, systems)
     answers: list[JsonValue] = [
         text_of(world.call(suite.owners[call.name], call)) for calls in conversation.calls for call in calls
@@ -64,7 +65,7 @@ def task_of(conversation: Conversation, suite: Suite, systems: Mapping[str, Syst
     )
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: FunctionResult) -> str:
     """What the agent reads of an answer."""
     return json.dumps(answer.structured, ensure_ascii=False)
 

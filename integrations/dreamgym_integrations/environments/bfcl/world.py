@@ -18,7 +18,7 @@ from dreamgym_integrations.environments.bfcl.suite import Conversation
 
 
 @dataclass(frozen=True)
-class Answer:
+class FunctionResult:
     """What a function returned."""
 
     said: str
@@ -27,7 +27,7 @@ class Answer:
     is_error: bool = False
 
 
-class World:
+class ApiInstances:
     """The instances of one conversation."""
 
     def __init__(self, conversation: Conversation, make: Callable[[str], object]) -> None:
@@ -37,14 +37,14 @@ class World:
             if load := getattr(instance, "_load_scenario", None):  # a class without a state has none
                 load(deepcopy(conversation.config.get(name, {})))
 
-    def call(self, owner: str, action: ToolCall) -> Answer:
+    def call(self, owner: str, action: ToolCall) -> FunctionResult:
         """Call a function of one of the instances. What it raises is its answer, as in the benchmark."""
         try:
             with localcontext():  # the calculator sets the precision of whoever calls it
                 return answer_of(getattr(self.instances[owner], action.name)(**deepcopy(action.arguments)))
         except Exception as error:  # noqa: BLE001 the package's code, with whatever arguments an agent thinks of
             said = f"Error during execution: {error}"
-            return Answer(said, {"error": said}, is_error=True)
+            return FunctionResult(said, {"error": said}, is_error=True)
 
     def state(self, systems: Mapping[str, System]) -> JsonObject:
         """What all instances hold."""
@@ -54,7 +54,7 @@ class World:
         return state
 
 
-def answer_of(value: object) -> Answer:
+def answer_of(value: object) -> FunctionResult:
     """What a function returned, in the benchmark's words and as an object."""
     said = value if isinstance(value, str) else str(value)
     if isinstance(value, dict):
@@ -64,7 +64,7 @@ def answer_of(value: object) -> Answer:
             said = str(value)
     plain = jsonable({} if value is None else value)
     structured: JsonObject = plain if isinstance(plain, dict) else {"result": plain}
-    return Answer(said, structured, is_error=bool(structured.get("error")))
+    return FunctionResult(said, structured, is_error=bool(structured.get("error")))
 
 
 class Referee:
@@ -73,18 +73,18 @@ class Referee:
     def __init__(self, conversation: Conversation, make: Callable[[str], object], owners: Mapping[str, str]) -> None:
         self._conversation = conversation
         self._owners = owners
-        self.truth = World(conversation, make)
+        self.truth = ApiInstances(conversation, make)
         self._answers: list[str] = []
         self._called = False
         self.verdicts: list[bool] = []
         """Of each request that is closed, whether it was fulfilled."""
 
-    def note(self, answer: Answer) -> None:
+    def note(self, answer: FunctionResult) -> None:
         """The agent called something and got this."""
         self._answers.append(answer.said)
         self._called = True
 
-    def close_request(self, world: World) -> None:
+    def close_request(self, world: ApiInstances) -> None:
         """The agent says that the current request is done."""
         calls = self._conversation.calls[len(self.verdicts)]
         wanted = [self.truth.call(self._owners[call.name], call).said for call in calls]
@@ -95,7 +95,7 @@ class Referee:
         self._called = False
 
 
-def is_alike(world: World, truth: World) -> bool:
+def is_alike(world: ApiInstances, truth: ApiInstances) -> bool:
     """Whether all public attributes of all instances are equal; what cannot be compared to its end is not."""
     try:
         return all(

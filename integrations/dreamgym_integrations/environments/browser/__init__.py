@@ -10,22 +10,14 @@ that matters for the task (see `state`). Each environment has a Chromium of its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
-from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym.types import Frozen, JsonObject
 from dreamgym_integrations.environments.browser.actions import NAVIGATION_TOOLS, TOOLS
-from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner
-from dreamgym_integrations.environments.browser.miniwob import PAGES, manner, miniwob_worlds
-from dreamgym_integrations.environments.browser.players import BEHAVIOURS
-from dreamgym_integrations.environments.browser.sites import site_tasks, site_worlds
 
-SPLITS = ("train", "dev", "test")
 RULES = (
     "The state is what matters of a web page: its elements as [id] role: 'name' value='…' with marks, and its texts. "
     "Ids stay the same while the page does. A call that names an id that is not on the page is refused with "
@@ -54,121 +46,12 @@ class BrowserOptions(Frozen):
     timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """How long a reset or a step may take."""
 
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The tools that an agent has."""
+        return (*TOOLS, *NAVIGATION_TOOLS) if self.navigation else TOOLS
 
-class Miniwob:
-    """MiniWoB++ as an entry point gives it."""
-
-    behaviours: Mapping[str, Behaviour] = BEHAVIOURS
-
-    def __init__(self, options: BrowserOptions) -> None:
-        for page in options.pages:
-            if page not in PAGES:
-                raise UnknownName("page of MiniWoB", page, PAGES)
-        self._options = options
-
-    @cached_property
-    def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
-        max_steps = self._options.max_steps or 20
-        return EnvironmentSpec(
-            name="miniwob",
-            description="Small web pages with one task each: buttons, lists, forms, tables.",
-            rules=RULES,
-            tools_list=({"tools": list(_tools(self._options))},),
-            max_steps=max_steps,
-            deterministic=True,
-            tasks=tuple(self.tasks("train")),
-            adapter="miniwob",
-            options=_given(self._options),
-        )
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split; no world occurs twice."""
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
-        pages = self._options.pages or PAGES
-        chosen = [world for world in miniwob_worlds() if world.split == split and world.page in pages]
-        return [world.task("miniwob") for world in sorted(chosen, key=lambda world: world.seed)]
-
-    def create(self) -> Environment:
-        """A browser that nobody else uses."""
-        options = self._options
-        return BrowserEnvironment(manner(options.settle_s, options.timeout_s, _tools(options)))
-
-
-class Sites:
-    """WebArena's sites as an entry point gives them; where they are, is known when one is played."""
-
-    behaviours: Mapping[str, Behaviour] = BEHAVIOURS
-
-    def __init__(self, name: str, options: BrowserOptions) -> None:
-        self._name = name
-        self._options = options
-
-    @cached_property
-    def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
-        return EnvironmentSpec(
-            name=self._name.replace("_", "-"),
-            description="Tasks on a shop, its administration, a forum, a code host and a map.",
-            rules=RULES,
-            tools_list=({"tools": list(_tools(self._options))},),
-            max_steps=self._options.max_steps or 30,
-            tasks=tuple(self.tasks("train")),
-            adapter=self._name,
-            options=_given(self._options),
-        )
-
-    @cached_property
-    def _tasks(self) -> Mapping[str, Sequence[Task]]:
-        return site_tasks(self._name, self._options.data)
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split (see `sites`)."""
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
-        return self._tasks[split]
-
-    def create(self) -> Environment:
-        """A browser that nobody else uses."""
-        options = self._options
-        return BrowserEnvironment(
-            Manner(
-                tools=_tools(options),
-                world_of=site_worlds(options.sites),
-                settle_s=0.5 if options.settle_s is None else options.settle_s,
-                timeout_s=options.timeout_s,
-                shows_addresses=True,
-                uploads=options.uploads,
-            )
-        )
-
-
-def _tools(options: BrowserOptions) -> Sequence[JsonObject]:
-    return (*TOOLS, *NAVIGATION_TOOLS) if options.navigation else TOOLS
-
-
-def _given(options: BrowserOptions) -> JsonObject:
-    return options.model_dump(mode="json", exclude_unset=True)
-
-
-def _checked(name: str, options: JsonObject) -> BrowserOptions:
-    try:
-        return BrowserOptions.model_validate(options)
-    except ValidationError as error:
-        raise InvalidInput(f"environment {name!r}, its options: {first_reason(error)}") from error
-
-
-def miniwob(options: JsonObject) -> Miniwob:
-    """Entry point `miniwob`. Raises InvalidInput for an option that it does not know."""
-    return Miniwob(_checked("miniwob", options))
-
-
-def webarena(options: JsonObject) -> Sites:
-    """Entry point `webarena`: the 812 tasks, of which those of WebArena-Lite are the test."""
-    return Sites("webarena", _checked("webarena", options))
-
-
-def webarena_lite(options: JsonObject) -> Sites:
-    """Entry point `webarena_lite`: the 165 tasks."""
-    return Sites("webarena_lite", _checked("webarena_lite", options))
+    @property
+    def given(self) -> JsonObject:
+        """The options that were set, as an environment folder holds them."""
+        return self.model_dump(mode="json", exclude_unset=True)

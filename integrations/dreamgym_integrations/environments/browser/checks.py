@@ -24,7 +24,7 @@ Helper = Callable[..., str]
 """What a `func:` of a check calls, with the page and the arguments in quotes."""
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """What the checks say."""
 
     succeeded: bool
@@ -55,21 +55,21 @@ class Checks:
         rows = [cast("JsonObject", target) for target in targets]
         return cls([str(kind) for kind in types], answers, str(evaluation.get("reference_url") or ""), rows)
 
-    def verdict(self, answer: str, page: Any, helpers: Mapping[str, Helper]) -> Verdict:
+    def verdict(self, answer: str, page: Any, helpers: Mapping[str, Helper]) -> CheckResult:
         """Whether all hold. `page` is Playwright's; a check of another page opens it in a tab of its own."""
         verdicts = []
         if "string_match" in self._types:
             verdicts.append(text_verdict(self._answers, answer))
         if "url_match" in self._types:
-            verdicts.append(Verdict(is_at(page.url, self._url)))
+            verdicts.append(CheckResult(is_at(page.url, self._url)))
         if "program_html" in self._types:
             verdicts.extend(_content_verdict(target, page, helpers) for target in self._targets)
         succeeded = all(verdict.succeeded for verdict in verdicts)
         failed_surely = any(not verdict.succeeded and not verdict.unjudged for verdict in verdicts)
-        return Verdict(succeeded, not succeeded and not failed_surely)
+        return CheckResult(succeeded, not succeeded and not failed_surely)
 
 
-def text_verdict(wanted: JsonObject, text: str) -> Verdict:
+def text_verdict(wanted: JsonObject, text: str) -> CheckResult:
     """Whether a text is what `exact_match`, `must_include` and `fuzzy_match` ask for."""
     unjudged = False
     for how, value in wanted.items():
@@ -87,8 +87,8 @@ def text_verdict(wanted: JsonObject, text: str) -> Verdict:
         else:
             raise InvalidInput(f"a check of WebArena: expected exact_match, must_include or fuzzy_match, got {how!r}")
         if not held:
-            return Verdict(False)
-    return Verdict(not unjudged, unjudged)
+            return CheckResult(False)
+    return CheckResult(not unjudged, unjudged)
 
 
 def is_at(url: str, references: str) -> bool:
@@ -124,7 +124,7 @@ def _bare(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def _content_verdict(target: JsonObject, page: Any, helpers: Mapping[str, Helper]) -> Verdict:
+def _content_verdict(target: JsonObject, page: Any, helpers: Mapping[str, Helper]) -> CheckResult:
     url = _called(str(target["url"]), page, helpers)
     opened = None
     if url != "last":
@@ -136,7 +136,7 @@ def _content_verdict(target: JsonObject, page: Any, helpers: Mapping[str, Helper
         if opened is not None:
             opened.close()
     if content is None:
-        return Verdict(False)
+        return CheckResult(False)
     wanted = target["required_contents"]
     if not isinstance(wanted, dict):
         raise InvalidInput("a check of WebArena: expected an object as required_contents")

@@ -24,7 +24,7 @@ HIDDEN_ROLES = ("LineBreak", "InlineTextBox")
 
 
 @dataclass(frozen=True)
-class World:
+class TaskSetup:
     """How BrowserGym is asked to play one task."""
 
     task: Callable[..., object]
@@ -40,7 +40,7 @@ class Manner:
     """How all tasks of a suite are played."""
 
     tools: Sequence[JsonObject]
-    world_of: Callable[[Task], World]
+    world_of: Callable[[Task], TaskSetup]
     settle_s: float
     """How long a page is left alone after an action before it is read."""
     timeout_s: float
@@ -156,7 +156,7 @@ class _Played:
     info: Mapping[str, object] = field(default_factory=dict)
 
 
-def _open(browser: Browser, world: World, settle_s: float) -> _Played:
+def _open(browser: Browser, world: TaskSetup, settle_s: float) -> _Played:
     """In the browser's thread, as the next two."""
     from browsergym.core.env import BrowserEnv
 

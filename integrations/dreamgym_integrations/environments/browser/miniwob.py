@@ -4,26 +4,24 @@ What a page asks for is known only when it was opened, so each was looked at onc
 for each world, with its instruction and the page that it begins with. A world is a page and a seed: the seeds below 10
 are training, 10 to 12 development and 13 to 15 test, each without the worlds that an earlier split has.
 
-    python -m dreamgym_integrations.environments.browser.miniwob OUT.jsonl.xz      looks again at all of them
+`benchmarks/tasklists/pages.py` looks again at all of them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import lzma
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import MissingPackage, UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.browser.actions import TOOLS
-from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, World
+from dreamgym_integrations.environments.base import checked, known_split, packed_lines
+from dreamgym_integrations.environments.browser import RULES, BrowserOptions
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
+from dreamgym_integrations.environments.browser.players import BEHAVIOURS
 from dreamgym_integrations.environments.browser.state import state_of
-from dreamgym_integrations.environments.browser.tree import page_of
 
 PAGES = (
     *("click-test-2", "click-button", "click-button-sequence", "click-link", "click-option", "click-checkboxes"),
@@ -61,28 +59,13 @@ class MiniwobWorld(Frozen):
 @cache
 def miniwob_worlds() -> Sequence[MiniwobWorld]:
     """All that were looked at."""
-    packed = files("dreamgym_integrations.environments.browser").joinpath("miniwob_worlds.jsonl.xz").read_bytes()
-    return [MiniwobWorld.model_validate_json(line) for line in lzma.decompress(packed).decode().splitlines()]
+    lines = packed_lines("dreamgym_integrations.environments.browser", "miniwob_worlds.jsonl.xz")
+    return [MiniwobWorld.model_validate_json(line) for line in lines]
 
 
-def manner(settle_s: float | None, timeout_s: float, tools: Sequence[JsonObject] = TOOLS) -> Manner:
-    """How these pages are played. Raises MissingPackage."""
-    try:
-        import browsergym.miniwob  # noqa: F401
-        import miniwob  # noqa: F401
-    except ImportError as error:
-        raise MissingPackage("the environment 'miniwob'", "browser") from error
-    return Manner(
-        tools=tools,
-        world_of=world_of,
-        settle_s=SETTLE_S if settle_s is None else settle_s,
-        timeout_s=timeout_s,
-        shows_addresses=False,
-    )
-
-
-def world_of(task: Task) -> World:
+def world_of(task: Task) -> TaskSetup:
     """BrowserGym's class for a task. Raises UnknownName."""
+    import miniwob as package
     from browsergym.miniwob import all as pages
 
     classes = {kind.subdomain: kind for kind in vars(pages).values() if hasattr(kind, "subdomain")}
@@ -90,43 +73,68 @@ def world_of(task: Task) -> World:
     if page not in classes:
         raise UnknownName("page of MiniWoB", page, classes)
     seed = task.metadata.get("seed")
-    return World(
+    address = os.environ.get("MINIWOB_URL") or f"{(Path(package.__file__).parent / 'html' / 'miniwob').as_uri()}/"
+    return TaskSetup(
         task=classes[page],
-        arguments={"base_url": address()},
+        arguments={"base_url": address},
         seed=seed if isinstance(seed, int) else 0,
         goal=task.instruction or None,
     )
 
 
-def address() -> str:
-    """Where the pages are: at MINIWOB_URL where that is set, else in the installed package."""
-    import miniwob
+class Miniwob:
+    """MiniWoB++ as an entry point gives it."""
 
-    return os.environ.get("MINIWOB_URL") or f"{(Path(miniwob.__file__).parent / 'html' / 'miniwob').as_uri()}/"
+    behaviours: Mapping[str, Behaviour] = BEHAVIOURS
+
+    def __init__(self, options: BrowserOptions) -> None:
+        for page in options.pages:
+            if page not in PAGES:
+                raise UnknownName("page of MiniWoB", page, PAGES)
+        self._options = options
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The description, with the training tasks."""
+        max_steps = self._options.max_steps or 20
+        return EnvironmentSpec(
+            name="miniwob",
+            description="Small web pages with one task each: buttons, lists, forms, tables.",
+            rules=RULES,
+            tools_list=({"tools": list(self._options.tools)},),
+            max_steps=max_steps,
+            deterministic=True,
+            tasks=tuple(self.tasks("train")),
+            adapter="miniwob",
+            options=self._options.given,
+        )
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split; no world occurs twice."""
+        pages = self._options.pages or PAGES
+        known_split(split)
+        chosen = [world for world in miniwob_worlds() if world.split == split and world.page in pages]
+        return [world.task("miniwob") for world in sorted(chosen, key=lambda world: world.seed)]
+
+    def create(self) -> Environment:
+        """A browser that nobody else uses. Raises MissingPackage."""
+        try:
+            import browsergym.miniwob  # noqa: F401
+            import miniwob  # noqa: F401
+        except ImportError as error:
+            raise MissingPackage("the environment 'miniwob'", "browser") from error
+        options = self._options
+        return BrowserEnvironment(
+            Manner(
+                tools=options.tools,
+                world_of=world_of,
+                settle_s=SETTLE_S if options.settle_s is None else options.settle_s,
+                timeout_s=options.timeout_s,
+                shows_addresses=False,
+            )
+        )
 
 
-async def look() -> Iterator[MiniwobWorld]:
-    """Open every page with every seed; a world that was seen before is left out."""
-    environment = BrowserEnvironment(manner(None, timeout_s=60))
-    found: dict[tuple[str, str], MiniwobWorld] = {}
-    for page in PAGES:
-        for split, seeds in SEEDS.items():
-            for seed in seeds:
-                task = Task(id="survey", env="miniwob", instruction="", metadata={"page": page, "seed": seed})
-                start = await environment.reset(task)
-                world = MiniwobWorld(
-                    page=page,
-                    seed=seed,
-                    split=split,
-                    instruction=page_of(start.observation).goal,
-                    observation=start.observation.split("\n", 1)[1],
-                )
-                found.setdefault((world.instruction, world.observation), world)
-        sys.stderr.write(f"{page}: {sum(world.page == page for world in found.values())} worlds\n")
-    await environment.close()
-    return iter(found.values())
-
-
-if __name__ == "__main__":
-    lines = "".join(f"{world.model_dump_json()}\n" for world in asyncio.run(look()))
-    Path(sys.argv[1]).write_bytes(lzma.compress(lines.encode()))
+def miniwob(options: JsonObject) -> Miniwob:
+    """Entry point `miniwob`. Raises InvalidInput for an option that it does not know."""
+    return Miniwob(checked(BrowserOptions, "miniwob", options))

@@ -11,6 +11,7 @@ from random import Random
 
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.types import StepResult, ToolCall
+from dreamgym_integrations.environments.base import graded
 from dreamgym_integrations.environments.browser.scripts import script
 from dreamgym_integrations.environments.browser.tree import FIELDS, Element, Page, page_of
 
@@ -92,12 +93,12 @@ def drawn(page: Page, random: Random) -> ToolCall:
     return click(element.bid)
 
 
-async def play(start: StepResult, environment: Environment, random: Random, *, right: float, slips: float) -> None:
+async def play(start: StepResult, environment: Environment, random: Random, right: float, slips: float) -> None:
     """Play to the end.
 
     Args:
         start: what `reset` gave.
-        environment: where.
+        environment: where to play.
         random: draws.
         right: the probability that the plan is the right one; else it is a wrong one.
         slips: the probability of each step to be any action instead of the plan's.
@@ -113,25 +114,15 @@ async def play(start: StepResult, environment: Environment, random: Random, *, r
         result = await environment.step(planned or drawn(page_of(result.observation)._replace(goal=page.goal), random))
 
 
-async def expert(start: StepResult, environment: Environment, seed: int) -> None:
-    """Do what the page asks for."""
-    await play(start, environment, Random(seed), right=1.0, slips=0.0)
-
-
-async def wrong(start: StepResult, environment: Environment, seed: int) -> None:
-    """Do nearly that: another button, another text."""
-    await play(start, environment, Random(seed), right=0.0, slips=0.0)
-
-
-async def random(start: StepResult, environment: Environment, seed: int) -> None:
-    """Any action that the page suggests, and now and then one that it does not."""
-    await play(start, environment, Random(seed), right=0.0, slips=1.0)
-
-
 async def mixed(start: StepResult, environment: Environment, seed: int) -> None:
     """Anything between bad and good play: what a simulator should be built from."""
-    draw = Random(seed)
-    await play(start, environment, draw, right=0.6, slips=draw.choice((0.0, 0.2, 0.4, 1.0)))
+    random = Random(seed)
+    await play(start, environment, random, right=0.6, slips=random.choice((0.0, 0.2, 0.4, 1.0)))
 
 
-BEHAVIOURS: Mapping[str, Behaviour] = {"expert": expert, "wrong": wrong, "random": random, "mixed": mixed}
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "expert": graded(play, 1.0),
+    "wrong": graded(play, 0.0),  # nearly what the page asks for: another button, another text
+    "random": graded(play, 0.0, 1.0),
+    "mixed": mixed,
+}

@@ -15,7 +15,7 @@ from browsergym.core.task import AbstractBrowserTask
 
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.types import JsonObject
-from dreamgym_integrations.environments.browser.checks import Checks, Helper, Verdict
+from dreamgym_integrations.environments.browser.checks import CheckResult, Checks, Helper
 from dreamgym_integrations.environments.browser.sites import SiteTask
 
 ACCOUNTS: Mapping[str, tuple[str, str]] = {
@@ -70,7 +70,7 @@ class PlayedTask(AbstractBrowserTask):  # type: ignore[misc]
         if self._asks and not said:
             return 0.0, False, "", {}
         answer = chat_messages[-1]["message"] if said else ""
-        verdict: Verdict = self._checks.verdict(answer, page, self._helpers())
+        verdict: CheckResult = self._checks.verdict(answer, page, self._helpers())
         info: JsonObject = {"unjudged": True} if verdict.unjudged else {}
         return float(verdict.succeeded), said or verdict.succeeded, "", info
 

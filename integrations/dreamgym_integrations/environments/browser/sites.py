@@ -15,16 +15,20 @@ import json
 import lzma
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
 from pydantic import Field, ValidationError
 
-from dreamgym.environment import first_reason
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym_integrations.environments.base import checked, known_split
+from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.checks import Checks
-from dreamgym_integrations.environments.browser.environment import World
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
+from dreamgym_integrations.environments.browser.players import BEHAVIOURS
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map", "homepage")
 LITE_FILES = ("test_webarena_lite.raw.json",)
@@ -120,14 +124,14 @@ def addresses(given: Mapping[str, str]) -> dict[str, str]:
     return {site: address.rstrip("/") for site, address in found.items() if address}
 
 
-def site_worlds(given: Mapping[str, str]) -> Callable[[Task], World]:
+def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
     """How a task is played on these sites. Raises MissingPackage."""
     try:
         from dreamgym_integrations.environments.browser.site_task import PlayedTask
     except ImportError as error:
         raise MissingPackage("a browser environment", "browser") from error
 
-    def world_of(task: Task) -> World:
+    def world_of(task: Task) -> TaskSetup:
         row = SiteTask.model_validate(task.metadata.get("site_task"))
         known = addresses(given)
         text = json.dumps(row.model_dump(mode="json"))
@@ -136,7 +140,7 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], World]:
             variables = ", ".join(f"WA_{site.upper()}" for site in missing)
             raise InvalidInput(f"task {task.id!r} plays on {', '.join(missing)}: set {variables} to where your site is")
         placed = SiteTask.model_validate(_placed(row.model_dump(mode="json"), known))
-        return World(task=PlayedTask, arguments={"row": placed, "addresses": known})
+        return TaskSetup(task=PlayedTask, arguments={"row": placed, "addresses": known})
 
     return world_of
 
@@ -151,3 +155,59 @@ def _placed(value: object, known: Mapping[str, str]) -> object:
         for site, address in known.items():
             value = value.replace(f"__{site.upper()}__", address)
     return value
+
+
+class Sites:
+    """WebArena's sites as an entry point gives them; where they are, is known when one is played."""
+
+    behaviours: Mapping[str, Behaviour] = BEHAVIOURS
+
+    def __init__(self, name: str, options: BrowserOptions) -> None:
+        self._name = name
+        self._options = options
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The description, with the training tasks."""
+        return EnvironmentSpec(
+            name=self._name.replace("_", "-"),
+            description="Tasks on a shop, its administration, a forum, a code host and a map.",
+            rules=RULES,
+            tools_list=({"tools": list(self._options.tools)},),
+            max_steps=self._options.max_steps or 30,
+            tasks=tuple(self.tasks("train")),
+            adapter=self._name,
+            options=self._options.given,
+        )
+
+    @cached_property
+    def _tasks(self) -> Mapping[str, Sequence[Task]]:
+        return site_tasks(self._name, self._options.data)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
+        return self._tasks[known_split(split)]
+
+    def create(self) -> Environment:
+        """A browser that nobody else uses."""
+        options = self._options
+        return BrowserEnvironment(
+            Manner(
+                tools=options.tools,
+                world_of=site_worlds(options.sites),
+                settle_s=0.5 if options.settle_s is None else options.settle_s,
+                timeout_s=options.timeout_s,
+                shows_addresses=True,
+                uploads=options.uploads,
+            )
+        )
+
+
+def webarena(options: JsonObject) -> Sites:
+    """Entry point `webarena`: the 812 tasks, of which those of WebArena-Lite are the test."""
+    return Sites("webarena", checked(BrowserOptions, "webarena", options))
+
+
+def webarena_lite(options: JsonObject) -> Sites:
+    """Entry point `webarena_lite`: the 165 tasks."""
+    return Sites("webarena_lite", checked(BrowserOptions, "webarena_lite", options))

@@ -17,13 +17,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from dreamgym.content import AFTER, result_of, told
-from dreamgym.environment import Behaviour, EnvironmentSpec, first_reason
+from dreamgym.environment import Behaviour, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage
 from dreamgym.state import as_text, parsed
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.base import checked
 
 if TYPE_CHECKING:
     from dreamgym_integrations.environments.mcp.session import McpSession
@@ -169,7 +170,4 @@ class McpServer:
 
 def mcp(options: JsonObject) -> McpServer:
     """Entry point `mcp` of `dreamgym.environments`. Raises InvalidInput where the options name no server."""
-    try:
-        return McpServer(McpOptions.model_validate(options) if options else None)
-    except ValidationError as error:
-        raise InvalidInput(f"[real] of an mcp environment: {first_reason(error)}") from error
+    return McpServer(checked(McpOptions, "mcp", options) if options else None)

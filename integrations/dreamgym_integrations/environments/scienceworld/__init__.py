@@ -7,21 +7,18 @@ first thirty of a split are of all kinds.
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib.resources import files
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym_integrations.environments.base import SPLITS, checked, known_split, packed_lines
 from dreamgym_integrations.environments.scienceworld.behaviours import BEHAVIOURS
 from dreamgym_integrations.environments.scienceworld.environment import ACT, ScienceWorldEnvironment
 
-SPLITS = ("train", "dev", "test")
 RULES = """A house with a kitchen, bathroom, living room, bedroom, workshop, art studio, greenhouse, foundry, hallway \
 and the outside, full of things that heat, cool, melt, burn, grow, live, mix and conduct. Every command that is \
 carried out is one step of time: temperatures move, plants grow, animals walk.
@@ -69,9 +66,8 @@ class ScienceWorld:
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
-        packed = files("dreamgym_integrations.environments.scienceworld").joinpath("worlds.tsv.xz").read_bytes()
         tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
-        for line in lzma.decompress(packed).decode().splitlines():
+        for line in packed_lines(__name__, "worlds.tsv.xz"):
             split, kind, variation, instruction, start = line.split("\t")
             tasks[split].append(self._task(split, kind, int(variation), instruction, json.loads(start)))
         return tasks
@@ -89,9 +85,7 @@ class ScienceWorld:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a fold of the package's."""
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
-        return self._tasks[split]
+        return self._tasks[known_split(split)]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""
@@ -100,7 +94,4 @@ class ScienceWorld:
 
 def scienceworld(options: JsonObject) -> ScienceWorld:
     """The entry point. Raises InvalidInput for an option that it does not know."""
-    try:
-        return ScienceWorld(ScienceWorldOptions.model_validate(options))
-    except ValidationError as error:
-        raise InvalidInput(f"environment 'scienceworld', its options: {first_reason(error)}") from error
+    return ScienceWorld(checked(ScienceWorldOptions, "scienceworld", options))

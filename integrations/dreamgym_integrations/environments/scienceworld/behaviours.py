@@ -13,10 +13,10 @@ from functools import lru_cache
 from random import Random
 
 from dreamgym.environment import Behaviour, Environment
-from dreamgym.errors import InvalidInput
-from dreamgym.types import StepResult, Task, ToolCall
+from dreamgym.types import StepResult
+from dreamgym_integrations.environments.base import act, graded, mixed, task_of
 from dreamgym_integrations.environments.scienceworld.environment import AMBIGUOUS, world_of
-from dreamgym_integrations.environments.scienceworld.simulator import World, simulators
+from dreamgym_integrations.environments.scienceworld.simulator import Variation, simulators
 
 _ROOM = re.compile(
     r"This room is called the ([a-z ]+)\.|(?:^|\n)(outside)\b|This outside location is called the ([a-z ]+)"
@@ -33,7 +33,7 @@ MALFORMED = ("take", "put", "go", "move", "north", "look", "open", "use it", "fo
 
 
 @lru_cache(maxsize=4096)
-def gold(world: World) -> tuple[str, ...]:
+def gold(world: Variation) -> tuple[str, ...]:
     """The package's own solution. For the two tasks of genetics it takes twenty seconds."""
     simulator = simulators.take()
     try:
@@ -48,7 +48,7 @@ def room_of(state: str) -> str | None:
     return None if found is None else next(name for name in found.groups() if name)
 
 
-class Player:
+class ScienceWorldPlayer:
     """What was seen so far, and the commands that it suggests.
 
     Args:
@@ -91,44 +91,27 @@ class Player:
         )
 
 
-async def _solution(environment: Environment) -> tuple[str, ...]:
-    task = getattr(environment, "task", None)  # a recorder's, a server's or the game's own
-    if not isinstance(task, Task):
-        raise InvalidInput(f"the expert of ScienceWorld needs an environment that tells its task, not {environment!r}")
-    return await asyncio.to_thread(gold, world_of(task))
+async def play(start: StepResult, environment: Environment, random: Random, good: float, _slips: float) -> None:
+    """Play on, and stop where the solution does: each command is the solution's with probability `good`, else random.
 
-
-async def play(start: StepResult, environment: Environment, random: Random, share: float) -> None:
-    """Play on: each command is the solution's with probability `share`, else random; stops where the solution does."""
-    player = Player(await _solution(environment) if share else (), random)
-    result = start
+    Random commands are impossible as often as it happens; there is no share of slips.
+    """
+    solution: tuple[str, ...] = ()
+    if good:
+        solution = await asyncio.to_thread(gold, world_of(task_of(environment)))
+    player, result = ScienceWorldPlayer(solution, random), start
     while not result.done:
-        command = player.good(result) if random.random() < share else player.bad(result.state)
+        command = player.good(result) if random.random() < good else player.bad(result.state)
         if command is None:
             return
-        result = await environment.step(ToolCall(name="act", arguments={"command": command}))
-
-
-def graded(share: float) -> Behaviour:
-    """A player that knows the next good command in this share of its steps."""
-
-    async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
-        await play(start, environment, Random(seed), share)
-
-    return behaviour
-
-
-async def mixed(start: StepResult, environment: Environment, seed: int) -> None:
-    """Good and bad play in equal parts, to build a simulator from."""
-    random = Random(seed)
-    await play(start, environment, random, random.choice((0.0, 0.3, 0.6, 0.9)))
+        result = await environment.step(act(command))
 
 
 BEHAVIOURS: Mapping[str, Behaviour] = {
-    "expert": graded(1.0),
-    "expert_80": graded(0.8),
-    "expert_60": graded(0.6),
-    "noisy": graded(0.5),
-    "random": graded(0.0),
-    "mixed": mixed,
+    "expert": graded(play, 1.0),
+    "expert_80": graded(play, 0.8),
+    "expert_60": graded(play, 0.6),
+    "noisy": graded(play, 0.5),
+    "random": graded(play, 0.0),
+    "mixed": mixed(play),
 }

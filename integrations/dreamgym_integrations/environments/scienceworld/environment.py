@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
-from dreamgym_integrations.environments.commands import command_of
-from dreamgym_integrations.environments.scienceworld.simulator import Answer, Simulator, World, simulators
+from dreamgym_integrations.environments.base import act_tool, command_of
+from dreamgym_integrations.environments.scienceworld.simulator import CommandResult, Simulator, Variation, simulators
 
 COMMANDS = (
     "look around; inventory; task; wait; wait1; objects; look at OBJ; look in OBJ; read OBJ; open OBJ; close OBJ; "
@@ -17,17 +17,11 @@ COMMANDS = (
     "mix OBJ; use OBJ on OBJ; eat OBJ; flush OBJ; connect OBJ to OBJ; disconnect OBJ; go OBJ; teleport to OBJ; "
     "focus on OBJ"
 )
-ACT: JsonObject = {
-    "name": "act",
-    "description": "Do one thing in the house of experiments. Where a command could mean several things, answer the "
+ACT = act_tool(
+    "Do one thing in the house of experiments. Where a command could mean several things, answer the "
     f"list with a number. Commands, OBJ being the name of a thing or a place: {COMMANDS}.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"command": {"type": "string", "description": "One command, for example: go to kitchen"}},
-        "required": ["command"],
-        "additionalProperties": False,
-    },
-}
+    example="go to kitchen",
+)
 AMBIGUOUS = "Ambiguous request"
 _REFUSED = re.compile(
     r"(?:No known action|Unknown action|It'?s not clear|I'm not sure|You can't|Something can't|That can't|ERROR: )"
@@ -36,7 +30,7 @@ _REFUSED = re.compile(
 )
 
 
-def world_of(task: Task) -> World:
+def world_of(task: Task) -> Variation:
     """The world that a task names. Raises InvalidInput where it names none."""
     kind, variation = task.metadata.get("task"), task.metadata.get("variation")
     if not isinstance(kind, str) or not isinstance(variation, int) or variation < 0:
@@ -44,7 +38,7 @@ def world_of(task: Task) -> World:
             f"task {task.id!r}: expected metadata.task, a name, and metadata.variation, a whole number; "
             f"got {kind!r} and {variation!r}"
         )
-    return World(kind, variation, str(task.metadata.get("simplifications", "easy")))
+    return Variation(kind, variation, str(task.metadata.get("simplifications", "easy")))
 
 
 def is_refusal(reply: str) -> bool:
@@ -95,7 +89,7 @@ class ScienceWorldEnvironment:
         if simulator is not None:
             simulators.give_back(simulator)
 
-    def _run(self, ask: Callable[[Simulator], Answer]) -> tuple[Answer, str, JsonObject]:
+    def _run(self, ask: Callable[[Simulator], CommandResult]) -> tuple[CommandResult, str, JsonObject]:
         """An answer, what is to be seen then, and the commands where they are wanted."""
         if self._simulator is None:
             self._simulator = simulators.take()

@@ -19,7 +19,7 @@ OPTIONS = ("-XX:+UseSerialGC", "-Xmx512m", "-XX:+UnlockExperimentalVMOptions", "
 """The second compiler stays on: after some hundred steps a step takes 19 ms of CPU with it, 32 without."""
 
 
-class World(NamedTuple):
+class Variation(NamedTuple):
     """One variation of one of the thirty tasks, as the package names them."""
 
     kind: str
@@ -27,7 +27,7 @@ class World(NamedTuple):
     simplifications: str = "easy"
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """What the simulator says to a command."""
 
     reply: str
@@ -59,18 +59,18 @@ class Simulator:
         """Its machine has not ended."""
         return self._machine.is_alive
 
-    def load(self, world: World) -> Answer:
+    def load(self, world: Variation) -> CommandResult:
         """Start a world and look around, as the package does. Raises InvalidInput, EnvironmentUnavailable."""
         with java_failures(WHAT):
             if fault := self._java.load(world.kind, world.variation, world.simplifications, False):
                 raise InvalidInput(f"{WHAT} cannot load {world.kind!r}, variation {world.variation}: {fault}")
         return self.step("look around")
 
-    def step(self, command: str) -> Answer:
+    def step(self, command: str) -> CommandResult:
         """Say a command. Raises EnvironmentUnavailable."""
         with java_failures(WHAT):
             reply = self._java.step(command)
-            answer = Answer(reply, round(100 * self._java.getScore()), bool(self._java.getCompleted()))
+            answer = CommandResult(reply, round(100 * self._java.getScore()), bool(self._java.getCompleted()))
         if answer.completed and answer.score < 0:  # a failed task is not complete: the program itself failed
             raise EnvironmentUnavailable(f"{WHAT} failed at {command[:80]!r}: {reply[:300]}")
         return answer
@@ -90,7 +90,7 @@ class Simulator:
         with java_failures(WHAT):
             return self._machine.texts(self._java.getValidActionObjectCombinations())
 
-    def gold(self, world: World) -> tuple[str, ...]:
+    def gold(self, world: Variation) -> tuple[str, ...]:
         """The package's own solution; the world that was loaded is gone."""
         with java_failures(WHAT):
             self._java.load(world.kind, world.variation, world.simplifications, True)

@@ -1,21 +1,27 @@
-"""The games of TextWorldExpress other than `coin`, with what an agent reads of them and their rules."""
+"""All games by name: `coin`, and the seven others with their rules; and the entry points of the seven."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from dreamgym_integrations.environments.textworld.behaviours import behaviours
-from dreamgym_integrations.environments.textworld.cook import Cook
-from dreamgym_integrations.environments.textworld.game import Game, scene_view, short
+from dreamgym.errors import UnknownName
+from dreamgym.types import JsonObject
+from dreamgym_integrations.environments.textworld import TextWorldExpress
+from dreamgym_integrations.environments.textworld.coin import COIN
+from dreamgym_integrations.environments.textworld.engine import Game
 from dreamgym_integrations.environments.textworld.players import (
     BookFollower,
     Calculator,
+    Cook,
     Follower,
     MapReader,
     Sorter,
     Tidier,
+    behaviours,
 )
+from dreamgym_integrations.environments.textworld.scenes import scene_view, short
 
 _PLACES = """A place is shown by its name, its exits with the places they lead to, what lies in the open, what is in \
 or on each holder (`empty`, or `closed` until it is opened), and what you carry.
@@ -46,7 +52,7 @@ def _house(name: str, description: str, rules: str, **fields: Any) -> Game:
     )
 
 
-TEXT_GAMES = (
+_OTHERS = (
     _house(
         "twc",
         "Put things where they usually belong",
@@ -145,3 +151,19 @@ The state ends with `score: N.` once N per cent of the task are done; the agent 
         shorten=short,
     ),
 )
+
+GAMES: Mapping[str, Game] = {game.name: game for game in (COIN, *_OTHERS)}
+
+
+def textworld_express(options: JsonObject) -> TextWorldExpress:
+    """Entry point `textworld_express`: the game that the option `game` names. Raises InvalidInput, UnknownName."""
+    name = options.get("game", "coin")
+    if not isinstance(name, str) or name not in GAMES:
+        raise UnknownName("game of TextWorldExpress", str(name), GAMES)
+    return TextWorldExpress(GAMES[name], {key: value for key, value in options.items() if key != "game"})
+
+
+twc, mapreader, cookingworld, arithmetic, sorting, peckingorder, simonsays = (
+    partial(TextWorldExpress, game) for game in _OTHERS
+)
+"""The entry points by the games' names."""

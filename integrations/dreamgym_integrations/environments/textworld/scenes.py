@@ -1,4 +1,4 @@
-"""What TextWorldExpress says of a place, shortened to what an agent must know of it, and read back from that.
+"""A place of a house: read from the game's prose, written short for an agent, and read back by players.
 
     pantry. north: kitchen. coin. shelf: 2 apples, flour. fridge: closed. you carry: map.
 
@@ -11,36 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from dreamgym.errors import EnvironmentUnavailable
+from dreamgym_integrations.environments.textworld.engine import EXIT, SIDES, exits, place_name, plain
 
-SIDES = ("north", "east", "south", "west")
-CLOSED_DOOR = "closed door"
-
-_PLACE = re.compile(r"You are in the ([a-z ]+)\.")
-_EXIT = re.compile(r"[Tt]o the (North|East|South|West) you see (?:the ([a-z ]+)|a (closed) [a-z -]*door)\.")
 _THING = re.compile(r"(?:[Yy]ou (?:also )?see|There is also) (.+?)\.(?:\s|$)")
 _HOLDER = re.compile(r"(.+?),? that (?:has (.+) on it|contains (.+)|is (?:closed|empty))$")
+_QUOTE = re.compile(r"(?<!\w)'|'(?!\w)")
 _ARTICLE = re.compile(r"^(?:an? |the |some )?(?:open )?", re.IGNORECASE)
-
-
-def plain(text: str) -> str:
-    """On one line, in small letters and without hyphens."""
-    return " ".join(text.lower().replace("-", " ").split())
-
-
-def exits(look: str) -> dict[str, str]:
-    """Where one can go, clockwise from the north."""
-    found = {side.lower(): there or CLOSED_DOOR for side, there, _ in _EXIT.findall(look)}
-    return {side: found[side] for side in SIDES if side in found}
-
-
-def place_name(look: str) -> str:
-    """The place that a description is of. Raises EnvironmentUnavailable where it describes none."""
-    place = _PLACE.search(look)
-    if place is None:
-        raise EnvironmentUnavailable(f"expected the description of a place from the game, got {look[:200]!r}")
-    return place[1]
 
 
 def _name(text: str) -> str:
@@ -64,7 +42,7 @@ class Scene:
         """From the game's prose. Raises EnvironmentUnavailable where it describes no place."""
         things: list[str] = []
         holders: dict[str, tuple[str, ...] | None] = {}
-        for text in _THING.findall(_EXIT.sub("", look)):
+        for text in _THING.findall(EXIT.sub("", look)):
             holder = _HOLDER.match(text)
             if holder is None:
                 things.append(_name(text))
@@ -79,20 +57,23 @@ class Scene:
         return cls(place_name(look), exits(look), tuple(things), holders, carried)
 
     @classmethod
-    def of_text(cls, text: str) -> Scene:
+    def of_text(cls, view: str) -> Scene:
         """The scene that `str` wrote; parts that it does not know are left out."""
-        place, *parts = text.rstrip(".").split(". ")
+        place, *parts = view.rstrip(".").split(". ")
         pairs = dict(part.split(": ", 1) for part in parts if ": " in part)
         carried = pairs.pop("you carry", "")
         pairs.pop("score", None)
-        holders = {name: held for name, held in pairs.items() if name not in SIDES}
-        return cls(
-            place,
-            {side: there for side, there in pairs.items() if side in SIDES},
-            tuple(part for part in parts if ": " not in part),
-            {name: None if held == "closed" else _names(held) for name, held in holders.items()},
-            tuple(carried.split(", ")) if carried else (),
-        )
+        sides: dict[str, str] = {}
+        holders: dict[str, tuple[str, ...] | None] = {}
+        for name, text in pairs.items():
+            if name in SIDES:
+                sides[name] = text
+            elif text == "closed":
+                holders[name] = None
+            else:
+                holders[name] = () if text == "empty" else tuple(text.split(", "))
+        things = tuple(part for part in parts if ": " not in part)
+        return cls(place, sides, things, holders, tuple(carried.split(", ")) if carried else ())
 
     def __str__(self) -> str:
         parts = [self.place, *(f"{side}: {there}" for side, there in self.exits.items()), *self.things]
@@ -108,5 +89,21 @@ class Scene:
         return (*self.things, *(item for held in self.holders.values() for item in held or ()))
 
 
-def _names(held: str) -> tuple[str, ...]:
-    return () if held == "empty" else tuple(held.split(", "))
+def scene_view(answer: Mapping[str, Any]) -> str:
+    """The place, all that is in it, and what the agent carries."""
+    return str(Scene.of_game(answer["look"], answer["inventory"]))
+
+
+def short(reply: str) -> str:
+    """A reply in small letters on one line; the game's refusal in two words, and nothing for a list of what is carried.
+
+    The place that follows says what is carried, unless that is nothing.
+    """
+    lines = [_QUOTE.sub("", plain(line)) for line in reply.splitlines() if line.strip()]
+    line = " ".join(line if line.endswith((".", ":", "!")) else f"{line}," for line in lines)
+    line = f"{line[:-1]}." if line.endswith(",") else line
+    if line.startswith("unknown action"):
+        return "unknown action."
+    if line.startswith("inventory:"):
+        return "you carry nothing." if line.endswith("is currently empty.") else ""
+    return line

@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.base import SPLITS, checked, known_split
 from dreamgym_integrations.environments.webshop.goals import Goal
 from dreamgym_integrations.environments.webshop.players import behaviours
 from dreamgym_integrations.environments.webshop.shop import Shop, shop
-from dreamgym_integrations.environments.webshop.visit import SEARCH, Visit
+from dreamgym_integrations.environments.webshop.visit import SEARCH, ShopVisit
 
-SPLITS = ("train", "dev", "test")
 CATALOGUE = "DREAMGYM_WEBSHOP"
 DESCRIPTION = "A web shop: find the product that the instruction asks for, choose its options, and buy it."
 RULES = """A page is its visible texts joined by ` [SEP] `; all but the last page begin with the instruction.
@@ -82,14 +82,14 @@ class WebShopEnvironment:
     def __init__(self, shop: Shop, *, show_attributes: bool = False) -> None:
         self._shop = shop
         self._show_attributes = show_attributes
-        self._visit: Visit | None = None
+        self._visit: ShopVisit | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Come in with the goal that `task.metadata["goal"]` numbers."""
         number = task.metadata.get("goal")
         if not isinstance(number, int) or not 0 <= number < len(self._shop.goals):
             raise InvalidInput(f"task {task.id!r}: expected a goal below {len(self._shop.goals)}, got {number!r}")
-        self._visit = Visit(self._shop, self._shop.goals[number], show_attributes=self._show_attributes)
+        self._visit = ShopVisit(self._shop, self._shop.goals[number], show_attributes=self._show_attributes)
         return self._result(self._visit)
 
     async def step(self, action: ToolCall) -> StepResult:
@@ -110,7 +110,7 @@ class WebShopEnvironment:
         """Leave; the shop stays for others."""
         self._visit = None
 
-    def _result(self, visit: Visit, *, is_error: bool = False) -> StepResult:
+    def _result(self, visit: ShopVisit, *, is_error: bool = False) -> StepResult:
         observation, state = visit.observation, visit.state
         info: JsonObject = {"state": state} if state != observation else {}
         if visit.is_over:
@@ -151,9 +151,7 @@ class WebShop:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The goals of a split, in the original's order."""
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
-        return self._tasks[split]
+        return self._tasks[known_split(split)]
 
     def create(self) -> Environment:
         """A new visit to the one shop."""
@@ -176,7 +174,7 @@ class WebShop:
             id=f"{self._name}-{split}-{number}",
             env=self._name,
             instruction=goal.instruction,
-            initial_state=Visit(self._shop, goal).observation,
+            initial_state=ShopVisit(self._shop, goal).observation,
             metadata={"goal": number, "split": split},
         )
 
@@ -192,7 +190,4 @@ class WebShop:
 
 def webshop(options: JsonObject) -> WebShop:
     """The entry point. Raises InvalidInput for an option that it does not know."""
-    try:
-        return WebShop(WebShopOptions.model_validate(options))
-    except ValidationError as error:
-        raise InvalidInput(f"environment 'webshop', its options: {first_reason(error)}") from error
+    return WebShop(checked(WebShopOptions, "webshop", options))

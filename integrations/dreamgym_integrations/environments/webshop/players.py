@@ -12,6 +12,7 @@ from random import Random
 
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.types import StepResult, ToolCall
+from dreamgym_integrations.environments.base import graded, mixed
 from dreamgym_integrations.environments.webshop.goals import Goal
 from dreamgym_integrations.environments.webshop.visit import BUY, JOINT, NEXT, PREVIOUS, RESULTS
 
@@ -93,33 +94,21 @@ class Customer:
 
 
 def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
-    """The ways to visit a shop; `goal_of` finds the wish by its words."""
+    """The ways to visit a shop; `goal_of` finds the goal by its wording."""
 
-    async def visit(
-        start: StepResult, environment: Environment, random: Random, expert: float, impossible: float
-    ) -> None:
+    async def visit(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
         customer, result = Customer(goal_of(start.observation.split(JOINT)[2]), random), start
         while not result.done:
             customer.see(result)
-            call = customer.expert() if random.random() < expert else customer.random(impossible)
+            call = customer.expert() if random.random() < good else customer.random(slips)
             result = await environment.step(call)
 
-    def graded(share: float, impossible: float = 0.0) -> Behaviour:
-        async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
-            await visit(start, environment, Random(seed), share, impossible)
-
-        return behaviour
-
-    async def mixed(start: StepResult, environment: Environment, seed: int) -> None:
-        random = Random(seed)
-        await visit(start, environment, random, random.choice((0.0, 0.5, 0.8, 0.95)), IMPOSSIBLE_SHARE)
-
     return {
-        "expert": graded(1.0),
-        "expert_80": graded(0.8),
-        "noisy": graded(0.35, 0.1),
-        "random": graded(0.0, IMPOSSIBLE_SHARE),
-        "mixed": mixed,
+        "expert": graded(visit, 1.0),
+        "expert_80": graded(visit, 0.8),
+        "noisy": graded(visit, 0.35, 0.1),
+        "random": graded(visit, 0.0, IMPOSSIBLE_SHARE),
+        "mixed": mixed(visit, IMPOSSIBLE_SHARE, shares=(0.0, 0.5, 0.8, 0.95)),
     }
 
 

@@ -27,7 +27,7 @@ category|product category|query|Goal|None|Reward|Your score (min 0.0, max 1.0)""
 """The texts of the last page. Most say nothing, as in the original, whose one slip of spelling they keep."""
 
 
-class Visit:
+class ShopVisit:
     """Begins on the search page and ends when something is bought."""
 
     def __init__(self, shop: Shop, goal: Goal, *, show_attributes: bool = False) -> None:

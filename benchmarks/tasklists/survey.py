@@ -1,6 +1,6 @@
 """How hard the games are: how often each way to play wins, and how much there is to read.
 
-    python -m dreamgym_integrations.environments.textworld.survey coin twc mapreader --tasks 200
+    python benchmarks/tasklists/survey.py coin twc mapreader --tasks 200
 
 One row per game and behaviour, on tasks of the test split, with Wilson's 95 % interval of the success.
 """
@@ -13,11 +13,12 @@ import re
 import time
 from collections.abc import Sequence
 
+from dreamgym_integrations.environments.textworld.games import GAMES, textworld_express
+
 from dreamgym.environment import RealEnvironment
 from dreamgym.episode import play
 from dreamgym.evaluation import wilson
 from dreamgym.types import Source, Trajectory
-from dreamgym_integrations.environments.textworld import GAMES, textworld_express
 
 HEAD = (
     "game",
