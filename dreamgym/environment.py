@@ -244,13 +244,24 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
 
     Raises:
         UnknownName: it is none of them; lists what is registered.
+        InvalidInput: the module or file cannot be loaded; says the new name of an adapter that moved.
     """
     found = {point.name: point for point in entry_points(group="dreamgym.environments")}
     if name not in found and ":" not in name:
         raise UnknownName(
             "environment", name, found, "module:function and file.py:function work. A folder with an env.toml works too"
         )
-    make = found[name].load() if name in found else from_place("environment", name)
+    if name in found:
+        make = found[name].load()
+    else:
+        try:
+            make = from_place("environment", name)
+        except InvalidInput as error:
+            # An adapter that moved within its package kept its name: an env.toml may still say where it was.
+            point = found.get(name.rpartition(":")[2])
+            if point is None or point.value == name or point.module.split(".")[0] != name.split(".", maxsplit=1)[0]:
+                raise
+            raise InvalidInput(f'{error}. It moved: write adapter = "{point.name}" (now {point.value})') from error
     real: RealEnvironment = make(options or {})
     return real
 
@@ -268,7 +279,10 @@ def from_place(kind: str, name: str) -> Any:
             description.loader.exec_module(module)
         else:
             module = importlib.import_module(place)
-        return getattr(module, function)
+        made = getattr(module, function)
+        if not callable(made):
+            raise AttributeError(f"{function!r} of {place} is not a function")
+        return made
     except (ImportError, OSError, AttributeError) as error:
         raise InvalidInput(f"{kind} {name!r} cannot be loaded: {error}") from error
 

@@ -85,6 +85,35 @@ def test_a_registered_environment_is_found_by_name() -> None:
     assert load_real("coin").spec.adapter == "coin"
 
 
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        ("textworld_express:coin", "textworld.coin:coin"),
+        ("browser:miniwob", "browser.miniwob:miniwob"),
+        ("browser:webarena_lite", "browser.sites:webarena_lite"),
+        ("mcp_server:mcp", "mcp:mcp"),
+    ],
+)
+def test_an_adapter_named_by_a_place_that_it_left_says_what_it_is_called_now(old: str, now: str) -> None:
+    place = "dreamgym_integrations.environments."
+    with pytest.raises(InvalidInput) as refused:
+        load_real(place + old)
+    assert str(refused.value).startswith(f"environment {place + old!r} cannot be loaded: ")
+    assert str(refused.value).endswith(f'It moved: write adapter = "{old.partition(":")[2]}" (now {place}{now})')
+
+
+def test_an_adapter_that_never_was_here_is_not_said_to_have_moved() -> None:
+    for unknown in ("somebody.else:coin", "dreamgym_integrations.environments:chess"):
+        with pytest.raises(InvalidInput, match="cannot be loaded") as refused:
+            load_real(unknown)
+        assert "moved" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["alfworld", "bfcl", "mcp", "scienceworld", "webshop"])
+def test_an_adapter_may_still_be_named_by_its_package(name: str) -> None:
+    assert callable(load_real(f"dreamgym_integrations.environments.{name}:{name}").create)
+
+
 def test_two_tools_are_no_text_environment() -> None:
     two: list[JsonValue] = [{**TOOL, "name": name} for name in ("a", "b")]
     assert EnvironmentSpec(name="x", tools_list=({"tools": two},)).text_argument is None

@@ -2,8 +2,8 @@
 
 from decimal import getcontext
 
-from dreamgym_integrations.environments.bfcl_state import Kind, System
-from dreamgym_integrations.environments.bfcl_suite import Suite, conversation_of, parameters_of
+from dreamgym_integrations.environments.bfcl.state import Kind, System
+from dreamgym_integrations.environments.bfcl.suite import Suite, conversation_of, parameters_of
 
 from dreamgym.types import JsonObject
 

@@ -16,8 +16,8 @@ pytest.importorskip("fast_downward", reason="ALFWorld needs the extra dreamgym[a
 
 from alfworld_room import HOT, START, pack, problem, row, unpack
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld
-from dreamgym_integrations.environments.alfworld_data import GOALS
-from dreamgym_integrations.environments.alfworld_engine import PLAYERS
+from dreamgym_integrations.environments.alfworld.data import GOALS
+from dreamgym_integrations.environments.alfworld.engine import PLAYERS
 
 from dreamgym.environment import Environment
 from dreamgym.episode import play

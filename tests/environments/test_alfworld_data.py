@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from alfworld_room import HOT, SIMPLE, START, pack, problem, row, unpack
 from dreamgym_integrations.environments.alfworld import alfworld
-from dreamgym_integrations.environments.alfworld_data import GOALS, Games
-from dreamgym_integrations.environments.alfworld_planner import narrowed
-from dreamgym_integrations.environments.alfworld_players import Goal, Player
+from dreamgym_integrations.environments.alfworld.data import GOALS, Games
+from dreamgym_integrations.environments.alfworld.planner import narrowed
+from dreamgym_integrations.environments.alfworld.players import HouseholdGoal, HouseholdPlayer
 
 from dreamgym.errors import InvalidInput, MissingPackage, UnknownName
 from dreamgym.types import StepResult
@@ -27,6 +27,11 @@ def test_packed_rows_are_cut_so_that_no_floor_plan_is_in_two_splits(tmp_path: Pa
     assert plans == {"train": {1, 2, 301}, "dev": {5, 225, 415}, "test": {10, 230}}
     ids = [task.id for split in plans for task in read.tasks(split)]
     assert len(set(ids)) == len(ids) == 24
+
+
+def test_the_description_names_the_adapter_as_it_is_registered(tmp_path: Path) -> None:
+    data = pack(tmp_path / "data", [row(1, 1)])
+    assert alfworld({"data": str(data), "cache": str(tmp_path / "cache")}).spec.adapter == "alfworld"
 
 
 def test_official_data_keep_their_own_splits_and_the_wording_of_their_games(tmp_path: Path) -> None:
@@ -141,13 +146,13 @@ async def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("number", [0, 1])
 def test_every_wording_of_a_task_is_understood(task_type: str, number: int) -> None:
     text = GOALS[task_type][number].format(obj="mug", recep="desk", toggle="desklamp")
-    goal = Goal(f"Your task is to: {text}.")
+    goal = HouseholdGoal(f"Your task is to: {text}.")
     assert (goal.thing, goal.place) == ("mug", "desklamp" if goal.is_look else "desk")
     assert goal.is_look == (task_type == "look_at_obj_in_light")
     assert goal.count == (2 if "two" in task_type else 1)
     assert goal.change == next((change for change in ("heat", "cool", "clean") if f"_{change}_" in task_type), None)
     with pytest.raises(InvalidInput, match="expected a task in ALFWorld's wording"):
-        Goal("Win.")
+        HouseholdGoal("Win.")
 
 
 def test_the_planner_is_asked_about_what_a_task_needs_alone() -> None:
@@ -164,7 +169,7 @@ def test_the_planner_is_asked_about_what_a_task_needs_alone() -> None:
 
 
 def test_the_searcher_goes_on_from_what_it_reads_alone() -> None:
-    player = Player(Goal("put a hot mug in desk"), Random(0))
+    player = HouseholdPlayer(HouseholdGoal("put a hot mug in desk"), Random(0))
     player.see(StepResult(observation=START), "")
     told = {
         "go to desk 1": "You arrive at desk 1. On the desk 1, you see a book 1.",

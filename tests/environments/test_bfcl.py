@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from dreamgym_integrations.environments.bfcl import Bfcl, bfcl
-from dreamgym_integrations.environments.bfcl_suite import MAIN, Suite, bfcl_suite, parameters_of
-from dreamgym_integrations.environments.bfcl_tools import NEXT
+from dreamgym_integrations.environments.bfcl.suite import MAIN, Suite, bfcl_suite, parameters_of
+from dreamgym_integrations.environments.bfcl.tools import NEXT
 
 from dreamgym.dream.task_check import accomplished
 from dreamgym.episode import play

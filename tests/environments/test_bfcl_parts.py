@@ -6,12 +6,12 @@ from decimal import getcontext
 import jsonschema
 import pytest
 from bfcl_lamps import DOCS, SYSTEMS, lamp_suite
-from dreamgym_integrations.environments.bfcl_environment import OVER, BfclEnvironment
-from dreamgym_integrations.environments.bfcl_state import files, jsonable, schema_of
-from dreamgym_integrations.environments.bfcl_suite import conversation_of, tool_call
-from dreamgym_integrations.environments.bfcl_tasks import task_of
-from dreamgym_integrations.environments.bfcl_tools import NEXT, tool_of, tools_of
-from dreamgym_integrations.environments.bfcl_world import Referee, World, answer_of, is_alike
+from dreamgym_integrations.environments.bfcl.environment import OVER, BfclEnvironment
+from dreamgym_integrations.environments.bfcl.state import files, jsonable, schema_of
+from dreamgym_integrations.environments.bfcl.suite import conversation_of, tool_call
+from dreamgym_integrations.environments.bfcl.tasks import task_of
+from dreamgym_integrations.environments.bfcl.tools import NEXT, tool_of, tools_of
+from dreamgym_integrations.environments.bfcl.world import ApiInstances, Referee, answer_of, is_alike
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,7 +105,7 @@ def test_listed_values_of_a_list_are_those_of_its_items_and_huge_numbers_are_out
 
 
 def test_a_state_tells_entities_by_their_id_and_single_values_by_their_system() -> None:
-    told = World(LAMPS, SUITE.make).state(SYSTEMS)
+    told = ApiInstances(LAMPS, SUITE.make).state(SYSTEMS)
     assert told == {
         "house.presses": 0,
         "house._log": [],
@@ -249,19 +249,19 @@ async def test_an_impossible_call_is_refused_in_words_and_changes_nothing(call: 
 
 
 async def test_what_a_function_raises_is_its_answer() -> None:
-    answer = World(LAMPS, SUITE.make).call("Lamps", ToolCall(name="explode"))
+    answer = ApiInstances(LAMPS, SUITE.make).call("Lamps", ToolCall(name="explode"))
     assert (answer.said, answer.is_error) == ("Error during execution: smoke", True)
 
 
 def test_a_function_that_sets_the_decimal_precision_sets_it_for_itself() -> None:
     precision = getcontext().prec
-    answer = World(LAMPS, SUITE.make).call("Lamps", ToolCall(name="coarse"))
+    answer = ApiInstances(LAMPS, SUITE.make).call("Lamps", ToolCall(name="coarse"))
     assert answer.structured == {"precision": 2}
     assert getcontext().prec == precision != 2
 
 
 def test_a_world_that_cannot_be_compared_to_its_end_is_another_one() -> None:
-    ours, theirs = World(LAMPS, SUITE.make), World(LAMPS, SUITE.make)
+    ours, theirs = ApiInstances(LAMPS, SUITE.make), ApiInstances(LAMPS, SUITE.make)
     for world in (ours, theirs):
         endless: list[object] = []
         endless.append(endless)
@@ -270,7 +270,7 @@ def test_a_world_that_cannot_be_compared_to_its_end_is_another_one() -> None:
 
 
 def test_the_referee_plays_the_truth_in_a_world_of_its_own() -> None:
-    world = World(LAMPS, SUITE.make)
+    world = ApiInstances(LAMPS, SUITE.make)
     referee = Referee(LAMPS, SUITE.make, SUITE.owners)
     referee.close_request(world)
     assert referee.truth.state(SYSTEMS)["house.presses"] == 1

@@ -8,11 +8,11 @@ import pytest
 from answers import text_of
 from bfcl_lamps import DOCS, SYSTEMS, lamp_suite
 from dreamgym_client.control import ControlClient
-from dreamgym_integrations.environments.bfcl_behaviours import behaviours
-from dreamgym_integrations.environments.bfcl_environment import OVER, BfclEnvironment
-from dreamgym_integrations.environments.bfcl_state import schema_of
-from dreamgym_integrations.environments.bfcl_tasks import task_of
-from dreamgym_integrations.environments.bfcl_tools import NEXT, tools_of
+from dreamgym_integrations.environments.bfcl.behaviours import behaviours
+from dreamgym_integrations.environments.bfcl.environment import OVER, BfclEnvironment
+from dreamgym_integrations.environments.bfcl.state import schema_of
+from dreamgym_integrations.environments.bfcl.tasks import task_of
+from dreamgym_integrations.environments.bfcl.tools import NEXT, tools_of
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running

@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlparse
 
 import psutil
 import pytest
-from dreamgym_integrations.environments import browser_chromium
-from dreamgym_integrations.environments.browser import miniwob, webarena
-from dreamgym_integrations.environments.browser_environment import BrowserEnvironment
-from dreamgym_integrations.environments.browser_miniwob import PAGES, worlds
+from dreamgym_integrations.environments.browser import chromium
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment
+from dreamgym_integrations.environments.browser.miniwob import PAGES, miniwob, miniwob_worlds
+from dreamgym_integrations.environments.browser.sites import webarena
 
 from dreamgym.environment import Environment
 from dreamgym.episode import play
@@ -24,7 +24,7 @@ from dreamgym.testing.environment import check_environment
 from dreamgym.types import JsonObject, Source, StopReason, Task, ToolCall, Trajectory
 
 HAS_PACKAGE = all(importlib.util.find_spec(name) for name in ("browsergym", "miniwob", "playwright"))
-HAS_BROWSER = any(map(shutil.which, browser_chromium.SYSTEM_BROWSERS))
+HAS_BROWSER = any(map(shutil.which, chromium.SYSTEM_BROWSERS))
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(not HAS_PACKAGE, reason="no browsergym: pip install 'dreamgym[browser]'"),
@@ -36,7 +36,7 @@ QUICK = ("enter-text-2", "read-table")
 
 
 def world(page: str, seed: int = 0) -> Task:
-    return next(world for world in worlds() if world.page == page and world.seed >= seed).task("miniwob")
+    return next(world for world in miniwob_worlds() if world.page == page and world.seed >= seed).task("miniwob")
 
 
 def click(bid: str) -> ToolCall:
@@ -67,7 +67,7 @@ async def test_a_page_is_done_right_by_the_expert_and_wrong_on_purpose(browser: 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in QUICK])
 async def test_every_other_page_is_done_right_and_wrong_too(browser: Environment, page: str) -> None:
     # in one of the worlds a wrong answer may not exist, such as another link
-    tasks = [found.task("miniwob") for found in worlds() if found.page == page][:2]
+    tasks = [found.task("miniwob") for found in miniwob_worlds() if found.page == page][:2]
     right = [await played(browser, task, "expert") for task in tasks]
     wrong = [await played(browser, task, "wrong") for task in tasks]
     assert all(trajectory.success for trajectory in right)
@@ -82,7 +82,7 @@ async def test_the_contract_of_environments_is_kept() -> None:
 
 
 async def test_the_page_begins_as_it_was_recorded(browser: Environment) -> None:
-    recorded = next(world for world in worlds() if world.page == "read-table")
+    recorded = next(world for world in miniwob_worlds() if world.page == "read-table")
     task = recorded.task("miniwob")
     start = await browser.reset(task)
     assert start.observation == f"goal: {recorded.instruction!r}\n{recorded.observation}"
@@ -125,7 +125,7 @@ async def test_a_killed_browser_fails_its_own_episode_alone_and_the_next_one_get
     await other.reset(world("click-option"))
     before = set(psutil.Process().children(recursive=True))
     own = miniwob({}).create()
-    browser_chromium.browsers.stop()  # none is idle: the next environment starts one
+    chromium.browsers.stop()  # none is idle: the next environment starts one
     await own.reset(world("enter-text"))
     for process in set(psutil.Process().children(recursive=True)) - before:
         if "chrom" in process.name():
@@ -277,4 +277,4 @@ async def test_sites_that_are_nowhere_are_named_with_their_variables(monkeypatch
 def test_a_computer_without_chromium_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidInput, match="needs Chromium: run `playwright install chromium`"):
-        browser_chromium.executable(str(tmp_path / "chrome"))
+        chromium.executable(str(tmp_path / "chrome"))

@@ -5,12 +5,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from dreamgym_integrations.environments.browser_actions import NAVIGATION_TOOLS, TOOLS, Refusal, code_of
-from dreamgym_integrations.environments.browser_miniwob import PAGES, worlds
-from dreamgym_integrations.environments.browser_players import drawn, spoiled
-from dreamgym_integrations.environments.browser_scripts import script
-from dreamgym_integrations.environments.browser_state import state_of
-from dreamgym_integrations.environments.browser_tree import page_of
+from dreamgym_integrations.environments.browser.actions import NAVIGATION_TOOLS, TOOLS, Refusal, code_of
+from dreamgym_integrations.environments.browser.miniwob import PAGES, miniwob_worlds
+from dreamgym_integrations.environments.browser.players import drawn, spoiled
+from dreamgym_integrations.environments.browser.scripts import script
+from dreamgym_integrations.environments.browser.state import state_of
+from dreamgym_integrations.environments.browser.tree import page_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ def test_only_files_of_the_folder_for_uploads_may_be_uploaded(tmp_path: Path) ->
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_recorded_world_has_a_right_plan_and_another_one_that_names_ids_of_the_page(page: str) -> None:
-    found = [world for world in worlds() if world.page == page]
+    found = [world for world in miniwob_worlds() if world.page == page]
     differ = 0
     for world in found:
         shown = page_of(world.observation)._replace(goal=world.instruction)
@@ -90,15 +90,15 @@ def test_every_recorded_world_has_a_right_plan_and_another_one_that_names_ids_of
 
 def test_the_same_plan_is_found_in_the_state_as_on_the_page() -> None:
     same = 0
-    for world in worlds():
+    for world in miniwob_worlds():
         page = page_of(world.observation)._replace(goal=world.instruction)
         same += script(page_of(state_of(world.observation, world.instruction))) == script(page)
-    assert same / len(worlds()) > 0.9
+    assert same / len(miniwob_worlds()) > 0.9
 
 
 def test_random_play_stays_on_the_page_but_for_a_few_ids_that_are_not_there() -> None:
     draw = Random(0)
-    world = next(world for world in worlds() if world.page == "choose-list")
+    world = next(world for world in miniwob_worlds() if world.page == "choose-list")
     page = page_of(world.observation)._replace(goal=world.instruction)
     calls = [drawn(page, draw) for _ in range(300)]
     off = [call for call in calls if call.arguments["bid"] not in {element.bid for element in page.elements}]

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from dreamgym_integrations.environments.browser import miniwob, webarena, webarena_lite
-from dreamgym_integrations.environments.browser_checks import Checks, is_at, text_verdict
-from dreamgym_integrations.environments.browser_sites import addresses
+from dreamgym_integrations.environments.browser.checks import Checks, is_at, text_verdict
+from dreamgym_integrations.environments.browser.miniwob import miniwob
+from dreamgym_integrations.environments.browser.sites import addresses, webarena, webarena_lite
 from hypothesis import given
 from hypothesis import strategies as st
 

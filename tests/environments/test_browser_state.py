@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from dreamgym_integrations.environments.browser_actions import admissible
-from dreamgym_integrations.environments.browser_miniwob import PAGES, SEEDS, worlds
-from dreamgym_integrations.environments.browser_state import MOST, state_of
-from dreamgym_integrations.environments.browser_tree import page_of, without_layout
+from dreamgym_integrations.environments.browser.actions import admissible
+from dreamgym_integrations.environments.browser.miniwob import PAGES, SEEDS, miniwob_worlds
+from dreamgym_integrations.environments.browser.state import MOST, state_of
+from dreamgym_integrations.environments.browser.tree import page_of, without_layout
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,15 +146,15 @@ def test_what_can_be_done_names_every_usable_element_and_no_other() -> None:
 
 
 def test_the_recorded_pages_are_all_there_and_each_world_is_in_one_split() -> None:
-    assert {world.page for world in worlds()} == set(PAGES)
-    seen = {(world.instruction, world.observation) for world in worlds()}
-    assert len(seen) == len(worlds())
-    assert all(world.seed in SEEDS[world.split] for world in worlds())
+    assert {world.page for world in miniwob_worlds()} == set(PAGES)
+    seen = {(world.instruction, world.observation) for world in miniwob_worlds()}
+    assert len(seen) == len(miniwob_worlds())
+    assert all(world.seed in SEEDS[world.split] for world in miniwob_worlds())
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_state_of_a_recorded_page_is_stable_and_has_its_ids(page: str) -> None:
-    for world in worlds():
+    for world in miniwob_worlds():
         if world.page == page:
             state = state_of(world.observation, world.instruction)
             assert state_of(state, world.instruction) == state

@@ -7,10 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from dreamgym_integrations.environments.coin import COIN, short, view
-from dreamgym_integrations.environments.coin_behaviours import GRAMMAR as COMMANDS
-from dreamgym_integrations.environments.game_environment import GameEnvironment
-from dreamgym_integrations.environments.java_games import games
+from dreamgym_integrations.environments.textworld.coin import COIN, short, view
+from dreamgym_integrations.environments.textworld.coin import GRAMMAR as COMMANDS
+from dreamgym_integrations.environments.textworld.engine import GameEnvironment, java_games
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName
@@ -137,13 +136,13 @@ async def test_twenty_games_at_once_play_as_they_do_alone() -> None:
 async def test_games_are_reused_and_share_one_java_process() -> None:
     first = GameEnvironment(COIN)
     await first.reset(world(0))
-    process = games.process
+    process = java_games.process
     await first.close()
     others = [GameEnvironment(COIN) for _ in range(8)]
     for environment in others:
         await environment.reset(world(0))
     assert process is not None
-    assert games.process is process
+    assert java_games.process is process
     assert process.poll() is None
     for environment in others:
         await environment.close()
@@ -167,7 +166,7 @@ async def test_another_tool_or_argument_is_refused_by_name() -> None:
 async def test_a_killed_java_process_fails_the_step_and_the_next_game_gets_a_new_one() -> None:
     environment = GameEnvironment(COIN)
     await environment.reset(world(0))
-    process = games.process
+    process = java_games.process
     assert process is not None
     process.kill()
     process.wait(timeout=10)

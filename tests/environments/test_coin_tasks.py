@@ -1,14 +1,14 @@
 """The task list, and the ways to play without a language model."""
 
 import asyncio
+import runpy
+from pathlib import Path
 
 import pytest
-from dreamgym_integrations.environments import coin as coin_game
-from dreamgym_integrations.environments.coin_behaviours import GRAMMAR
-from dreamgym_integrations.environments.coin_worlds import places, rows
-from dreamgym_integrations.environments.game_environment import GameEnvironment, act_tool
-from dreamgym_integrations.environments.textworld_express import SPLITS
-from dreamgym_integrations.environments.worlds import SEEDS
+from dreamgym_integrations.environments.base import SPLITS
+from dreamgym_integrations.environments.textworld.coin import COIN as COIN_GAME
+from dreamgym_integrations.environments.textworld.coin import GRAMMAR
+from dreamgym_integrations.environments.textworld.engine import SEEDS, GameEnvironment
 
 from dreamgym.environment import Behaviour, load_real
 from dreamgym.errors import EpisodeFinished, UnknownName
@@ -16,15 +16,17 @@ from dreamgym.types import StepResult, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 COIN = load_real("coin")
+TASK_LISTS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/tasklists/games.py"))
+places, coin_lines = TASK_LISTS["places"], TASK_LISTS["coin_lines"]
 
 
 class Limited:
     """The real game with the limit that the server would set; remembers the commands."""
 
-    tools = (act_tool(coin_game.COIN),)
+    tools = (COIN_GAME.tool,)
 
     def __init__(self) -> None:
-        self._game = GameEnvironment(coin_game.COIN)
+        self._game = GameEnvironment(COIN_GAME)
         self.commands: list[str] = []
         self.results: list[StepResult] = []
 
@@ -103,7 +105,7 @@ async def test_no_sampled_test_world_is_a_training_world() -> None:
 
 
 async def test_a_world_that_came_before_is_left_out_of_the_task_list() -> None:
-    listed = [row async for row in rows({"train": [3, 4], "dev": [4, 5], "test": [3, 6]})]
+    listed = [line async for line in coin_lines({"train": [3, 4], "dev": [4, 5], "test": [3, 6]})]
     assert [line.split("\t")[:2] for line in listed] == [["train", "3"], ["train", "4"], ["dev", "5"], ["test", "6"]]
 
 

@@ -7,15 +7,16 @@ import subprocess
 import sys
 
 import pytest
-from dreamgym_integrations.environments.java_games import JavaGames, java_failures
+from dreamgym_integrations.environments.java import java_failures
+from dreamgym_integrations.environments.textworld.engine import JavaGames
 
 from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 
 START = """
 import sys
-from dreamgym_integrations.environments.java_games import games
-games.take("coin")
-print(games.process.pid, flush=True)
+from dreamgym_integrations.environments.textworld.engine import java_games
+java_games.take("coin")
+print(java_games.process.pid, flush=True)
 """
 
 

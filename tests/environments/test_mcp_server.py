@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from dreamgym_integrations.environments.mcp_server import McpEnvironment, McpOptions
+from dreamgym_integrations.environments.mcp import McpEnvironment, McpOptions
 from dreamgym_server.running import running
 from mcp.server.lowlevel import Server
 from mcp_counter import SCHEMA, counter

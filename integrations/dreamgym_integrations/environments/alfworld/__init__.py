@@ -1,0 +1,176 @@
+"""ALFWorld's text games (Shridhar et al., 2021) as a real environment: household tasks of six types in 120 floor plans.
+
+The user brings the games (see `data`) and names them by the option `data` or by ALFWORLD_DATA, which the package
+itself reads. Every game is built from its PDDL problem with the installed package's own domain and grammar, once, and
+kept by its content in the folder `cache` (the user's cache folder, under dreamgym/alfworld). It is played in worker
+processes (see `workers`). With packed rows that have no official held-out games, dev and test are cut by floor
+plan; with the official data they are its valid_seen and valid_unseen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import platformdirs
+from pydantic import Field
+
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.alfworld.data import DOWNLOAD, Games
+from dreamgym_integrations.environments.alfworld.players import behaviours
+from dreamgym_integrations.environments.alfworld.workers import WorkerEpisode, Workers, workers
+from dreamgym_integrations.environments.base import act_tool, checked, command_of
+
+COMMANDS = (
+    "go to PLACE, open PLACE, close PLACE, take OBJECT from PLACE, move OBJECT to PLACE, use LAMP, "
+    "heat OBJECT with MICROWAVE, cool OBJECT with FRIDGE, clean OBJECT with SINKBASIN, slice OBJECT with KNIFE, "
+    "examine THING, look, inventory, help"
+)
+RULES = """A room with numbered places (`drawer 2`) and numbered objects (`mug 1`), which lie in or on places.
+`go to PLACE` answers with what lies there, or that it is closed; a closed place shows its objects once it is opened.
+`take OBJECT from PLACE` and `move OBJECT to PLACE` work at that place, if it is open; one object is carried at most.
+`heat`, `cool` and `clean` change the carried object at a microwave, a fridge or a sink; `use` turns a lamp on.
+Everything else, such as a command for another place or a text that is no command, answers `Nothing happens.`
+The task is done, with reward 1, once the world is as asked; to look at a thing is to carry it where a lamp is on."""
+ACT = act_tool(
+    f"Do one thing in the room. Commands: {COMMANDS}. Places and objects have numbers.",
+    example="take mug 1 from desk 2",
+)
+
+
+class AlfworldOptions(Frozen):
+    """What an environment folder may set under [real]."""
+
+    data: Path | None = None
+    """None: ALFWORLD_DATA, or where the package puts it."""
+    cache: Path | None = None
+    """None: dreamgym/alfworld in the user's cache folder."""
+    incomplete: bool = False
+    """Play what is there of official data that was not downloaded whole."""
+    max_steps: int = Field(default=50, ge=1)
+    workers: int | None = Field(default=None, ge=1)
+    """Processes; None: as many as there are cores."""
+
+
+class Alfworld:
+    """ALFWorld as an entry point gives it."""
+
+    def __init__(self, options: AlfworldOptions) -> None:
+        self._options = options
+        self._cache = options.cache or platformdirs.user_cache_path("dreamgym") / "alfworld"
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The description, with the training tasks. Raises InvalidInput where the games are not there."""
+        return EnvironmentSpec(
+            name="alfworld",
+            description="Household tasks of six types in rooms of numbered places and objects (ALFWorld, text games). "
+            "Splits: the official ones where the data have them, else cut so that none shares a floor plan.",
+            rules=RULES,
+            tools_list=({"tools": [ACT]},),
+            max_steps=self._options.max_steps,
+            deterministic=True,
+            tasks=tuple(self.tasks("train")),
+            adapter="alfworld",
+            options=self._options.model_dump(mode="json", exclude_defaults=True),
+        )
+
+    @cached_property
+    def games(self) -> Games:
+        """The user's games. Raises InvalidInput."""
+        data = self._options.data or Path(os.environ.get("ALFWORLD_DATA") or Path.home() / ".cache" / "alfworld")
+        if self._options.data is None and not data.is_dir():
+            raise InvalidInput(
+                f"ALFWorld's games are not in {data}: {DOWNLOAD}; [real] data or ALFWORLD_DATA names its place"
+            )
+        return Games(data, self._cache, incomplete=self._options.incomplete)
+
+    @property
+    def workers(self) -> Workers:
+        """The processes that play; all environments of this process share them."""
+        return workers(self._cache / "built", self._options.workers or len(os.sched_getaffinity(0)))
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split, in an order that mixes the six types; no game is in two splits."""
+        return self.games.tasks(split)
+
+    @cached_property
+    def behaviours(self) -> Mapping[str, Behaviour]:
+        """Ways to play; `expert` is the planner and knows the whole world, the others know what an agent reads."""
+        return behaviours(self.plan)
+
+    async def plan(self, task: Task) -> list[str]:
+        """The planner's commands for a task, from its start to its goal."""
+        return await self.workers.plan(self.games.problem(game_of(task)))
+
+    def create(self) -> Environment:
+        """A new world that nobody else uses."""
+        return AlfworldEnvironment(self)
+
+
+class AlfworldEnvironment:
+    """One game at a time. The world is the task's own: the seed of `reset` changes nothing."""
+
+    def __init__(self, real: Alfworld) -> None:
+        self.tools: Sequence[JsonObject] = (ACT,)
+        self._real = real
+        self._episode: WorkerEpisode | None = None
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the game that `task.metadata["game"]` names."""
+        await self.close()
+        episode = WorkerEpisode(self._real.workers, self._real.games.problem(game_of(task)))
+        try:
+            result = seen(await episode.begin())
+        except BaseException:
+            episode.end()
+            raise
+        self._episode = episode
+        return result
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Say one command to the game."""
+        command = command_of(action, is_playing=self._episode is not None)
+        assert self._episode is not None, "an episode is being played"
+        result = seen(await self._episode.step(command))
+        if result.terminated:
+            await self.close()
+        return result
+
+    async def close(self) -> None:
+        """Hand the game back."""
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            episode.end()
+
+
+def seen(answer: JsonObject) -> StepResult:
+    """What a worker tells of a step, as the agent's side has it."""
+    observation, state, won = str(answer["answer"]), str(answer["state"]), bool(answer["won"])
+    info: JsonObject = {"admissible": answer["admissible"]}
+    if state != observation:
+        info["state"] = state
+    return StepResult(
+        observation=observation,
+        reward=float(won),
+        terminated=won,
+        is_error=observation == "Nothing happens.",
+        info=info,
+    )
+
+
+def game_of(task: Task) -> str:
+    """The game of a task. Raises InvalidInput where it names none."""
+    game = task.metadata.get("game")
+    if not isinstance(game, str):
+        raise InvalidInput(f"task {task.id!r}: expected the name of a game in metadata.game, got {game!r}")
+    return game
+
+
+def alfworld(options: JsonObject) -> Alfworld:
+    """The entry point. Raises InvalidInput for an option that it does not know."""
+    return Alfworld(checked(AlfworldOptions, "alfworld", options))

@@ -1,0 +1,100 @@
+"""One conversation of the benchmark as an environment: its functions are tools, and `next_request` moves it on.
+
+The user's messages are in the explicit state, since they are part of the world that a simulation has to know. The
+reward comes with the end, after the last message, and is the referee's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dreamgym.errors import EpisodeFinished, InvalidInput
+from dreamgym.schema import fault_under
+from dreamgym.state import as_text
+from dreamgym.tools import INVALID_ARGUMENTS, UNKNOWN_TOOL
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.bfcl.state import System
+from dreamgym_integrations.environments.bfcl.suite import Conversation, Suite
+from dreamgym_integrations.environments.bfcl.tasks import state_of, text_of
+from dreamgym_integrations.environments.bfcl.tools import NEXT
+from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult, Referee
+
+READY = "The user waits for you."
+OVER = "The user has no further request. The conversation is over."
+
+
+class BfclEnvironment:
+    """One conversation at a time. The world is the task's own: the seed of `reset` changes nothing."""
+
+    def __init__(self, suite: Suite, systems: Mapping[str, System], tools: Sequence[JsonObject]) -> None:
+        self.tools = tools
+        self._suite = suite
+        self._systems = systems
+        self._tools = {str(tool["name"]): tool for tool in tools}
+        self._playing: tuple[Conversation, ApiInstances, Referee] | None = None
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the conversation that `task.metadata["conversation"]` names."""
+        name = task.metadata.get("conversation")
+        conversation = self._suite.conversations.get(name) if isinstance(name, str) else None
+        if conversation is None:
+            raise InvalidInput(
+                f"task {task.id!r}: expected the id of a conversation in metadata.conversation, got {name!r}"
+            )
+        make = self._suite.make
+        world = ApiInstances(conversation, make)
+        self._playing = conversation, world, Referee(conversation, make, self._suite.owners)
+        state = as_text(state_of(conversation, 1, world, self._systems))
+        return StepResult(observation=READY, info={"state": state})
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Call a function, or ask for the next request."""
+        if self._playing is None:
+            raise EpisodeFinished("the conversation is over or was never started: reset starts one")
+        conversation, world, referee = self._playing
+        if refusal := self._refusal(conversation, action):
+            return self._told(refusal, is_error=True)
+        if action.name == NEXT:
+            referee.close_request(world)
+            return self._next(conversation, referee)
+        answer = world.call(self._suite.owners[action.name], action)
+        referee.note(answer)
+        return self._shown(action.name, answer)
+
+    async def close(self) -> None:
+        """Forget the conversation."""
+        self._playing = None
+
+    def _refusal(self, conversation: Conversation, action: ToolCall) -> str | None:
+        """Why the call is not tried."""
+        tool = self._tools.get(action.name)
+        if tool is None:
+            return UNKNOWN_TOOL.replace("{tool}", action.name)
+        owner = self._suite.owners.get(action.name)
+        if owner is not None and (owner not in conversation.classes or action.name in conversation.excluded):
+            return f"{action.name} does not work in this conversation."
+        schema = tool["inputSchema"]
+        assert isinstance(schema, dict)
+        fault = fault_under(schema, action.arguments)
+        return fault and INVALID_ARGUMENTS.replace("{reason}", fault)
+
+    def _next(self, conversation: Conversation, referee: Referee) -> StepResult:
+        """The next message, or the end with its reward."""
+        verdicts = referee.verdicts
+        if len(verdicts) < len(conversation.messages):
+            return self._told(conversation.messages[len(verdicts)])
+        result = self._told(OVER, fulfilled=sum(verdicts), requests=len(verdicts))
+        self._playing = None
+        return result.model_copy(update={"reward": float(all(verdicts)), "terminated": True})
+
+    def _shown(self, tool: str, answer: FunctionResult) -> StepResult:
+        """An answer as a tool's result. One that is off the tool's own schema is told as text alone."""
+        schema = self._tools[tool].get("outputSchema")
+        fits = answer.is_error or not isinstance(schema, dict) or fault_under(schema, answer.structured) is None
+        return self._told(text_of(answer), is_error=answer.is_error, structured=answer.structured if fits else {})
+
+    def _told(self, text: str, *, is_error: bool = False, **info: JsonObject | int) -> StepResult:
+        assert self._playing is not None
+        conversation, world, referee = self._playing
+        state = state_of(conversation, len(referee.verdicts) + 1, world, self._systems)
+        return StepResult(observation=text, is_error=is_error, info={"state": as_text(state), **info})

@@ -1,0 +1,213 @@
+"""The tasks of WebArena (Zhou et al., 2024) and WebArena-Lite (Liu et al., 2024), on sites that the user runs.
+
+The tasks are read from the files as their authors publish them, from one folder or one file:
+
+    test_webarena_lite.raw.json            the 165; all of them are the test of `webarena_lite`
+    webarena_812_test.raw.json, or .xz     the 812 (also as test.raw.json); without the 165 they are 647 for training
+
+`webarena_lite` trains on those 647, as the paper does, of which every tenth template is for development; tasks of
+training and test may be of one template. `webarena` keeps templates apart: of ten, one is development and two test.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from pydantic import Field, ValidationError
+
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
+from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym_integrations.environments.base import checked, known_split
+from dreamgym_integrations.environments.browser import RULES, BrowserOptions
+from dreamgym_integrations.environments.browser.checks import Checks
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
+from dreamgym_integrations.environments.browser.players import BEHAVIOURS
+
+SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map", "homepage")
+LITE_FILES = ("test_webarena_lite.raw.json",)
+FULL_FILES = ("webarena_812_test.raw.json", "test.raw.json")
+VARIABLES = {"webarena": "DREAMGYM_WEBARENA", "webarena_lite": "DREAMGYM_WEBARENA_LITE"}
+
+
+class SiteTask(Frozen):
+    """What we need of one row; the rest of it is kept as it is."""
+
+    task_id: int
+    old_task_id: int | None = None
+    sites: tuple[str, ...] = Field(min_length=1)
+    start_url: str
+    intent: str = Field(min_length=1)
+    intent_template_id: int = 0
+    require_login: bool = True
+    eval: JsonObject
+
+    def task(self, env: str, split: str) -> Task:
+        """The row as a task; the addresses stay placeholders."""
+        return Task(
+            id=f"{env}-{self.task_id if self.old_task_id is None else self.old_task_id}",
+            env=env,
+            instruction=self.intent,
+            metadata={"split": split, "site_task": self.model_dump(mode="json")},
+        )
+
+
+def site_tasks(name: str, data: Path | None) -> Mapping[str, Sequence[Task]]:
+    """The tasks of each split. Raises InvalidInput where there is no file, or it is not what was expected."""
+    place = data or (Path(os.environ[VARIABLES[name]]) if os.environ.get(VARIABLES[name]) else None)
+    if place is None:
+        raise InvalidInput(
+            f"{name} needs the file of its tasks: set [real] data in env.toml, or the variable {VARIABLES[name]}, "
+            f"to a folder with {LITE_FILES[0] if name == 'webarena_lite' else FULL_FILES[0]}"
+        )
+    env = name.replace("_", "-")
+    split_of: Mapping[str, Sequence[SiteTask]]
+    if name == "webarena_lite":
+        lite = _read(_file(place, LITE_FILES))
+        known = {row.old_task_id for row in lite}
+        full = _file(place, FULL_FILES) if place.is_dir() else None
+        others = [row for row in (_read(full) if full and full.exists() else ()) if row.task_id not in known]
+        dev = _tenths(others, {0})
+        split_of = {"train": [row for row in others if row not in dev], "dev": dev, "test": lite}
+    else:
+        rows = _read(_file(place, FULL_FILES))
+        split_of = {
+            "train": _tenths(rows, {3, 4, 5, 6, 7, 8, 9}),
+            "dev": _tenths(rows, {0}),
+            "test": _tenths(rows, {1, 2}),
+        }
+    return {split: [row.task(env, split) for row in rows] for split, rows in split_of.items()}
+
+
+def _tenths(rows: Sequence[SiteTask], which: set[int]) -> list[SiteTask]:
+    templates = sorted({row.intent_template_id for row in rows})
+    chosen = {template for place, template in enumerate(templates) if place % 10 in which}
+    return [row for row in rows if row.intent_template_id in chosen]
+
+
+def _file(place: Path, names: Sequence[str]) -> Path:
+    if not place.is_dir():
+        return place
+    found = (place / f"{name}{packed}" for name in names for packed in ("", ".xz"))
+    return next((file for file in found if file.is_file()), place / names[0])
+
+
+def _read(file: Path) -> list[SiteTask]:
+    try:
+        content = file.read_bytes()
+        rows = json.loads(lzma.decompress(content) if file.suffix == ".xz" else content)
+    except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
+        raise InvalidInput(f"{file}: expected the tasks of WebArena as a JSON list: {error}") from error
+    if not isinstance(rows, list) or not rows:
+        raise InvalidInput(f"{file}: expected the tasks of WebArena as a JSON list, got {type(rows).__name__}")
+    read = []
+    for number, row in enumerate(rows):
+        try:
+            wanted = {name: row[name] for name in SiteTask.model_fields if name in row}
+            task = SiteTask.model_validate(wanted)
+            Checks.of(task.eval)
+        except (ValidationError, InvalidInput, TypeError) as error:
+            raise InvalidInput(f"{file}, row {number}: {first_reason(error)}") from error
+        read.append(task)
+    return read
+
+
+def addresses(given: Mapping[str, str]) -> dict[str, str]:
+    """Where the sites are: as given, else by the variables WA_SHOPPING, WA_REDDIT, …; without a slash behind."""
+    found = {site: given.get(site) or os.environ.get(f"WA_{site.upper()}", "") for site in SITES}
+    return {site: address.rstrip("/") for site, address in found.items() if address}
+
+
+def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
+    """How a task is played on these sites. Raises MissingPackage."""
+    try:
+        from dreamgym_integrations.environments.browser.site_task import PlayedTask
+    except ImportError as error:
+        raise MissingPackage("a browser environment", "browser") from error
+
+    def world_of(task: Task) -> TaskSetup:
+        row = SiteTask.model_validate(task.metadata.get("site_task"))
+        known = addresses(given)
+        text = json.dumps(row.model_dump(mode="json"))
+        needed = {*row.sites, *(site for site in SITES if f"__{site.upper()}__" in text)}
+        if missing := sorted(needed - known.keys()):
+            variables = ", ".join(f"WA_{site.upper()}" for site in missing)
+            raise InvalidInput(f"task {task.id!r} plays on {', '.join(missing)}: set {variables} to where your site is")
+        placed = SiteTask.model_validate(_placed(row.model_dump(mode="json"), known))
+        return TaskSetup(task=PlayedTask, arguments={"row": placed, "addresses": known})
+
+    return world_of
+
+
+def _placed(value: object, known: Mapping[str, str]) -> object:
+    """The same with addresses in the place of `__SHOPPING__` and the like."""
+    if isinstance(value, dict):
+        return {key: _placed(item, known) for key, item in cast("JsonObject", value).items()}
+    if isinstance(value, list):
+        return [_placed(item, known) for item in value]
+    if isinstance(value, str):
+        for site, address in known.items():
+            value = value.replace(f"__{site.upper()}__", address)
+    return value
+
+
+class Sites:
+    """WebArena's sites as an entry point gives them; where they are, is known when one is played."""
+
+    behaviours: Mapping[str, Behaviour] = BEHAVIOURS
+
+    def __init__(self, name: str, options: BrowserOptions) -> None:
+        self._name = name
+        self._options = options
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The description, with the training tasks."""
+        return EnvironmentSpec(
+            name=self._name.replace("_", "-"),
+            description="Tasks on a shop, its administration, a forum, a code host and a map.",
+            rules=RULES,
+            tools_list=({"tools": list(self._options.tools)},),
+            max_steps=self._options.max_steps or 30,
+            tasks=tuple(self.tasks("train")),
+            adapter=self._name,
+            options=self._options.given,
+        )
+
+    @cached_property
+    def _tasks(self) -> Mapping[str, Sequence[Task]]:
+        return site_tasks(self._name, self._options.data)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split."""
+        return self._tasks[known_split(split)]
+
+    def create(self) -> Environment:
+        """A browser that nobody else uses."""
+        options = self._options
+        return BrowserEnvironment(
+            Manner(
+                tools=options.tools,
+                world_of=site_worlds(options.sites),
+                settle_s=0.5 if options.settle_s is None else options.settle_s,
+                timeout_s=options.timeout_s,
+                shows_addresses=True,
+                uploads=options.uploads,
+            )
+        )
+
+
+def webarena(options: JsonObject) -> Sites:
+    """Entry point `webarena`: the 812 tasks, of which those of WebArena-Lite are the test."""
+    return Sites("webarena", checked(BrowserOptions, "webarena", options))
+
+
+def webarena_lite(options: JsonObject) -> Sites:
+    """Entry point `webarena_lite`: the 165 tasks."""
+    return Sites("webarena_lite", checked(BrowserOptions, "webarena_lite", options))

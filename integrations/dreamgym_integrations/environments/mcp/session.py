@@ -1,0 +1,178 @@
+"""One conversation with a real MCP server, by the SDK's client in whichever protocol revision the server speaks.
+
+Answers stay as they came, so nothing that the SDK does not know is lost. A task of our own holds the connection,
+because the SDK wants it closed where it was opened, and an environment is stepped and closed from anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CallToolRequest,
+    CallToolRequestParams,
+    ListToolsRequest,
+    PaginatedRequestParams,
+)
+from pydantic import JsonValue, RootModel, ValidationError
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.types import JsonObject, ToolCall
+
+if TYPE_CHECKING:
+    from dreamgym_integrations.environments.mcp import McpOptions
+
+MAX_PAGES = 100
+"""Of a listing: a server that hands out cursors for ever must not hang us."""
+SHOWN_CHARACTERS = 300
+
+logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # a stray line on stdout is no traceback to us
+
+
+class _Raw(RootModel[dict[str, JsonValue]]):
+    """A result as it came."""
+
+
+class McpSession:
+    """Open it, ask, close it; from any task of one event loop."""
+
+    def __init__(self, options: McpOptions) -> None:
+        self._options = options
+        self._leave = asyncio.Event()
+        self._held: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        self._garbage = ""
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+
+    async def open(self) -> None:
+        """Start and greet the server. Raises EnvironmentUnavailable, InvalidInput."""
+        ready = asyncio.Event()
+        self._held = asyncio.create_task(self._hold(ready))
+        greeted = asyncio.create_task(ready.wait())
+        try:
+            await asyncio.wait(
+                {self._held, greeted}, timeout=self._options.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            greeted.cancel()
+        if self._held.done():
+            await self._held
+        if not ready.is_set():
+            raise self._unavailable(f"did not answer within {self._options.timeout_s:g} s of its start")
+
+    async def tools(self) -> list[JsonObject]:
+        """The raw tool definitions, all pages of them."""
+        assert self._client is not None
+        tools: list[JsonObject] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._ask(ListToolsRequest(params=PaginatedRequestParams(cursor=cursor)))
+            listed = page["tools"]
+            assert isinstance(listed, list), "the SDK has checked the answer"
+            tools += [tool for tool in listed if isinstance(tool, dict)]
+            if any("x-mcp-header" in str(tool) for tool in listed):  # arguments that the SDK must repeat in headers
+                await self._client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            cursor = str(page["nextCursor"]) if page.get("nextCursor") is not None else None
+            if cursor is None:
+                return tools
+        raise self._unavailable(f"lists tools on more than {MAX_PAGES} pages")
+
+    async def call(self, action: ToolCall) -> JsonObject:
+        """The raw result; a refusal at the level of the protocol becomes an error result in the server's words."""
+        try:
+            answer = await self._ask(
+                CallToolRequest(params=CallToolRequestParams(name=action.name, arguments=action.arguments))
+            )
+        except MCPError as error:
+            return {"content": [{"type": "text", "text": error.message}], "isError": True}
+        if "content" not in answer:
+            raise self._unavailable(f"asked a question back instead of answering {action.name!r}")
+        return answer
+
+    async def close(self) -> None:
+        """Say goodbye and stop the server; the SDK gives it a few seconds."""
+        self._leave.set()
+        if self._held is not None:
+            if self._client is None:
+                self._held.cancel()
+            await asyncio.wait({self._held})
+            if not self._held.cancelled():
+                self._held.exception()  # whoever asked has been told
+        self._stderr.close()
+
+    async def _hold(self, ready: asyncio.Event) -> None:
+        try:
+            async with (
+                self._transport() as transport,
+                Client(transport, mode="auto", message_handler=self._notice) as client,
+            ):
+                self._client = client
+                ready.set()
+                await self._leave.wait()
+        except (MCPError, OSError, ValueError, RuntimeError, httpx2.HTTPError, ExceptionGroup) as error:
+            raise self._unavailable(_reason(error)) from error
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[AbstractAsyncContextManager[Any]]:
+        options = self._options
+        if options.url is not None:
+            timeout = httpx2.Timeout(options.timeout_s)
+            async with httpx2.AsyncClient(headers=options.header_values(), timeout=timeout) as http:
+                yield streamable_http_client(options.url, http_client=http)
+            return
+        command, *args = options.command
+        server = StdioServerParameters(command=command, args=args, env=options.variables(), cwd=options.cwd)
+        yield stdio_client(server, errlog=self._stderr)
+
+    async def _notice(self, message: object) -> None:
+        """Notifications are not part of an answer; a line that is no message is remembered, in case none comes."""
+        if isinstance(message, Exception):
+            self._garbage = first_reason(message)
+
+    async def _ask(self, request: CallToolRequest | ListToolsRequest) -> JsonObject:
+        """Raises MCPError for what the server refuses, EnvironmentUnavailable where there is no answer."""
+        assert self._client is not None
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                return (await self._client.session.send_request(request, _Raw)).root
+        except TimeoutError as error:
+            raise self._unavailable(f"did not answer within {self._options.timeout_s:g} s") from error
+        except ValidationError as error:
+            raise self._unavailable(f"answered with something that is no MCP: {first_reason(error)}") from error
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED and error.message == "Connection closed":
+                raise self._unavailable("has ended") from error
+            raise
+
+    def _unavailable(self, what: str) -> EnvironmentUnavailable:
+        """One sentence: the server, what it did, and the last thing it said besides."""
+        said = self._last_words()
+        heard = f"; it wrote a line that is no message: {self._garbage[:SHOWN_CHARACTERS]}" if self._garbage else ""
+        words = f"; it last wrote to stderr: {said[:SHOWN_CHARACTERS]}" if said else ""
+        return EnvironmentUnavailable(f"{self._options.server} {what}{heard}{words}")
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0)
+        lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, FileNotFoundError):
+        return f"cannot be started: there is no {error.filename!r}"
+    if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+        return "ended before it had greeted"
+    return f"cannot be reached: {error or type(error).__name__}"

@@ -1,0 +1,97 @@
+"""ScienceWorld (Wang et al., 2022) as a real environment: thirty tasks of elementary science in a house of ten places.
+
+Tasks are the package's own variations in its own folds. They are listed one of each task after another, so that the
+first thirty of a split are of all kinds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field
+
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym_integrations.environments.base import SPLITS, checked, known_split, packed_lines
+from dreamgym_integrations.environments.scienceworld.behaviours import BEHAVIOURS
+from dreamgym_integrations.environments.scienceworld.environment import ACT, ScienceWorldEnvironment
+
+RULES = """A house with a kitchen, bathroom, living room, bedroom, workshop, art studio, greenhouse, foundry, hallway \
+and the outside, full of things that heat, cool, melt, burn, grow, live, mix and conduct. Every command that is \
+carried out is one step of time: temperatures move, plants grow, animals walk.
+The state is what is seen in the place, then the inventory, then `Score: N.` where it has changed. The score of 100 \
+grows with what the task needs, is never told to the agent, and falls to -100 by `focus on` the wrong thing, which \
+ends the episode without success. Reaching 100 ends it with success.
+Where a name means several things the answer begins with `Ambiguous request` and lists them by number; the next \
+command is the number, or anything else to cancel. Text that is no command, and names of things that are not here, \
+answer `No known action matches that input.` and take no time."""
+
+
+class ScienceWorldOptions(Frozen):
+    """What an environment folder may set under [real]."""
+
+    max_steps: int = Field(default=100, ge=1)
+    """The package's own limit; one in ten of its own solutions is longer, as those of genetics are; 400 is enough."""
+    simplifications: Literal["easy", "none"] = "easy"
+    """`easy` is the package's: doors are open, `teleport to` works, plants need no water, wires only where needed."""
+    admissible: bool = False
+    """List all commands that would do something in `info["admissible"]`: about a thousand, at twenty times the cost."""
+
+
+class ScienceWorld:
+    """What it is, its tasks, and ways to play it."""
+
+    def __init__(self, options: ScienceWorldOptions) -> None:
+        self._options = options
+        self._name = "scienceworld" if options.simplifications == "easy" else "scienceworld-hard"
+        self.behaviours: Mapping[str, Behaviour] = BEHAVIOURS
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The description, with the training tasks."""
+        return EnvironmentSpec(
+            name=self._name,
+            description="Tasks of elementary science in a house of ten places (ScienceWorld).",
+            rules=RULES,
+            tools_list=({"tools": [ACT]},),
+            max_steps=self._options.max_steps,
+            deterministic=True,
+            tasks=tuple(self.tasks("train")),
+            adapter="scienceworld",
+            options=self._options.model_dump(exclude_defaults=True),
+        )
+
+    @cached_property
+    def _tasks(self) -> Mapping[str, Sequence[Task]]:
+        tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
+        for line in packed_lines(__name__, "worlds.tsv.xz"):
+            split, kind, variation, instruction, start = line.split("\t")
+            tasks[split].append(self._task(split, kind, int(variation), instruction, json.loads(start)))
+        return tasks
+
+    def _task(self, split: str, kind: str, variation: int, instruction: str, start: str) -> Task:
+        metadata: JsonObject = {"task": kind, "variation": variation, "split": split}
+        is_easy = self._options.simplifications == "easy"
+        return Task(
+            id=f"{self._name}-{split}-{kind}-{variation}",
+            env=self._name,
+            instruction=instruction,
+            initial_state=start if is_easy else None,  # listed with the doors open
+            metadata=metadata if is_easy else {**metadata, "simplifications": ""},
+        )
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a fold of the package's."""
+        return self._tasks[known_split(split)]
+
+    def create(self) -> Environment:
+        """A new world that nobody else uses."""
+        return ScienceWorldEnvironment(lists_commands=self._options.admissible)
+
+
+def scienceworld(options: JsonObject) -> ScienceWorld:
+    """The entry point. Raises InvalidInput for an option that it does not know."""
+    return ScienceWorld(checked(ScienceWorldOptions, "scienceworld", options))

@@ -1,0 +1,104 @@
+"""One world of ScienceWorld as an environment: what is said to it, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.base import act_tool, command_of
+from dreamgym_integrations.environments.scienceworld.simulator import CommandResult, Simulator, Variation, simulators
+
+COMMANDS = (
+    "look around; inventory; task; wait; wait1; objects; look at OBJ; look in OBJ; read OBJ; open OBJ; close OBJ; "
+    "activate OBJ; deactivate OBJ; pick up OBJ; put down OBJ; move OBJ to OBJ; pour OBJ in OBJ; dunk OBJ in OBJ; "
+    "mix OBJ; use OBJ on OBJ; eat OBJ; flush OBJ; connect OBJ to OBJ; disconnect OBJ; go OBJ; teleport to OBJ; "
+    "focus on OBJ"
+)
+ACT = act_tool(
+    "Do one thing in the house of experiments. Where a command could mean several things, answer the "
+    f"list with a number. Commands, OBJ being the name of a thing or a place: {COMMANDS}.",
+    example="go to kitchen",
+)
+AMBIGUOUS = "Ambiguous request"
+_REFUSED = re.compile(
+    r"(?:No known action|Unknown action|It'?s not clear|I'm not sure|You can't|Something can't|That can't|ERROR: )"
+    r"|(?:The|That|This) .*(?: is already | already appears | is not | isn't | does not | can't be | appears broken"
+    r"| is empty)"
+)
+
+
+def world_of(task: Task) -> Variation:
+    """The world that a task names. Raises InvalidInput where it names none."""
+    kind, variation = task.metadata.get("task"), task.metadata.get("variation")
+    if not isinstance(kind, str) or not isinstance(variation, int) or variation < 0:
+        raise InvalidInput(
+            f"task {task.id!r}: expected metadata.task, a name, and metadata.variation, a whole number; "
+            f"got {kind!r} and {variation!r}"
+        )
+    return Variation(kind, variation, str(task.metadata.get("simplifications", "easy")))
+
+
+def is_refusal(reply: str) -> bool:
+    """The reply says in one sentence that nothing was done."""
+    return "\n" not in reply and _REFUSED.match(reply) is not None
+
+
+class ScienceWorldEnvironment:
+    """One world at a time; it is the task's own: the seed of `reset` changes nothing.
+
+    Args:
+        lists_commands: every result has `info["admissible"]`, for the price of twenty steps each.
+    """
+
+    def __init__(self, *, lists_commands: bool = False) -> None:
+        self.tools: Sequence[JsonObject] = (ACT,)
+        self.task: Task | None = None
+        self._lists_commands = lists_commands
+        self._simulator: Simulator | None = None
+        self._playing = False
+        self._started = 0
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Start the world that `task.metadata` names; what is carried is told with the place."""
+        world = world_of(task)
+        answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.load(world))
+        self.task, self._playing, self._started = task, True, answer.score
+        return StepResult(observation=view, info={"score": answer.score, **commands})
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Say one command. Success is the end with a score of 100; a wrong focus ends the episode too."""
+        command = command_of(action, is_playing=self._playing)
+        answer, view, commands = await asyncio.to_thread(self._run, lambda simulator: simulator.step(command))
+        self._playing = not answer.ended
+        score = f"\nScore: {answer.score}." if answer.score != self._started else ""
+        asked = f"{answer.reply}\n" if answer.reply.startswith(AMBIGUOUS) else ""
+        return StepResult(
+            observation=answer.reply,
+            reward=float(answer.completed and answer.score == 100),
+            terminated=answer.ended,
+            is_error=is_refusal(answer.reply),
+            info={"state": f"{asked}{view}{score}", "score": answer.score, **commands},
+        )
+
+    async def close(self) -> None:
+        """Hand the simulator back."""
+        simulator, self._simulator, self._playing = self._simulator, None, False
+        if simulator is not None:
+            simulators.give_back(simulator)
+
+    def _run(self, ask: Callable[[Simulator], CommandResult]) -> tuple[CommandResult, str, JsonObject]:
+        """An answer, what is to be seen then, and the commands where they are wanted."""
+        if self._simulator is None:
+            self._simulator = simulators.take()
+        try:
+            answer = ask(self._simulator)
+            view = self._simulator.view()
+            commands: JsonObject = {"admissible": [*self._simulator.admissible()]} if self._lists_commands else {}
+            return answer, view, commands
+        except EnvironmentUnavailable:
+            simulator, self._simulator, self._playing = self._simulator, None, False
+            simulators.give_back(simulator)
+            raise

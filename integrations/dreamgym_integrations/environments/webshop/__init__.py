@@ -1,0 +1,193 @@
+"""WebShop (Yao et al., 2022) as a real environment: buy what the instruction asks for.
+
+The shop is pure Python. It answers as the authors' text environment does, without its Java, browser templates and
+tagger. Without data it plays with a small invented catalogue; `catalogue` (or the variable DREAMGYM_WEBSHOP) names a
+folder with the authors' `items_shuffle_1000.json` and `items_ins_v2_1000.json`, as they are or packed by xz.
+
+Success is the original's, a score of 1. The score itself, between 0 and 1, is in `info["score"]` and never is the
+reward, because in this house any positive reward at the end is a success.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field
+
+from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
+from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.base import SPLITS, checked, known_split
+from dreamgym_integrations.environments.webshop.goals import Goal
+from dreamgym_integrations.environments.webshop.players import behaviours
+from dreamgym_integrations.environments.webshop.shop import Shop, shop
+from dreamgym_integrations.environments.webshop.visit import SEARCH, ShopVisit
+
+CATALOGUE = "DREAMGYM_WEBSHOP"
+DESCRIPTION = "A web shop: find the product that the instruction asks for, choose its options, and buy it."
+RULES = """A page is its visible texts joined by ` [SEP] `; all but the last page begin with the instruction.
+`search` works on every page and answers `Page 1 (Total results: N)` with up to ten products (id, title, price) of at \
+most fifty; `next >` and `< prev` turn the pages. Clicking an id opens the product: its options (name, then values), \
+title, price, rating, and the buttons Description, Features, Reviews and Buy Now. Clicking an option's value shows the \
+same page again and remembers the choice; the page does not show it, the state does (`chosen: …`). Description, \
+Features and Reviews open a page with that text, from where `< prev` leads back to the product. `back to search` \
+empties everything. A new search and going back to the results forget the choice.
+A click on what the page does not have is refused with the same page, unchanged. `buy now` ends the episode with a \
+receipt that shows the score; success is a score of 1: product, attributes, all options and price as wished."""
+TOOLS: Sequence[JsonObject] = (
+    {
+        "name": "search",
+        "description": "Search the shop for products.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "A few words, for example: red wool blanket"}},
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    },
+    {
+        "name": "click",
+        "description": "Click something on the page: a button, a product's id, or the value of an option.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"element": {"type": "string", "description": "What to click, for example: buy now"}},
+            "required": ["element"],
+            "additionalProperties": False,
+        },
+    },
+)
+
+
+class WebShopOptions(Frozen):
+    """What an environment folder may set under [real]."""
+
+    catalogue: str | None = None
+    """A folder with the authors' data; None: what DREAMGYM_WEBSHOP names, or our own small catalogue."""
+    seed: int = 0
+    """Prices that are ranges, and the goals' price limits, are drawn with it; the original's goals depend on it too."""
+    max_steps: int = Field(default=15, ge=1)
+    """The original has no limit; 15 is what is usual with language models."""
+    attributes: bool = False
+    """Products have a page `Attributes` as well, which gives much away; the original's `show_attrs`."""
+
+
+class WebShopEnvironment:
+    """One customer at a time. The world is the task's own: the seed of `reset` changes nothing."""
+
+    tools: Sequence[JsonObject] = TOOLS
+
+    def __init__(self, shop: Shop, *, show_attributes: bool = False) -> None:
+        self._shop = shop
+        self._show_attributes = show_attributes
+        self._visit: ShopVisit | None = None
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """Come in with the goal that `task.metadata["goal"]` numbers."""
+        number = task.metadata.get("goal")
+        if not isinstance(number, int) or not 0 <= number < len(self._shop.goals):
+            raise InvalidInput(f"task {task.id!r}: expected a goal below {len(self._shop.goals)}, got {number!r}")
+        self._visit = ShopVisit(self._shop, self._shop.goals[number], show_attributes=self._show_attributes)
+        return self._result(self._visit)
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """Search or click. What cannot be done is refused with the same page: the original answers nothing else."""
+        argument = {"search": "query", "click": "element"}.get(action.name)
+        if argument is None:
+            raise UnknownName("tool", action.name, ["search", "click"])
+        value = action.arguments.get(argument)
+        if not isinstance(value, str):
+            raise InvalidInput(f"{action.name} expects a string {argument!r}, got {value!r}")
+        visit = self._visit
+        if visit is None or visit.is_over:
+            raise EpisodeFinished("the episode is over or was never started: reset starts one")
+        is_done = visit.search(value) if action.name == "search" else visit.click(value)
+        return self._result(visit, is_error=not is_done)
+
+    async def close(self) -> None:
+        """Leave; the shop stays for others."""
+        self._visit = None
+
+    def _result(self, visit: ShopVisit, *, is_error: bool = False) -> StepResult:
+        observation, state = visit.observation, visit.state
+        info: JsonObject = {"state": state} if state != observation else {}
+        if visit.is_over:
+            info |= {"score": visit.score, "parts": visit.parts}
+        else:
+            search = ["search[…]"] if visit.has_search else []
+            info["admissible"] = [*search, *(f"click[{name}]" for name in visit.elements() if name != SEARCH)]
+        reward = float(visit.score == 1)
+        return StepResult(
+            observation=observation, reward=reward, terminated=visit.is_over, is_error=is_error, info=info
+        )
+
+
+class WebShop:
+    """What the entry point gives: the description, the tasks, ways to play, and new visits."""
+
+    def __init__(self, options: WebShopOptions) -> None:
+        self._options = options
+        folder = options.catalogue or os.environ.get(CATALOGUE)
+        self._folder = Path(folder) if folder else None
+        self.behaviours: Mapping[str, Behaviour] = behaviours(self._goal)
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The description, with the training tasks."""
+        options = self._options.model_dump(exclude_defaults=True)
+        return EnvironmentSpec(
+            name=self._name,
+            description=DESCRIPTION,
+            rules=RULES,
+            tools_list=({"tools": [*TOOLS]},),
+            max_steps=self._options.max_steps,
+            deterministic=True,
+            tasks=tuple(self.tasks("train")),
+            adapter="webshop",
+            options={**options, "catalogue": str(self._folder.resolve())} if self._folder else options,
+        )
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The goals of a split, in the original's order."""
+        return self._tasks[known_split(split)]
+
+    def create(self) -> Environment:
+        """A new visit to the one shop."""
+        return WebShopEnvironment(self._shop, show_attributes=self._options.attributes)
+
+    @property
+    def _shop(self) -> Shop:
+        return shop(self._folder, self._options.seed)
+
+    @property
+    def _name(self) -> str:
+        return f"webshop-{len(self._shop.products)}" if self._folder else "webshop"
+
+    @cached_property
+    def _tasks(self) -> Mapping[str, Sequence[Task]]:
+        return {split: [self._task(split, *one) for one in self._shop.split(split)] for split in SPLITS}
+
+    def _task(self, split: str, number: int, goal: Goal) -> Task:
+        return Task(
+            id=f"{self._name}-{split}-{number}",
+            env=self._name,
+            instruction=goal.instruction,
+            initial_state=ShopVisit(self._shop, goal).observation,
+            metadata={"goal": number, "split": split},
+        )
+
+    @cached_property
+    def _goals(self) -> Mapping[str, Goal]:
+        return {goal.instruction.strip(): goal for goal in self._shop.goals}
+
+    def _goal(self, instruction: str) -> Goal:
+        if instruction not in self._goals:
+            raise InvalidInput(f"no goal of this catalogue is worded {instruction!r}: collect with the same options")
+        return self._goals[instruction]
+
+
+def webshop(options: JsonObject) -> WebShop:
+    """The entry point. Raises InvalidInput for an option that it does not know."""
+    return WebShop(checked(WebShopOptions, "webshop", options))

@@ -1,0 +1,116 @@
+"""Ways to visit the shop, good and deliberately bad.
+
+The expert knows which product the wish was made of, as the original's oracle does. Apart from that players read only
+what an agent reads, so they visit a simulated shop as well, and go on after a slip.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from random import Random
+
+from dreamgym.environment import Behaviour, Environment
+from dreamgym.types import StepResult, ToolCall
+from dreamgym_integrations.environments.base import graded, mixed
+from dreamgym_integrations.environments.webshop.goals import Goal
+from dreamgym_integrations.environments.webshop.visit import BUY, JOINT, NEXT, PREVIOUS, RESULTS
+
+LAST_PAGE = 5
+MALFORMED = ("add to cart", "checkout", "item 1", "buy", "next page", "back", "filter by price", "sort by rating", "")
+IMPOSSIBLE_SHARE = 0.25
+"""Of the random clicks of bad play: so many are on what is not on the page."""
+_ASIN = re.compile(r"[A-Z0-9]{10}")
+_PAGE = re.compile(r"Page (\d+) \(Total results: \d+\)")
+
+
+class Customer:
+    """What was seen so far, and the clicks that it suggests."""
+
+    def __init__(self, goal: Goal, random: Random) -> None:
+        self._goal = goal
+        self._random = random
+        self._texts: list[str] = []
+        self._chosen: dict[str, str] = {}
+        self._seen: dict[str, None] = {}
+
+    def see(self, result: StepResult) -> None:
+        """Take in a page."""
+        self._texts = result.observation.split(JOINT)
+        if "Buy Now" in self._texts:
+            self._seen.update(dict.fromkeys(self.possible()))
+        elif self._number or "Search" in self._texts:
+            self._chosen = {}
+
+    def expert(self) -> ToolCall:
+        """Search for the title of the wished product, open it, choose its options, buy it."""
+        product = self._goal.product
+        if "Search" in self._texts:
+            return _search(product.title)
+        if self._number:
+            if product.asin in self._texts:
+                return self._click(product.asin.lower())
+            return self._click(NEXT if self._number < LAST_PAGE else RESULTS)
+        if "Buy Now" not in self._texts:
+            return self._click(PREVIOUS)
+        if product.title.strip() not in self._texts:
+            return self._click(RESULTS)
+        for name, value in self._goal.options.items():
+            if self._chosen.get(name) != value:
+                return self._click(value)
+        return self._click(BUY)
+
+    def random(self, impossible: float) -> ToolCall:
+        """Click anything, of which a share is not there to be clicked; or search for some words of the wish."""
+        if self._random.random() < impossible:
+            return self._click(self._random.choice([*MALFORMED, *self._seen]))
+        if "Search" in self._texts:
+            words = self._goal.instruction.removeprefix("Find me ").split()
+            start = self._random.randrange(len(words))
+            return _search(" ".join(words[start : start + self._random.randint(1, 8)]))
+        return self._click(self._random.choice(self.possible()))
+
+    def possible(self) -> list[str]:
+        """What the page suggests to click; of an item page that includes the names of options, which are refused."""
+        buttons = [text.lower() for text in ("Back to Search", "< Prev", "Next >") if text in self._texts]
+        if self._number:
+            return [*buttons, *(text.lower() for text in self._texts if _ASIN.fullmatch(text))]
+        if "Buy Now" not in self._texts:
+            return buttons or [RESULTS]
+        last = self._texts.index("Buy Now")
+        first = self._texts.index("< Prev") + 1 if "< Prev" in self._texts else last
+        return [*buttons, *(text.lower() for text in self._texts[first : last + 1] if ": " not in text)]
+
+    @property
+    def _number(self) -> int:
+        """Which page of results is open, counted from 1; 0 where none is."""
+        return next((int(page[1]) for page in map(_PAGE.fullmatch, self._texts) if page), 0)
+
+    def _click(self, element: str) -> ToolCall:
+        for name, values in self._goal.product.options.items():
+            if "Buy Now" in self._texts and element in values:
+                self._chosen[name] = element
+        return ToolCall(name="click", arguments={"element": element})
+
+
+def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
+    """The ways to visit a shop; `goal_of` finds the goal by its wording."""
+
+    async def visit(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
+        customer, result = Customer(goal_of(start.observation.split(JOINT)[2]), random), start
+        while not result.done:
+            customer.see(result)
+            call = customer.expert() if random.random() < good else customer.random(slips)
+            result = await environment.step(call)
+
+    return {
+        "expert": graded(visit, 1.0),
+        "expert_80": graded(visit, 0.8),
+        "noisy": graded(visit, 0.35, 0.1),
+        "random": graded(visit, 0.0, IMPOSSIBLE_SHARE),
+        "mixed": mixed(visit, IMPOSSIBLE_SHARE, shares=(0.0, 0.5, 0.8, 0.95)),
+    }
+
+
+def _search(query: str) -> ToolCall:
+    return ToolCall(name="search", arguments={"query": query})

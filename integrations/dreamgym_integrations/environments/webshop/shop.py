@@ -1,0 +1,57 @@
+"""A shop, ready to be visited: its products, their prices, the search over them, and what its customers want.
+
+One is built per catalogue and process, and shared by all episodes: nothing in it changes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+from dreamgym.errors import InvalidInput
+from dreamgym_integrations.environments.webshop.catalogue import Product, draw_prices, load
+from dreamgym_integrations.environments.webshop.goals import Goal, goals
+from dreamgym_integrations.environments.webshop.search import SearchIndex
+
+HITS = 50
+HELD_OUT = (500, 1500)
+"""Goals before the first are for testing, before the second for development, the others for training, as usual."""
+
+
+class Shop:
+    """What does not change while customers come and go."""
+
+    def __init__(self, products: list[Product], seed: int) -> None:
+        """Draw prices and goals with the seed. Raises MissingPackage, and InvalidInput where nobody wants anything."""
+        random = Random(seed)
+        self.products = {product.asin: product for product in products}
+        self.prices = draw_prices(products, random)
+        self.goals = goals(products, self.prices, random)
+        if not self.goals:
+            raise InvalidInput("the catalogue has no goals: no product of it has an 'instruction' in items_ins_v2")
+        self._index = SearchIndex((product.asin, product.document) for product in products)
+
+    def search(self, query: str) -> list[Product]:
+        """What the search finds, the best first."""
+        return [self.products[asin] for asin in self._index.search(query, HITS)]
+
+    def split(self, name: str) -> list[tuple[int, Goal]]:
+        """The goals of `train`, `dev` or `test` with their numbers.
+
+        By number, as the original counts them. A catalogue too small for that is split by product: of each five, one
+        is for testing and one for development.
+        """
+        numbered = list(enumerate(self.goals))
+        if len(numbered) > 2 * HELD_OUT[1]:
+            test, dev = HELD_OUT
+            return {"test": numbered[:test], "dev": numbered[test:dev], "train": numbered[dev:]}[name]
+        wanted = [product.asin for product in self.products.values() if product.demand is not None]
+        place = {asin: ("test", "dev", "train", "train", "train")[at % 5] for at, asin in enumerate(wanted)}
+        return [(number, goal) for number, goal in numbered if place[goal.product.asin] == name]
+
+
+@lru_cache(maxsize=4)
+def shop(folder: Path | None, seed: int) -> Shop:
+    """The shop of a catalogue folder, or of our own small catalogue. Raises InvalidInput, MissingPackage."""
+    return Shop(load(folder), seed)
