@@ -1,11 +1,16 @@
 """DreamGym: train and test LLM agents against a simulated environment that speaks MCP.
 
-The core knows no server, no agent framework and no trainer. Importing it costs pydantic and the standard library.
+The types are here at once, the verbs when they are first named: importing it costs pydantic and the standard library.
+
+    async with dreamgym.open_worlds("coin", against="dream", model="nearest") as worlds:
+        environment = worlds.create("mine")
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment
+from dreamgym.environment import Environment, EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.errors import DreamGymError
 from dreamgym.types import (
     Origin,
@@ -20,6 +25,18 @@ from dreamgym.types import (
     Transition,
 )
 
+if TYPE_CHECKING:
+    from dreamgym.dream.environment import DreamEnvironment
+    from dreamgym.dream.load import load_model
+    from dreamgym.replay.memory import MemoryBuffer
+    from dreamgym.runs.collect import collect
+    from dreamgym.runs.evaluate import evaluate
+    from dreamgym.runs.experiment.compare import compare
+    from dreamgym.runs.opening import open_store, open_worlds, served
+    from dreamgym.runs.train.config import TrainConfig
+    from dreamgym.runs.train.run import train
+    from dreamgym.testing import check_environment, check_replay_buffer
+
 __version__ = "0.1.0"
 
 # packages that report their use over the network read this when they are imported: onnxruntime, which also leaves a
@@ -27,10 +44,29 @@ __version__ = "0.1.0"
 for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
     os.environ.setdefault(_switch, "1")
 
+_WHERE = {
+    "DreamEnvironment": "dreamgym.dream.environment",
+    "MemoryBuffer": "dreamgym.replay.memory",
+    "TrainConfig": "dreamgym.runs.train.config",
+    "check_environment": "dreamgym.testing",
+    "check_replay_buffer": "dreamgym.testing",
+    "collect": "dreamgym.runs.collect",
+    "compare": "dreamgym.runs.experiment.compare",
+    "evaluate": "dreamgym.runs.evaluate",
+    "load_model": "dreamgym.dream.load",
+    "open_store": "dreamgym.runs.opening",
+    "open_worlds": "dreamgym.runs.opening",
+    "served": "dreamgym.runs.opening",
+    "train": "dreamgym.runs.train.run",
+}
+"""Module of each name that is imported when it is first used."""
+
 __all__ = [
+    "DreamEnvironment",
     "DreamGymError",
     "Environment",
     "EnvironmentSpec",
+    "MemoryBuffer",
     "Origin",
     "Provenance",
     "RealEnvironment",
@@ -40,7 +76,29 @@ __all__ = [
     "Task",
     "Tier",
     "ToolCall",
+    "TrainConfig",
     "Trajectory",
     "Transition",
     "__version__",
+    "check_environment",
+    "check_replay_buffer",
+    "collect",
+    "compare",
+    "evaluate",
+    "load_model",
+    "load_spec",
+    "open_store",
+    "open_worlds",
+    "served",
+    "train",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'dreamgym' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
