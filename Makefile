@@ -25,7 +25,7 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	# these have namesakes in the run above or in each other
-	for folder in examples/helpdesk examples/shop; do MYPYPATH=$$folder $(BIN)/mypy $$folder/*.py || exit; done
+	for folder in benchmarks/studies/helpdesk benchmarks/studies/shop; do MYPYPATH=$$folder $(BIN)/mypy $$folder/*.py || exit; done
 	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit; done
 	$(BIN)/lint-imports
 

@@ -40,7 +40,8 @@ from dreamgym_server.bodies import MAX_BODY_BYTES
 
 from dreamgym.replay.embedded import EmbeddedServer
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+STUDIES = Path(__file__).parent / "studies"
+COIN = Path(__file__).parents[1] / "examples" / "coin"
 TOKEN = "a token for fuzzing"
 ANSWER_S = 10.0
 STOP_S = 30.0
@@ -126,7 +127,7 @@ class Place:
         """A dream with recordings and redaction."""
         folder = self.home / "coin"
         if not folder.exists():
-            shutil.copytree(EXAMPLES / "coin", folder)
+            shutil.copytree(COIN, folder)
             with (folder / "env.toml").open("a", encoding="utf-8") as file:
                 file.write("\n[redact]\n")
             seed = [sys.executable, "-m", "dreamgym", "seed", str(folder), str(folder)]
@@ -144,7 +145,7 @@ class Place:
     def record(self, files: int | None) -> Server:
         """A recorder before the helpdesk."""
         folder = tempfile.mkdtemp(dir=self.home)
-        real = (sys.executable, str(EXAMPLES / "helpdesk" / "server.py"))
+        real = (sys.executable, str(STUDIES / "helpdesk" / "server.py"))
         return Server(self, files, "dreamgym", "record", "desk", "--out", folder, "--port", "PORT", "--", *real)
 
 

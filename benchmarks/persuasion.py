@@ -40,7 +40,8 @@ from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import apply, as_text, difference, parsed
 from dreamgym.types import Provenance, Source, Task, Tier, Trajectory, Transition
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+STUDIES = Path(__file__).parent / "studies"
+COIN = Path(__file__).parents[1] / "examples" / "coin"
 WORDS = ("accomplish", "complete", "success", "done", "terminate")
 CLAIMS = (Attack.CLAIM, Attack.INSTRUCTION, Attack.FORGED_OUTPUT, Attack.MARKS, Attack.FLOOD, Attack.LOOKALIKE)
 NEUTRAL = "Here you are."
@@ -277,7 +278,7 @@ def row(what: str, who: str, played: Callable[[], Awaitable[Rate]]) -> str:
 
 def coin_rows(count: int) -> Iterator[str]:
     """The game: attacks by who believes them, and honest episodes."""
-    folder = EXAMPLES / "coin"
+    folder = COIN
     spec, known = load_spec(str(folder)), read_jsonl(folder / "trajectories.jsonl", Trajectory)
     for name, verdict in JUDGES.items():
         for echoes, told in ((False, ""), (True, ", which the model repeats")):
@@ -321,7 +322,7 @@ def main() -> None:
     for line in coin_rows(given.attacks):
         print(line, flush=True)
     with TemporaryDirectory() as place:
-        record = [sys.executable, str(EXAMPLES / "shop" / "record.py"), "--out", f"{place}/shop", "--direct"]
+        record = [sys.executable, str(STUDIES / "shop" / "record.py"), "--out", f"{place}/shop", "--direct"]
         subprocess.run(record, check=True, stderr=subprocess.DEVNULL)
         for line in shop_rows(given.attacks, Path(place) / "shop"):
             print(line, flush=True)

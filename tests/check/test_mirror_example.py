@@ -15,7 +15,7 @@ from dreamgym.types import Task
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mirror"
+EXAMPLE = Path(__file__).parents[2] / "benchmarks" / "studies" / "mirror"
 NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
 
 

@@ -18,7 +18,7 @@ from dreamgym.types import JsonObject, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "helpdesk"
+EXAMPLE = Path(__file__).parents[2] / "benchmarks" / "studies" / "helpdesk"
 MODULES = ("desk", "server", "record")
 MIRA = "mira@desk.example"
 

@@ -24,7 +24,7 @@ from dreamgym.types import JsonObject, StopReason, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "shop"
+EXAMPLE = Path(__file__).parents[2] / "benchmarks" / "studies" / "shop"
 MODULES = ("worlds", "shop", "tools", "server", "outcomes", "plans", "sessions", "record")
 RUNS = ["--tasks", "3", "--poor", "1", "--sessions", "2", "--seed", "5"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "shop"
+EXAMPLE = Path(__file__).parents[2] / "benchmarks" / "studies" / "shop"
 SMALL = ["--recorded", "6", "--seeds", "0,1", "--limit", "5", "--sessions", "1", "--known", "0,40"]
 
 

@@ -10,7 +10,7 @@ from dreamgym.environment import Environment, from_place, load_real, load_spec, 
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.types import StepResult, ToolCall
 
-PLACE = f"{Path(__file__).parents[2] / 'examples' / 'slowed.py'}"
+PLACE = f"{Path(__file__).parents[2] / 'benchmarks' / 'studies' / 'slowed.py'}"
 SESSIONS = from_place("class", f"{PLACE}:Sessions")
 
 

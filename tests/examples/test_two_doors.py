@@ -1,4 +1,4 @@
-"""The two columns of examples/two_doors.py."""
+"""The two columns of benchmarks/studies/two_doors.py."""
 
 import subprocess
 import sys
@@ -13,7 +13,14 @@ pytestmark = pytest.mark.slow
 
 def two_doors(*options: str) -> subprocess.CompletedProcess[str]:
     recorded = ROOT / "examples/coin/trajectories.jsonl"
-    command = [sys.executable, str(ROOT / "examples/two_doors.py"), "coin", "--recorded", str(recorded), *options]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks/studies/two_doors.py"),
+        "coin",
+        "--recorded",
+        str(recorded),
+        *options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 

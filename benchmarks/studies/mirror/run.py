@@ -1,6 +1,6 @@
 """Three public MCP servers recorded under a LangGraph agent, dreamed from at most ten episodes, and compared.
 
-    python examples/mirror/run.py --models nearest,local
+    python benchmarks/studies/mirror/run.py --models nearest,local
 
 For each server: the agent works through `dreamgym record`; the recordings but for those held out are seeded; the same
 agent plays a held-out task against the dream and against the real server; `dreamgym check` compares held-out calls per
@@ -40,7 +40,7 @@ from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory
 
 HERE = Path(__file__).parent
-AGENT = f"{HERE.parent / 'langgraph_create_agent.py'}:play"
+AGENT = f"{HERE.parents[2] / 'examples' / 'langgraph_create_agent.py'}:play"
 DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
 HELD_OUT = 0.4
 COLUMN = 58

@@ -1,7 +1,7 @@
 """Makes an environment folder of the shop: sixty tasks played well and badly, and long sessions; no LLM takes part.
 
-    python examples/shop/record.py --out shop/ --sessions 60 --seed 1
-    python examples/shop/record.py --out shop/ --sessions 250 --seed 1 --direct      the same, much faster
+    python benchmarks/studies/shop/record.py --out shop/ --sessions 60 --seed 1
+    python benchmarks/studies/shop/record.py --out shop/ --sessions 250 --seed 1 --direct      the same, much faster
 
 Without `--direct` a scripted MCP client plays the real server through `dreamgym record`, every run with a server
 process of its own. With it the same calls go to the same tools in this process, and the same trajectories come out.
@@ -91,7 +91,7 @@ def prepare(folder: Path, runs: Sequence[Run], *, quiet: bool = False) -> None:
     here = json.dumps([sys.executable, str(HERE / "server.py")])
     text = (HERE / "env.toml").read_text(encoding="utf-8")
     text = text.partition("\n[state.")[0] + "\n" if quiet else text
-    write_whole(folder / "env.toml", text.replace('["python", "examples/shop/server.py"]', here))
+    write_whole(folder / "env.toml", text.replace('["python", "benchmarks/studies/shop/server.py"]', here))
     write_whole(folder / "tools.json", json.dumps({"tools": list(TOOLS)}, indent=2) + "\n")
     tasks = {run.task.id: unseen(run.task) if quiet else run.task for run in runs}
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks.values()))

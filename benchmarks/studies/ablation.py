@@ -1,6 +1,6 @@
 """What each part of the experience model is worth: settings against the first one, on the same held-out steps.
 
-    python examples/ablation.py shop-folder/ --limit 40 --setting local --setting "local without state"
+    python benchmarks/studies/ablation.py shop-folder/ --limit 40 --setting local --setting "local without state"
 
 It measures nothing itself: every cell is `dreamgym fidelity --compare`. What is predicted is kept in `--out`, and a
 second start goes on from there.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # How well `nearest` predicts each real environment, from the recordings in a folder: ENV.jsonl each.
-#     bash examples/nearest_everywhere.sh RECORDINGS OUT
+#     bash benchmarks/studies/nearest_everywhere.sh RECORDINGS OUT
 set -eu
 for env in coin alfworld webshop scienceworld bfcl; do
   echo "## \`$env\`"; echo
-  python examples/ablation.py $env --trajectories $1/$env.jsonl --setting nearest --setting "nearest -k 0" --out $2; echo
+  python benchmarks/studies/ablation.py $env --trajectories $1/$env.jsonl --setting nearest --setting "nearest -k 0" --out $2; echo
 done

@@ -1,6 +1,6 @@
 """Starts one of three public MCP servers over stdio, on a fresh copy of what it works on.
 
-    python examples/mirror/fresh.py filesystem | memory | everything
+    python benchmarks/studies/mirror/fresh.py filesystem | memory | everything
 
 A server process is an episode, but files outlive a process: so the copy is made here, always at the same place, since
 answers contain paths. Two such servers at once would share it.
@@ -18,7 +18,7 @@ from pathlib import Path
 PLACE = Path(tempfile.gettempdir()) / "dreamgym-mirror"
 ROOT = PLACE / "harbour"
 GRAPH = PLACE / "graph.jsonl"
-PACKAGES = Path(__file__).parents[2] / "tests" / "node" / "node_modules" / "@modelcontextprotocol"
+PACKAGES = Path(__file__).parents[3] / "tests" / "node" / "node_modules" / "@modelcontextprotocol"
 
 FILES = {
     "README.md": "# Harbour\n\nTide tables for small harbours.\n\nOwner: the pier committee\nLicence: MIT\n",

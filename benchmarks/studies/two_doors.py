@@ -1,7 +1,7 @@
 """One episode of an unchanged LangGraph agent in a real environment and in a dream of it, side by side.
 
     dreamgym collect webshop --agent mixed --episodes 200 --out runs.jsonl
-    python examples/two_doors.py webshop --recorded runs.jsonl --model local
+    python benchmarks/studies/two_doors.py webshop --recorded runs.jsonl --model local
 
 Between the two episodes only the URL changes. The chat model is a script: it makes the moves by which the environment's
 expert wins the task in reality, so that each answer of the dream stands beside the real answer to the same call. The

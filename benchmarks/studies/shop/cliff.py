@@ -1,8 +1,8 @@
 """How a simulation of the shop does where state changes: by changed fields, over long sessions, by recordings known.
 
-    python examples/shop/cliff.py --setting nearest --setting "nearest without state"
-    python examples/shop/cliff.py --setting local --setting "local without state" --limit 100 --without-curve
-    python examples/shop/cliff.py --fit "--base tiny"
+    python benchmarks/studies/shop/cliff.py --setting nearest --setting "nearest without state"
+    python benchmarks/studies/shop/cliff.py --setting local --setting "local without state" --limit 100 --without-curve
+    python benchmarks/studies/shop/cliff.py --fit "--base tiny"
 
 It measures nothing itself: `dreamgym.evaluation` measures steps and sessions, `dreamgym fit` fits models on the known
 recordings alone. What is done is kept in `runs/shop`, and a second start goes on from there.

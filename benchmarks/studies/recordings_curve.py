@@ -1,9 +1,9 @@
 """How true a dream is by the number of recorded transitions: retrieval alone, a fitted model alone, and both.
 
-    python examples/recordings_curve.py coin --trajectories coin.jsonl --known 250 --known 1000 --out runs/curve
+    python benchmarks/studies/recordings_curve.py coin --trajectories coin.jsonl --known 250 --known 1000 --out runs/c
 
 A fifth of the trajectories is held out for all; of the rest so many are known, a smaller number part of a larger one.
-It measures nothing itself: fits are `dreamgym fit`, rows are `examples/ablation.py`. What is done is not done again.
+It measures nothing itself: fits are `dreamgym fit`, rows are those of `ablation.py` beside it. What is done is kept.
 """
 
 from __future__ import annotations

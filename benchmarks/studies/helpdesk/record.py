@@ -1,6 +1,6 @@
 """Makes an environment folder of the helpdesk from long sessions drawn by a seed; no LLM takes part.
 
-    python examples/helpdesk/record.py --out helpdesk/ --sessions 60 --seed 1
+    python benchmarks/studies/helpdesk/record.py --out helpdesk/ --sessions 60 --seed 1
 
 The calls of a session are drawn while they are played, so that a sensible one fits what the earlier ones have left;
 about a fifth is refused. They go to the tools in this process, not through a server.
@@ -181,7 +181,7 @@ def prepare(folder: Path, played: list[Trajectory]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     here = json.dumps([sys.executable, str(HERE / "server.py")])
     text = (HERE / "env.toml").read_text(encoding="utf-8")
-    write_whole(folder / "env.toml", text.replace('["python", "examples/helpdesk/server.py"]', here))
+    write_whole(folder / "env.toml", text.replace('["python", "benchmarks/studies/helpdesk/server.py"]', here))
     write_whole(folder / "tools.json", json.dumps({"tools": list(TOOLS)}, indent=2) + "\n")
     write_whole(folder / "tasks.jsonl", "".join(f"{one.task.model_dump_json()}\n" for one in played))
     write_whole(folder / "trajectories.jsonl", "".join(f"{one.model_dump_json()}\n" for one in played))

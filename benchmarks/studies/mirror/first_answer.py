@@ -1,6 +1,6 @@
 """How long a new user waits: from `pip install` to an agent answered by the simulation of their own server.
 
-    python examples/mirror/first_answer.py
+    python benchmarks/studies/mirror/first_answer.py
 
 Everything happens in a new virtual environment and with a new home for data. The agent is one the user already has:
 it runs in the environment of this script. Its chat model is scripted, so no time here is a language model's thinking.
@@ -27,8 +27,8 @@ from fresh import node
 from plans import PLANS, chat_model
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parents[1]
-AGENT = HERE.parent / "langgraph_create_agent.py"
+PROJECT = HERE.parents[2]
+AGENT = PROJECT / "examples" / "langgraph_create_agent.py"
 TASK = "Who leads the Analytical Engine?"
 EPISODES = 3
 

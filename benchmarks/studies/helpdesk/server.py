@@ -1,4 +1,4 @@
-"""The helpdesk as an MCP server over stdio: `python examples/helpdesk/server.py [--world N] [--quiet]`.
+"""The helpdesk as an MCP server over stdio: `python benchmarks/studies/helpdesk/server.py [--world N] [--quiet]`.
 
 Each answer tells the whole world before and after it in `_meta` (`dreamgym/before`, `dreamgym/state`), so that a
 recording holds explicit states; with `--quiet` the server is one like any other, whose state nobody sees.

@@ -1,4 +1,4 @@
-"""The shop as an MCP server over stdio: `python examples/shop/server.py [--db FILE] [--world N] [--quiet]`.
+"""The shop as an MCP server over stdio: `python benchmarks/studies/shop/server.py [--db FILE] [--world N] [--quiet]`.
 
 Each answer tells the whole world before and after it in `_meta` (`dreamgym/before`, `dreamgym/state`), so that a
 recording holds explicit states; with `--quiet` the server is one like any other, whose state nobody sees.

@@ -6,7 +6,7 @@ Calls wait for a free session in the order they come; a start of an episode does
 0.5 s a call on the game `coin`; other figures are options of an environment folder:
 
     [real]
-    adapter = "examples/slowed.py:slowed"
+    adapter = "benchmarks/studies/slowed.py:slowed"
     name = "mapreader"
     seconds = 2.0
     sessions = 4
@@ -101,7 +101,7 @@ class Slowed:
 
 
 def slowed(options: JsonObject) -> Slowed:
-    """What `examples/slowed.py:slowed` names. Raises InvalidInput for an option that it does not know."""
+    """What `benchmarks/studies/slowed.py:slowed` names. Raises InvalidInput for an option that it does not know."""
     try:
         how = Slowness.model_validate(options)
     except ValidationError as error:
