@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from dreamgym.cli.env import listed
+from dreamgym.runs.environments import listed
 from dreamgym.environment import load_real
 from dreamgym.errors import DreamGymError
 from dreamgym.runs.timing import Timing, timed

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json as json_
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dreamgym.cli.options import Seed
-from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
-from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
-from dreamgym.runs.timing import Timing, timed
-from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
-from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym.runs import environments
+from dreamgym.runs.environments import described, diagnose, list_all, reported
 
-SPLITS = ("train", "dev", "test")
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A registered name, a folder with an env.toml, or module:function.")
 ]
@@ -27,65 +20,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON."
 app = typer.Typer(no_args_is_help=True, help="The real environments: which there are, and whether they work here.")
 
 
-class Listed(Frozen):
-    """One line of `env list`."""
-
-    name: str
-    is_playable: bool
-    """Its packages are here and it tells its tasks; `doctor` says whether it plays."""
-    missing: str | None = None
-    """What is missing, with the command that brings it."""
-    description: str = ""
-
-
-class Shown(Frozen):
-    """What `env show` tells."""
-
-    name: str
-    description: str
-    rules: str
-    tools: tuple[JsonObject, ...]
-    tasks: dict[str, int]
-    """How many there are, by split."""
-    behaviours: tuple[str, ...]
-    max_steps: int
-    deterministic: bool
-    states: str
-    """`explicit` or `text`."""
-    options: JsonObject
-    """What it was created with."""
-    packages: dict[str, str | None]
-    """Version of each package that it needs; None where it is not here."""
-
-
-class Check(Frozen):
-    """One thing that `env doctor` tried."""
-
-    what: str
-    fault: str | None = None
-
-
-class Diagnosis(Frozen):
-    """What `env doctor` found."""
-
-    name: str
-    packages: dict[str, str | None]
-    checks: tuple[Check, ...]
-    timing: Timing | None = None
-
-    @property
-    def is_well(self) -> bool:
-        """Everything that was tried worked."""
-        return all(check.fault is None for check in self.checks)
-
-
 @app.command("list")
 def list_(json: AsJson = False) -> None:
     """List the environments, and what is missing where one cannot be played here.
 
     Example: dreamgym env list
     """
-    rows = [listed(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+    rows = list_all()
     if json:
         typer.echo(json_.dumps([row.model_dump() for row in rows], indent=2))
         return
@@ -101,8 +42,8 @@ def show(name: Name, json: AsJson = False) -> None:
 
     Example: dreamgym env show coin
     """
-    shown = _shown(name, _real(name))
-    typer.echo(shown.model_dump_json(indent=2) if json else _render(shown))
+    shown = environments.show(name)
+    typer.echo(shown.model_dump_json(indent=2) if json else described(shown))
 
 
 @app.command()
@@ -119,146 +60,7 @@ def doctor(
 
     Example: dreamgym env doctor coin
     """
-    found = _diagnosed(name, split, episodes, seed)
-    typer.echo(found.model_dump_json(indent=2) if json else _report(found))
+    found = asyncio.run(diagnose(name, split, episodes, seed))
+    typer.echo(found.model_dump_json(indent=2) if json else reported(found))
     if not found.is_well:
         raise typer.Exit(1)
-
-
-def _real(name: str) -> RealEnvironment:
-    """By name or folder. Raises InvalidInput for a folder that names code by its place: looking at it runs none."""
-    if not (Path(name) / "env.toml").is_file():
-        return load_real(name)
-    spec = EnvironmentSpec.load(Path(name))
-    real = installed_real(spec)
-    if real is None and spec.adapter is not None:
-        raise InvalidInput(
-            f"{name} names code of its own, {spec.adapter!r}, which is run only to play the real environment (--real, "
-            "--against real). If you trust it, give it instead of the folder"
-        )
-    return real if real is not None else real_of(spec)
-
-
-def _point(name: str) -> EntryPoint | None:
-    return next((point for point in entry_points(group=GROUP) if point.name == name), None)
-
-
-def _packages(point: EntryPoint | None) -> tuple[dict[str, str | None], str | None]:
-    """The packages with their versions, and a sentence on what is missing."""
-    if point is None:
-        return {}, None
-    packages = installed(packages_of(point))
-    absent = [name for name, found in packages.items() if found is None]
-    if not absent:
-        return packages, None
-    return packages, f"{', '.join(absent)} not installed: pip install 'dreamgym[{extra_of(point)}]'"
-
-
-def listed(point: EntryPoint) -> Listed:
-    """Whether a registered environment can be played here, without playing it."""
-    _, missing = _packages(point)
-    if missing is not None:
-        return Listed(name=point.name, is_playable=False, missing=missing)
-    try:
-        real = load_real(point.name)
-        description, tasks = real.spec.description, real.tasks("train")
-    except (DreamGymError, ImportError) as error:
-        return Listed(name=point.name, is_playable=False, missing=str(error))
-    what = description if tasks else f"{description or 'an environment folder says which'}: no tasks of its own"
-    return Listed(name=point.name, is_playable=True, description=what)
-
-
-def _tasks(real: RealEnvironment) -> dict[str, int]:
-    counts = {}
-    for split in SPLITS:
-        try:
-            counts[split] = len(real.tasks(split))
-        except UnknownName:
-            counts[split] = 0
-    return counts
-
-
-def _shown(name: str, real: RealEnvironment) -> Shown:
-    spec = real.spec
-    return Shown(
-        name=spec.name,
-        description=spec.description,
-        rules=spec.rules,
-        tools=tuple(spec.tools),
-        tasks=_tasks(real),
-        behaviours=tuple(real.behaviours),
-        max_steps=spec.max_steps,
-        deterministic=spec.deterministic,
-        states="text" if spec.state is None else "explicit",
-        options=spec.options,
-        packages=_packages(_point(spec.adapter or name))[0],
-    )
-
-
-def _render(shown: Shown) -> str:
-    lines = [
-        f"{shown.name}: {shown.description}",
-        "",
-        f"tasks       {', '.join(f'{split} {count}' for split, count in shown.tasks.items())}",
-        f"behaviours  {', '.join(shown.behaviours) or 'none'}",
-        f"max_steps   {shown.max_steps}",
-        f"worlds      {'the same for the same task' if shown.deterministic else 'may differ for the same task'}",
-        f"states      {shown.states}",
-        f"options     {json_.dumps(shown.options)}",
-        *([f"packages    {_versions(shown.packages)}"] if shown.packages else []),
-        "",
-    ]
-    for tool in shown.tools:
-        schema = tool.get("inputSchema")
-        properties = schema.get("properties") if isinstance(schema, dict) else None
-        arguments = ", ".join(properties) if isinstance(properties, dict) else ""
-        lines.append(f"tool {tool['name']}({arguments}): {tool.get('description') or ''}")
-    return "\n".join([*lines, "", shown.rules]).rstrip()
-
-
-def _versions(packages: dict[str, str | None]) -> str:
-    return ", ".join(f"{name} {found or 'not installed'}" for name, found in packages.items())
-
-
-def _diagnosed(name: str, split: str, episodes: int, seed: int) -> Diagnosis:
-    packages, missing = _packages(_point(name))
-    checks = [Check(what="packages", fault=missing)]
-    timing = None
-    try:
-        real = _real(name)
-        checks.append(Check(what="loads"))
-        counts = _tasks(real)
-        tasks = real.tasks(split)
-        checks.append(Check(what=f"tasks: {', '.join(f'{part} {count}' for part, count in counts.items())}"))
-        if tasks:
-            behaviour = "random" if "random" in real.behaviours else next(iter(real.behaviours), None)
-            if behaviour is not None:
-                timing = asyncio.run(timed(real, behaviour, tasks[:episodes], seed=seed))
-                checks.append(Check(what=f"plays {len(tasks[:episodes])} episodes ({behaviour})", fault=timing.fault))
-            checks.append(_contract(real, tasks[:2]))
-    except (DreamGymError, ImportError) as error:
-        checks.append(Check(what="loads and plays", fault=f"{type(error).__name__}: {error}"))
-    return Diagnosis(name=name, packages=packages, checks=tuple(checks), timing=timing)
-
-
-def _contract(real: RealEnvironment, tasks: Sequence[Task]) -> Check:
-    from dreamgym.testing import check_environment
-
-    what = "keeps the contract of an environment"
-    try:
-        asyncio.run(check_environment(real.create, tasks, deterministic=real.spec.deterministic))
-    except AssertionError as broken:
-        return Check(what=what, fault=str(broken))
-    return Check(what=what)
-
-
-def _report(found: Diagnosis) -> str:
-    lines = [f"{found.name}" + (f" ({_versions(found.packages)})" if found.packages else "")]
-    for what, fault in ((check.what, check.fault) for check in found.checks):
-        lines += [f"  ok      {what}" if fault is None else f"  FAILED  {what}: {fault}"]
-    if (timing := found.timing) is not None and timing.steps:
-        lines.append(
-            f"  a reset takes {1000 * timing.reset_s:.0f} ms here, the first {1000 * timing.first_reset_s:.0f} ms; "
-            f"a step {1000 * timing.step_s:.1f} ms ({1 / timing.step_s:.0f} a second)"
-        )
-    return "\n".join(lines)

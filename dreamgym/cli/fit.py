@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dreamgym.cli.check import recorded_of
 from dreamgym.cli.options import Dsn, EnvName, Seed
 from dreamgym.dream.model import Part
-from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.errors import InvalidInput
-from dreamgym.runs.console import say
-from dreamgym.runs.opening import open_store
-from dreamgym.types import Trajectory
-
-TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
-"""What a row can lack; the other parts are none of the model's."""
 
 
 def fit(
@@ -37,7 +25,6 @@ def fit(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates at most. Default: 1500 for tiny, else 600.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Rows of an update, over all processes.")] = 16,
-    micro_batch: Annotated[int, typer.Option(min=1, help="Rows that a process computes at once.")] = 8,
     learning_rate: Annotated[
         float | None, typer.Option(help="Default: 3e-3 for tiny, 2e-4 with --lora, else 2e-5.")
     ] = None,
@@ -45,9 +32,6 @@ def fit(
     held_out: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is not learned.")
     ] = 0.1,
-    patience: Annotated[
-        int, typer.Option(min=1, help="Ends when the held-out loss has not fallen for so many of 20 measurements.")
-    ] = 4,
     card_steps: Annotated[int, typer.Option(min=0, help="Held-out steps that are predicted for the model card.")] = 200,
     trajectories: Annotated[
         Path | None, typer.Option(help="JSONL to learn from. Default: that of the folder ENV, else the replay buffer.")
@@ -62,63 +46,23 @@ def fit(
 
     Example: dreamgym fit coin --base tiny --out runs/coin-model
     """
-    if unknown := [part.value for part in without or [] if part not in TRAINED_PARTS]:
-        raise InvalidInput(
-            f"--without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
-        )
-    from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
-    from dreamgym_integrations.trainers.experience.result import finish
-    from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
+    from dreamgym.runs.fit import fit as run
 
-    tell = say if is_first_process() else _silent
-    spec = load_spec(env)
-    recorded = _recorded(spec, env, trajectories, dsn)
-    settings = FitSettings(
-        base=base,
-        demonstrations=k,
-        without=tuple(part for part in TRAINED_PARTS if part in (without or [])),
+    run(
+        env,
+        base,
+        out,
         lora=lora,
-        steps=steps or (1500 if base == "tiny" else 600),
+        k=k,
+        without=without or (),
+        steps=steps,
         batch=batch,
-        micro_batch=micro_batch,
-        learning_rate=learning_rate or _learning_rate(base, lora=lora),
+        learning_rate=learning_rate,
         max_tokens=max_tokens,
         held_out=held_out,
-        patience=patience,
+        card_steps=card_steps,
+        trajectories=trajectories,
+        resume=resume,
+        dsn=dsn,
         seed=seed,
     )
-    encoder = load_encoder()
-    prepared = prepare(spec, recorded, out, settings, encoder, resume=resume, say=tell)
-    tell(
-        f"{prepared.rows} rows of {len(prepared.known)} trajectories to learn, {prepared.held_out_rows} held out, "
-        f"{prepared.too_long} left out as too long; {prepared.tokens} tokens, prepared in {prepared.seconds:.0f} s"
-    )
-    train(out, prepared, say=tell)
-    if is_first_process():
-        finish(spec, recorded, out, prepared, losses(out), encoder, steps=card_steps, say=tell)
-        tell(f"fitted model in {out}: dreamgym-serve --env {env} --model {out}")
-
-
-def _silent(text: str) -> None:
-    """Only the first of several processes talks."""
-
-
-def _learning_rate(base: str, *, lora: bool) -> float:
-    return 3e-3 if base == "tiny" else 2e-4 if lora else 2e-5
-
-
-def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | None) -> Sequence[Trajectory]:
-    """Recorded trajectories, none of them dreamed. Raises InvalidInput where there are none."""
-    if file is not None or (Path(env) / "trajectories.jsonl").is_file():
-        return recorded_of(spec, env, file)
-    if found := asyncio.run(_stored(spec, dsn)):
-        return found
-    raise InvalidInput(
-        f"nothing is recorded of {spec.name!r}: run `dreamgym collect` or `dreamgym seed` first, or name a file with "
-        "--trajectories"
-    )
-
-
-async def _stored(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:
-    async with open_store(dsn) as store:
-        return await store.buffer.trajectories(spec.name)

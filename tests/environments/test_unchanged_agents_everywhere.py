@@ -12,12 +12,12 @@ from dreamgym_server.build import build
 from dreamgym_server.running import running
 from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
 
-from dreamgym.cli.env import listed
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import RealEnvironment, load_real
 from dreamgym.episode import load_agent, play, user_message
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.runs.environments import listed
 from dreamgym.runs.versions import GROUP
 from dreamgym.types import JsonObject, Source, StepResult, Trajectory
 

@@ -1,0 +1,217 @@
+"""Which real environments there are, what they are, and whether they work here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
+from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
+from dreamgym.runs.timing import Timing, timed
+from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
+from dreamgym.types import Frozen, JsonObject, Task
+
+SPLITS = ("train", "dev", "test")
+
+
+class Listed(Frozen):
+    """One line of `env list`."""
+
+    name: str
+    is_playable: bool
+    """Its packages are here and it tells its tasks; `doctor` says whether it plays."""
+    missing: str | None = None
+    """What is missing, with the command that brings it."""
+    description: str = ""
+
+
+class Shown(Frozen):
+    """What `env show` tells."""
+
+    name: str
+    description: str
+    rules: str
+    tools: tuple[JsonObject, ...]
+    tasks: dict[str, int]
+    """How many there are, by split."""
+    behaviours: tuple[str, ...]
+    max_steps: int
+    deterministic: bool
+    states: str
+    """`explicit` or `text`."""
+    options: JsonObject
+    """What it was created with."""
+    packages: dict[str, str | None]
+    """Version of each package that it needs; None where it is not here."""
+
+
+class Check(Frozen):
+    """One thing that `env doctor` tried."""
+
+    what: str
+    fault: str | None = None
+
+
+class Diagnosis(Frozen):
+    """What `env doctor` found."""
+
+    name: str
+    packages: dict[str, str | None]
+    checks: tuple[Check, ...]
+    timing: Timing | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """Everything that was tried worked."""
+        return all(check.fault is None for check in self.checks)
+
+
+def list_all() -> list[Listed]:
+    """Every registered environment, by name, and whether it can be played here."""
+    return [listed(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+
+
+def real_named(name: str) -> RealEnvironment:
+    """By name or folder. Raises InvalidInput for a folder that names code by its place: looking at it runs none."""
+    if not (Path(name) / "env.toml").is_file():
+        return load_real(name)
+    spec = EnvironmentSpec.load(Path(name))
+    real = installed_real(spec)
+    if real is None and spec.adapter is not None:
+        raise InvalidInput(
+            f"{name} names code of its own, {spec.adapter!r}, which is run only to play the real environment (--real, "
+            "--against real). If you trust it, give it instead of the folder"
+        )
+    return real if real is not None else real_of(spec)
+
+
+def _point(name: str) -> EntryPoint | None:
+    return next((point for point in entry_points(group=GROUP) if point.name == name), None)
+
+
+def _packages(point: EntryPoint | None) -> tuple[dict[str, str | None], str | None]:
+    """The packages with their versions, and a sentence on what is missing."""
+    if point is None:
+        return {}, None
+    packages = installed(packages_of(point))
+    absent = [name for name, found in packages.items() if found is None]
+    if not absent:
+        return packages, None
+    return packages, f"{', '.join(absent)} not installed: pip install 'dreamgym[{extra_of(point)}]'"
+
+
+def listed(point: EntryPoint) -> Listed:
+    """Whether a registered environment can be played here, without playing it."""
+    _, missing = _packages(point)
+    if missing is not None:
+        return Listed(name=point.name, is_playable=False, missing=missing)
+    try:
+        real = load_real(point.name)
+        description, tasks = real.spec.description, real.tasks("train")
+    except (DreamGymError, ImportError) as error:
+        return Listed(name=point.name, is_playable=False, missing=str(error))
+    what = description if tasks else f"{description or 'an environment folder says which'}: no tasks of its own"
+    return Listed(name=point.name, is_playable=True, description=what)
+
+
+def _tasks(real: RealEnvironment) -> dict[str, int]:
+    counts = {}
+    for split in SPLITS:
+        try:
+            counts[split] = len(real.tasks(split))
+        except UnknownName:
+            counts[split] = 0
+    return counts
+
+
+def show(name: str) -> Shown:
+    """What an environment is. Raises InvalidInput or UnknownName."""
+    real = real_named(name)
+    spec = real.spec
+    return Shown(
+        name=spec.name,
+        description=spec.description,
+        rules=spec.rules,
+        tools=tuple(spec.tools),
+        tasks=_tasks(real),
+        behaviours=tuple(real.behaviours),
+        max_steps=spec.max_steps,
+        deterministic=spec.deterministic,
+        states="text" if spec.state is None else "explicit",
+        options=spec.options,
+        packages=_packages(_point(spec.adapter or name))[0],
+    )
+
+
+async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int = 0) -> Diagnosis:
+    """Try an environment: its packages, its tasks, a few episodes at random, the contract."""
+    packages, missing = _packages(_point(name))
+    checks = [Check(what="packages", fault=missing)]
+    timing = None
+    try:
+        real = real_named(name)
+        checks.append(Check(what="loads"))
+        counts = _tasks(real)
+        tasks = real.tasks(split)
+        checks.append(Check(what=f"tasks: {', '.join(f'{part} {count}' for part, count in counts.items())}"))
+        if tasks:
+            behaviour = "random" if "random" in real.behaviours else next(iter(real.behaviours), None)
+            if behaviour is not None:
+                timing = await timed(real, behaviour, tasks[:episodes], seed=seed)
+                checks.append(Check(what=f"plays {len(tasks[:episodes])} episodes ({behaviour})", fault=timing.fault))
+            checks.append(await _contract(real, tasks[:2]))
+    except (DreamGymError, ImportError) as error:
+        checks.append(Check(what="loads and plays", fault=f"{type(error).__name__}: {error}"))
+    return Diagnosis(name=name, packages=packages, checks=tuple(checks), timing=timing)
+
+
+async def _contract(real: RealEnvironment, tasks: Sequence[Task]) -> Check:
+    from dreamgym.testing import check_environment
+
+    what = "keeps the contract of an environment"
+    try:
+        await check_environment(real.create, tasks, deterministic=real.spec.deterministic)
+    except AssertionError as broken:
+        return Check(what=what, fault=str(broken))
+    return Check(what=what)
+
+
+def described(shown: Shown) -> str:
+    """An environment as a person reads it."""
+    lines = [
+        f"{shown.name}: {shown.description}",
+        "",
+        f"tasks       {', '.join(f'{split} {count}' for split, count in shown.tasks.items())}",
+        f"behaviours  {', '.join(shown.behaviours) or 'none'}",
+        f"max_steps   {shown.max_steps}",
+        f"worlds      {'the same for the same task' if shown.deterministic else 'may differ for the same task'}",
+        f"states      {shown.states}",
+        f"options     {json.dumps(shown.options)}",
+        *([f"packages    {_versions(shown.packages)}"] if shown.packages else []),
+        "",
+    ]
+    for tool in shown.tools:
+        schema = tool.get("inputSchema")
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        arguments = ", ".join(properties) if isinstance(properties, dict) else ""
+        lines.append(f"tool {tool['name']}({arguments}): {tool.get('description') or ''}")
+    return "\n".join([*lines, "", shown.rules]).rstrip()
+
+
+def _versions(packages: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {found or 'not installed'}" for name, found in packages.items())
+
+
+def reported(found: Diagnosis) -> str:
+    """A diagnosis as a person reads it."""
+    lines = [f"{found.name}" + (f" ({_versions(found.packages)})" if found.packages else "")]
+    for what, fault in ((check.what, check.fault) for check in found.checks):
+        lines += [f"  ok      {what}" if fault is None else f"  FAILED  {what}: {fault}"]
+    if (timing := found.timing) is not None and timing.steps:
+        lines.append(
+            f"  a reset takes {1000 * timing.reset_s:.0f} ms here, the first {1000 * timing.first_reset_s:.0f} ms; "
+            f"a step {1000 * timing.step_s:.1f} ms ({1 / timing.step_s:.0f} a second)"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,120 @@
+"""Fitting an experience model to what was recorded of one environment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from dreamgym.dream.model import Part
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.errors import InvalidInput
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
+from dreamgym.types import Trajectory
+
+TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
+"""Parts that a row can lack; the other parts do not belong to the model."""
+
+
+def fit(
+    env: str,
+    base: str,
+    out: Path,
+    *,
+    lora: bool = False,
+    k: int = 3,
+    without: Collection[Part] = (),
+    steps: int | None = None,
+    batch: int = 16,
+    learning_rate: float | None = None,
+    max_tokens: int = 2048,
+    held_out: float = 0.1,
+    card_steps: int = 200,
+    trajectories: Path | None = None,
+    resume: bool = False,
+    dsn: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """Fit an experience model to recorded transitions. Ctrl-C saves; `resume` goes on with the same updates.
+
+    Args:
+        env: the environment's name, or its folder.
+        base: the model to start from: `tiny`, `local`, a .gguf file, or a checkpoint folder.
+        out: folder of the fitted model; must not exist yet.
+        lora: train low-rank adapters and merge them at the end.
+        k: recorded transitions that each row shows.
+        without: parts that every row lacks, of TRAINED_PARTS.
+        steps: updates at most; None: 1500 for tiny, else 600. It ends earlier if the held-out loss no longer falls.
+        batch: rows of an update, over all processes.
+        learning_rate: None: 3e-3 for tiny, 2e-4 with `lora`, else 2e-5.
+        max_tokens: longer rows are left out, and counted.
+        held_out: share of the trajectories that is not learned.
+        card_steps: held-out steps that are predicted for the model card.
+        trajectories: JSONL to learn from; None: that of the folder, else the replay buffer.
+        resume: continue an interrupted fit from its newest checkpoint.
+        dsn: of the store; None: the embedded server.
+        seed: fixes every random draw.
+
+    Returns:
+        The folder of the fitted model.
+
+    Raises:
+        InvalidInput: nothing is recorded, or the settings do not fit.
+    """
+    if unknown := [part.value for part in without if part not in TRAINED_PARTS]:
+        raise InvalidInput(
+            f"--without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
+        )
+    from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
+    from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
+    from dreamgym_integrations.trainers.experience.result import finish
+
+    tell = say if is_first_process() else _silent
+    spec = load_spec(env)
+    recorded = _recorded(spec, env, trajectories, dsn)
+    settings = FitSettings(
+        base=base,
+        demonstrations=k,
+        without=tuple(part for part in TRAINED_PARTS if part in without),
+        lora=lora,
+        steps=steps or (1500 if base == "tiny" else 600),
+        batch=batch,
+        learning_rate=learning_rate or (3e-3 if base == "tiny" else 2e-4 if lora else 2e-5),
+        max_tokens=max_tokens,
+        held_out=held_out,
+        seed=seed,
+    )
+    encoder = load_encoder()
+    prepared = prepare(spec, recorded, out, settings, encoder, resume=resume, say=tell)
+    tell(
+        f"{prepared.rows} rows of {len(prepared.known)} trajectories to learn, {prepared.held_out_rows} held out, "
+        f"{prepared.too_long} left out as too long; {prepared.tokens} tokens, prepared in {prepared.seconds:.0f} s"
+    )
+    train(out, prepared, say=tell)
+    if is_first_process():
+        finish(spec, recorded, out, prepared, losses(out), encoder, steps=card_steps, say=tell)
+        tell(f"fitted model in {out}: dreamgym-serve --env {env} --model {out}")
+    return out
+
+
+def _silent(text: str) -> None:
+    """Only the first of several processes talks."""
+
+
+def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | None) -> Sequence[Trajectory]:
+    """Recorded trajectories, none of them dreamed. Raises InvalidInput where there are none."""
+    if file is not None or (Path(env) / "trajectories.jsonl").is_file():
+        return read_jsonl(file or Path(env) / "trajectories.jsonl", Trajectory)
+    if found := asyncio.run(_stored(spec, dsn)):
+        return found
+    raise InvalidInput(
+        f"nothing is recorded of {spec.name!r}: run `dreamgym collect` or `dreamgym seed` first, or name a file with "
+        "--trajectories"
+    )
+
+
+async def _stored(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:
+    async with open_store(dsn) as store:
+        return await store.buffer.trajectories(spec.name)
