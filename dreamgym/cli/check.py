@@ -22,9 +22,9 @@ from dreamgym.evaluation.calls import (
     against_real,
     agreement,
     by_tool,
-    split,
 )
 from dreamgym.evaluation.rates import Rate
+from dreamgym.recordings.splits import split
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 from dreamgym.types import Frozen, Source, StepResult, Trajectory

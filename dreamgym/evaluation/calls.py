@@ -9,7 +9,6 @@ text by its kind. The similarity is an F1 over words; in JSON a word counts toge
 from __future__ import annotations
 
 import json
-import random
 import re
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import ExperienceModel, Part
 from dreamgym.dream.success import accomplished
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools, output_schema
@@ -90,25 +89,6 @@ class Agreement(Frozen):
     errors: Rate
     exact: Rate
     similarity: Rate
-
-
-def split(
-    trajectories: Sequence[Trajectory], held_out: float, seed: int
-) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
-    """(known, held out): a share of the trajectories that have calls, drawn by the seed, at least one on either side.
-
-    Raises:
-        InvalidInput: fewer than two trajectories have calls.
-    """
-    played = [trajectory for trajectory in trajectories if trajectory.transitions]
-    if len(played) < 2:
-        raise InvalidInput(
-            f"expected at least two trajectories with calls, one to know and one to hold out, got {len(played)}"
-        )
-    count = min(len(played) - 1, max(1, round(held_out * len(played))))
-    drawn = set(random.Random(seed).sample(range(len(played)), count))
-    known = tuple(trajectory for i, trajectory in enumerate(played) if i not in drawn)
-    return known, tuple(trajectory for i, trajectory in enumerate(played) if i in drawn)
 
 
 async def against_dream(

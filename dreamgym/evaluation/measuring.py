@@ -16,7 +16,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.attacks import Attacks, attacks
 from dreamgym.evaluation.bound import bound
 from dreamgym.evaluation.calibrating import calibrated, fitted
-from dreamgym.evaluation.calls import Compared, split
+from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.closed_loop import ClosedLoop, closed_loop
 from dreamgym.evaluation.consistency import Consistency, consistency
 from dreamgym.evaluation.cost import Prices, Stopwatch, cost
@@ -28,7 +28,6 @@ from dreamgym.evaluation.predicting import (
     KeptStep,
     Step,
     compare,
-    contradicted,
     drawn,
     edition,
     first_known,
@@ -38,6 +37,8 @@ from dreamgym.evaluation.report import Measured, worst
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.llm import LLM
+from dreamgym.recordings.contradictions import contradicted
+from dreamgym.recordings.splits import split
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.tools import Tools
 from dreamgym.types import Trajectory

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import os
 import random
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from functools import cache
@@ -27,7 +26,6 @@ from dreamgym.evaluation.calls import Compared, compared, predicted
 from dreamgym.recordings.folder.files import open_to_append
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer
-from dreamgym.state import parsed
 from dreamgym.tools import Tools
 from dreamgym.types import Frozen, Trajectory, Transition
 
@@ -175,32 +173,6 @@ def first_known(trajectories: Sequence[Trajectory], transitions: int, seed: int)
         chosen.append(one.model_copy(update={"transitions": one.transitions[:transitions]}))
         transitions -= len(one.transitions)
     return tuple(chosen)
-
-
-def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> frozenset[tuple[str, int]]:
-    """(trajectory, step) of the calls that another recording contradicts: the same was done, something else happened.
-
-    The same is the same task and actions since its start; in a deterministic environment whose explicit state is
-    complete it is the same state and action.
-    """
-    complete = (
-        spec.deterministic and spec.state is not None and all(c.complete for c in spec.state.collections.values())
-    )
-    outcomes: dict[tuple[str, ...], dict[tuple[str, str, bool], list[tuple[str, int]]]] = defaultdict(dict)
-    for trajectory in trajectories:
-        made: list[str] = []
-        for number, step in enumerate(trajectory.transitions, start=1):
-            action = step.action.canonical()
-            if complete and parsed(step.state) is not None:
-                key: tuple[str, ...] = (step.state, action)
-            else:
-                key = (trajectory.task.world, trajectory.task.initial_state or "", *made, action)
-            outcome = (step.next_state, step.result.observation, step.result.is_error)
-            outcomes[key].setdefault(outcome, []).append((trajectory.id, number))
-            made.append(action)
-    return frozenset(
-        place for seen in outcomes.values() if len(seen) > 1 for places in seen.values() for place in places
-    )
 
 
 @cache

@@ -33,7 +33,8 @@ from plans import PLANS, Plan, chat_model
 from dreamgym.cli.check import Report
 from dreamgym.environment import read_jsonl
 from dreamgym.episode import load_agent
-from dreamgym.evaluation.calls import Agreement, split
+from dreamgym.evaluation.calls import Agreement
+from dreamgym.recordings.splits import split
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.runs.opening import Against
 from dreamgym.runs.server_process import server

@@ -13,8 +13,9 @@ from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.evaluation.calls import Compared, against_dream, against_real, agreement, by_tool, similarity, split
+from dreamgym.evaluation.calls import Compared, against_dream, against_real, agreement, by_tool, similarity
 from dreamgym.llm import ScriptedLLM
+from dreamgym.recordings.splits import split
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory
 
