@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.check import recorded_of
 from dreamgym.cli.options import Dsn, EnvName, Seed
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
+from dreamgym.runs.fidelity import recorded_of
 from dreamgym.runs.opening import open_store
 from dreamgym.types import Trajectory
 

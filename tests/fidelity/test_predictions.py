@@ -8,14 +8,9 @@ from desk import SPEC, DeskModel, recordings
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
-from dreamgym.evaluation.predicting import (
-    Kept,
-    KeptStep,
-    compare,
-    drawn,
-    first_known,
-    steps_of,
-)
+from dreamgym.evaluation.kept import KeptRows, KeptStep
+from dreamgym.evaluation.material import drawn, first_known
+from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.tools import Tools
 
 pytestmark = pytest.mark.anyio
@@ -55,8 +50,8 @@ class Counted(DeskModel):
 
 async def test_many_at_a_time_give_the_same_as_one_by_one() -> None:
     steps = steps_of(await recordings())
-    alone = await compare(SPEC, DeskModel(), [], steps, TrigramEncoder())
-    together = await compare(SPEC, DeskModel(), [], steps, TrigramEncoder(), parallel=7)
+    alone = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder())
+    together = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder(), parallel=7)
     without_time = [[call.model_copy(update={"seconds": 0.0}) for call in some] for some in (alone, together)]
     assert without_time[0] == without_time[1]
 
@@ -64,8 +59,8 @@ async def test_many_at_a_time_give_the_same_as_one_by_one() -> None:
 async def test_a_kept_prediction_beside_its_recording_is_what_was_compared(tmp_path: Path) -> None:
     trajectories = await recordings()
     by_id = {one.id: one for one in trajectories}
-    calls = await compare(SPEC, DeskModel(), [], steps_of(trajectories), TrigramEncoder())
-    kept = Kept(KeptStep, tmp_path / "out", "steps-a model/b", ["basis"])
+    calls = await predict(SPEC, DeskModel(), [], steps_of(trajectories), TrigramEncoder())
+    kept = KeptRows(KeptStep, tmp_path / "out", "steps-a model/b", ["basis"])
     for compared in calls:
         row = KeptStep.of(compared)
         assert row is not None
@@ -76,8 +71,8 @@ async def test_a_kept_prediction_beside_its_recording_is_what_was_compared(tmp_p
 
 
 async def test_a_line_that_was_cut_off_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
-    calls = await compare(SPEC, DeskModel(), [], steps_of(await recordings())[:2], TrigramEncoder())
-    kept = Kept(KeptStep, tmp_path, "steps", [])
+    calls = await predict(SPEC, DeskModel(), [], steps_of(await recordings())[:2], TrigramEncoder())
+    kept = KeptRows(KeptStep, tmp_path, "steps", [])
     rows = [row for compared in calls if (row := KeptStep.of(compared))]
     for row in rows:
         kept.add(row)
@@ -92,5 +87,5 @@ async def test_a_line_that_was_cut_off_is_dropped_and_a_broken_one_is_an_error(t
 
 
 def test_another_basis_is_another_file(tmp_path: Path) -> None:
-    paths = {Kept(KeptStep, tmp_path, "steps", basis).path for basis in (["a", "b"], ["a"], ["ab"])}
+    paths = {KeptRows(KeptStep, tmp_path, "steps", basis).path for basis in (["a", "b"], ["a"], ["ab"])}
     assert len(paths) == 3
