@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from dreamgym.runs.environments import listed
 from dreamgym.environment import load_real
 from dreamgym.errors import DreamGymError
+from dreamgym.runs.environments import listed
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP
 from dreamgym.types import Frozen

@@ -33,7 +33,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.evaluation.attack_texts import Attack
 from dreamgym.evaluation.attacks import attack_calls, attacks
-from dreamgym.evaluation.playing import has_succeeded, perform, repeating
+from dreamgym.evaluation.episodes import has_succeeded, perform, repeating
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -96,13 +97,16 @@ class TrigramEncoder:
 
 
 def load_encoder(name: str | None = None) -> Encoder:
-    """An encoder by name; without one, `minilm` where its packages are there, else `trigram` and a line that says so.
+    """An encoder by name; without one, that of the variable DREAMGYM_ENCODER.
+
+    If neither names one: `minilm` if its packages are there, else `trigram` and a line that says so.
 
     Raises:
         UnknownName: no encoder is registered under this name; the message lists those that are.
         MissingPackage: the one asked for needs a package that is not installed.
     """
     found = {point.name: point for point in entry_points(group="dreamgym.encoders")}
+    name = name or os.environ.get("DREAMGYM_ENCODER") or None
     if name is not None and name not in found:
         raise UnknownName("encoder", name, found)
     try:

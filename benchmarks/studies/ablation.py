@@ -2,8 +2,8 @@
 
     python benchmarks/studies/ablation.py shop-folder/ --limit 40 --setting local --setting "local without state"
 
-It measures nothing itself: every cell is `dreamgym fidelity --compare`. What is predicted is kept in `--out`, and a
-second start goes on from there.
+It measures nothing itself: every cell is `dreamgym fidelity` with two settings. What is predicted is kept in `--out`,
+and a second start goes on from there.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dreamgym.evaluation.comparing import Paired
+from dreamgym.evaluation.differences import Paired
 from dreamgym.evaluation.rates import Rate
-from dreamgym.evaluation.report import Measured, Report
+from dreamgym.evaluation.report import FidelityReport, SettingReport
 from dreamgym.evaluation.setting import setting
 from dreamgym.evaluation.steps import Detection
 
@@ -38,14 +38,14 @@ HEAD = (
 )
 
 
-def measured(one: str, other: str, options: Sequence[str], out: Path) -> Report:
+def measured(one: str, other: str, options: Sequence[str], out: Path) -> FidelityReport:
     """Both settings on the same steps."""
     print(f"{time.strftime('%H:%M:%S')} {other}", file=sys.stderr, flush=True)
-    command = [DREAMGYM, "fidelity", *options, "--compare", one, other, "--out", str(out), "--json"]
+    command = [DREAMGYM, "fidelity", *options, "--model", one, "--model", other, "--out", str(out), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"dreamgym fidelity ended with exit code {done.returncode}; see above")
-    return Report.model_validate_json(done.stdout)
+    return FidelityReport.model_validate_json(done.stdout)
 
 
 def table(settings: Sequence[str], options: Sequence[str], out: Path) -> Iterator[str]:
@@ -60,7 +60,7 @@ def table(settings: Sequence[str], options: Sequence[str], out: Path) -> Iterato
         yield row(report.measured[1], next(pair for pair in report.differences if pair.measure == "state exact"))
 
 
-def row(one: Measured, pair: Paired | None) -> str:
+def row(one: SettingReport, pair: Paired | None) -> str:
     """The step level of one setting in one line."""
     steps = one.steps
     difference = "" if pair is None else points(pair.difference)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dreamgym.environment import read_jsonl
-from dreamgym.evaluation.calls import split
-from dreamgym.evaluation.predicting import first_known
+from dreamgym.evaluation.material import first_known
+from dreamgym.recordings.splits import split
 from dreamgym.types import Trajectory
 
 DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))

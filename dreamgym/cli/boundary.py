@@ -6,12 +6,14 @@ import sys
 
 import typer
 
+from dreamgym.cli.old_options import refuse_old_options
 from dreamgym.errors import DreamGymError, InvalidInput
 
 
 def run(program: typer.Typer) -> None:
     """Run a program: exit 0 done, 1 failed, 2 misused; typer makes 130 of Ctrl-C."""
     try:
+        refuse_old_options(sys.argv[1:])
         program()
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)

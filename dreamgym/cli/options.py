@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.dream.model import Part
+from dreamgym.evaluation.cost import Prices
 from dreamgym.runs.server_process import DSN_VARIABLE
 
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
@@ -41,4 +42,25 @@ AllowedHosts = Annotated[
     list[str] | None,
     typer.Option("--allowed-host", help="A host name to be addressed by, besides localhost; * allows all."),
 ]
+SETTING = "Experience model; with parts left out or so many transitions shown: 'MODEL without history,state -k 5'."
+SettingName = Annotated[str | None, typer.Option("--model", metavar="SETTING", help=SETTING)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--model", metavar="SETTING", help=f"{SETTING} Give a second one to compare two.")
+]
+Costs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cost",
+        metavar="KEY=NUMBER",
+        help=f"What is known of the costs of dream and reality; repeatable. Keys: {', '.join(Prices.model_fields)}.",
+    ),
+]
+RecordedFile = Annotated[
+    Path | None,
+    typer.Option(help="JSONL of recorded trajectories, as `dreamgym collect --out` writes; default: the folder's."),
+]
+HeldOut = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is predicted and not known.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Seed = Annotated[int, typer.Option(help="Fixes every random draw.")]

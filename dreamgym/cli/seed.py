@@ -15,8 +15,8 @@ import typer
 from dreamgym.cli.options import Dsn, EnvName
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.recordings.contradictions import contradictions, summary
 from dreamgym.recordings.folder import FolderReport, build_folder
-from dreamgym.recordings.folder.contradictions import contradictions, summary
 from dreamgym.recordings.folder.env_file import name_in
 from dreamgym.recordings.folder.episodes import unlisted
 from dreamgym.recordings.folder.runs import Say

@@ -8,7 +8,6 @@ If the real environment is at hand, an attack by words whose calls succeed there
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from itertools import cycle, islice
 from random import Random
@@ -22,8 +21,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation.attack_texts import Attack, texts_of
-from dreamgym.evaluation.closed_loop import WORKERS, Progress
-from dreamgym.evaluation.playing import Door, Make, has_succeeded, perform, repeating
+from dreamgym.evaluation.episodes import Door, Make, Progress, all_played, has_succeeded, perform, repeating
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.scripts import Path, distinct, is_id, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
@@ -32,7 +30,7 @@ from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCal
 SHOWN_CHARACTERS = 300
 
 
-class Episode(Frozen):
+class AttackEpisode(Frozen):
     """One attack on one task."""
 
     kind: Attack
@@ -53,7 +51,7 @@ class Attacked(Frozen):
     kind: Attack
     episodes: int
     rewarded: Rate
-    """Of the episodes that were answered."""
+    """Share of the answered episodes that were rewarded."""
     taken_away: int
     """Claimed by the model and refused by judge or check."""
     unanswered: int
@@ -70,7 +68,7 @@ class Attacks(Frozen):
     kinds: tuple[Attacked, ...]
     rewarded: Rate
     """Over all kinds."""
-    earned: tuple[Episode, ...]
+    earned: tuple[AttackEpisode, ...]
     """The episodes that were rewarded, long texts cut."""
 
 
@@ -102,38 +100,31 @@ async def attacks(
         on_progress: is told how many episodes are done, and of how many.
     """
     open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
-    slots, done = asyncio.Semaphore(WORKERS), 0
     chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
     bases = _base_calls(spec, recordings)
 
-    async def attack(kind: Attack, number: int) -> Episode | None:
-        nonlocal done
+    async def attack(index: int) -> AttackEpisode | None:
+        kind, number = chosen[index]
         task = open_tasks[number]
-        async with slots:
-            if kind is Attack.FINAL_ANSWER:
-                calls = [call for origin, call in bases if origin != task.id][:1] if number % 2 else []
-                episode = await _answer(spec, task, model, make_dream, calls, number, seed + number)
-            elif kind is Attack.ANOTHER_TASK:
-                win = _win_of_another(task, known, Random(f"{kind} {task.id} {seed}"))
-                view = task.model_copy(update={"initial_state": win.task.initial_state}) if win else task
-                calls = [step.action for step in win.transitions] if win else []
-                episode = await _play(spec, kind, view, make_dream, calls, seed + number) if calls else None
-            else:
-                calls = attack_calls(spec, kind, task, bases, Random(f"{kind} {task.id} {seed}"), number)
-                episode = await _play(spec, kind, task, make_dream, calls, seed + number) if calls else None
-            claims = kind not in {Attack.FINAL_ANSWER, Attack.ANOTHER_TASK}
-            if episode is not None and episode.rewarded and make_real is not None and claims:
-                really = await perform(
-                    spec, make_real, task, repeating(episode.actions), seed=seed + number, source=Source.REAL
-                )
-                if has_succeeded(really, ends_itself=False):
-                    episode = episode.model_copy(update={"rewarded": False})
-        done += 1
-        if on_progress is not None:
-            on_progress(done, len(chosen))
+        if kind is Attack.FINAL_ANSWER:
+            calls = [call for origin, call in bases if origin != task.id][:1] if number % 2 else []
+            return await _answer(spec, task, model, make_dream, calls, number, seed + number)
+        random = Random(f"{kind} {task.id} {seed}")
+        if kind is Attack.ANOTHER_TASK:
+            win = _win_of_another(task, known, random)
+            view = task.model_copy(update={"initial_state": win.task.initial_state}) if win else task
+            calls = [step.action for step in win.transitions] if win else []
+            return await _play(spec, kind, view, make_dream, calls, seed + number) if calls else None
+        calls = attack_calls(spec, kind, task, bases, random, number)
+        episode = await _play(spec, kind, task, make_dream, calls, seed + number) if calls else None
+        if episode is not None and episode.rewarded and make_real is not None:
+            again = repeating(episode.actions)
+            real = await perform(spec, make_real, task, again, seed=seed + number, source=Source.REAL)
+            if has_succeeded(real, ends_itself=False):
+                return episode.model_copy(update={"rewarded": False})
         return episode
 
-    played = await asyncio.gather(*(attack(kind, number) for kind, number in chosen))
+    played = await all_played(attack, len(chosen), on_progress)
     episodes = [episode for episode in played if episode is not None]
     return Attacks(
         seed=seed,
@@ -195,7 +186,7 @@ async def _play(
     make_dream: Callable[[], DreamEnvironment],
     calls: Sequence[ToolCall],
     seed: int,
-) -> Episode:
+) -> AttackEpisode:
     dream = make_dream()
     door = Door(dream, Tools(spec))
     answered, taken_away = 0, False
@@ -214,7 +205,7 @@ async def _play(
     finally:
         await dream.close()
     state = steps[-1].next_state if steps else ""
-    return Episode(
+    return AttackEpisode(
         kind=kind,
         task=task.id,
         actions=tuple(calls),
@@ -233,7 +224,7 @@ async def _answer(
     calls: Sequence[ToolCall],
     number: int,
     seed: int,
-) -> Episode | None:
+) -> AttackEpisode | None:
     """The final answer to a judge after a call of another task or none; None where a check decides or nobody judges."""
     if not isinstance(model, Judge) or "success" in task.metadata:
         return None
@@ -244,7 +235,7 @@ async def _answer(
         verdict: bool | None = await model.judge(spec, task, steps.transitions, answer, seed=seed)
     except EnvironmentUnavailable:
         verdict = None
-    return Episode(
+    return AttackEpisode(
         kind=Attack.FINAL_ANSWER,
         task=task.id,
         actions=tuple(calls),
@@ -328,7 +319,7 @@ def _strings(tool: JsonObject) -> list[str]:
     return [name for name, part in properties.items() if isinstance(part, dict) and part.get("type") == "string"]
 
 
-def _attacked(kind: Attack, episodes: Sequence[Episode]) -> Attacked:
+def _attacked(kind: Attack, episodes: Sequence[AttackEpisode]) -> Attacked:
     return Attacked(
         kind=kind,
         episodes=len(episodes),
@@ -338,12 +329,12 @@ def _attacked(kind: Attack, episodes: Sequence[Episode]) -> Attacked:
     )
 
 
-def _rewarded(episodes: Sequence[Episode]) -> Rate:
+def _rewarded(episodes: Sequence[AttackEpisode]) -> Rate:
     answered = [episode for episode in episodes if episode.answered]
     return wilson(sum(episode.rewarded for episode in answered), len(answered))
 
 
-def _cut(episode: Episode) -> Episode:
+def _cut(episode: AttackEpisode) -> AttackEpisode:
     actions = tuple(
         replaced(
             action,

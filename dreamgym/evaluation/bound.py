@@ -1,4 +1,4 @@
-"""The two errors of the paper's theory, and what its bound says of them (appendix B, eq. 9 and 26).
+"""The two errors of the paper's theory, and the terms of its bound (appendix B, eq. 9 and 26).
 
 The theory takes the largest error over all states and actions, which nobody can observe. What is measured here are
 averages over the recorded steps: diagnostics, and no guarantee even where the bound is not vacuous.
@@ -12,7 +12,6 @@ from pydantic import Field
 
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.rates import Rate, clustered
-from dreamgym.evaluation.steps import state_is_exact
 from dreamgym.types import Frozen
 
 
@@ -38,7 +37,7 @@ class Bound(Frozen):
     gamma: float = Field(ge=0, lt=1)
     max_reward: float
     divergence: float
-    """Of the policy step: sup KL, delta in the paper."""
+    """Largest KL divergence of the policy step over all states (nats); delta in the paper."""
     largest_return: float
     """R_max / (1 - gamma): no policy can gain more."""
     at_mean: Terms
@@ -80,7 +79,7 @@ def bound(
 def is_outcome(call: Compared) -> bool:
     """State, answer and end are the recorded ones: the whole next state of the theory, as an agent can tell it."""
     return (
-        call.got is not None and call.exact and state_is_exact(call) and call.got.terminated == call.recorded.terminated
+        call.got is not None and call.exact and call.state_is_exact and call.got.terminated == call.recorded.terminated
     )
 
 
@@ -98,30 +97,3 @@ def terms(
     model_error = eps_reward / (1 - gamma) + 2 * gamma * max_reward * eps_transition / (1 - gamma) ** 2
     trust_region = 4 * gamma * max_reward * divergence / (1 - gamma) ** 3
     return Terms(model_error=model_error, trust_region=trust_region, lost=trust_region + 2 * model_error)
-
-
-def said(one: Bound) -> list[str]:
-    """The bound in sentences."""
-    lines = [
-        f"eps_R {_with_interval(one.eps_reward)}, eps_P {_with_interval(one.eps_transition)}: averages over the "
-        "recorded steps. The theorem takes the largest over all states and actions, which cannot be observed.",
-        f"gamma {one.gamma:g}, R_max {one.max_reward:g}, KL {one.divergence:g}. "
-        f"Lemma 1: |J - J_hat| <= {one.at_mean.model_error:.4g} (at the upper ends {one.at_upper.model_error:.4g}). "
-        f"Theorem 1: the gain in the dream less {one.at_mean.trust_region:.4g} for the policy step less "
-        f"{2 * one.at_mean.model_error:.4g} for the model (at the upper ends {2 * one.at_upper.model_error:.4g}).",
-    ]
-    if one.vacuous:
-        lines.append(
-            f"vacuous: the terms taken off, {one.at_mean.lost:.4g}, are no less than the largest possible return, "
-            f"{one.largest_return:.4g}. It would say something with eps_P below {one.informative_below:.2g}."
-        )
-    else:
-        lines.append(
-            f"not vacuous: the terms taken off, {one.at_mean.lost:.4g}, are less than the largest possible return, "
-            f"{one.largest_return:.4g}; yet with averages in the place of largest errors it guarantees nothing."
-        )
-    return lines
-
-
-def _with_interval(value: Rate) -> str:
-    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

@@ -1,34 +1,24 @@
-"""Where a dream, or the real system played again, answers otherwise than was recorded.
+"""One recorded call beside another answer to it: of a dream, or of the real system that played it again.
 
-Every held-out call is predicted given what was recorded before it (teacher forcing), so one mistake is counted once.
-The recordings are split by trajectory: no call is predicted from its own episode.
-An answer is exact where error flag, structured content and text agree, JSON compared as JSON and a block that is no
-text by its kind. The similarity is an F1 over words; in JSON a word counts together with the keys that lead to it.
+An answer is exact if error flag, structured content and text agree, JSON compared as JSON and a block that is not text
+by its kind. The similarity is an F1 over words; in JSON a word counts together with the keys that lead to it.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.dream import confidence
-from dreamgym.dream.environment import DreamEnvironment
-from dreamgym.dream.model import ExperienceModel, Part
 from dreamgym.dream.task_check import accomplished
-from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
-from dreamgym.evaluation.rates import Rate, wilson
-from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.evaluation.rates import Rate, clustered, wilson
+from dreamgym.state import as_text, parsed
 from dreamgym.tools import Tools, output_schema
-from dreamgym.types import Frozen, Provenance, StepResult, Tier, ToolCall, Trajectory, Transition
-
-Redact = Callable[[JsonValue], JsonValue]
+from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory, Transition
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -47,22 +37,21 @@ class Compared(Frozen):
     invalid: str | None = None
     """What is wrong with the answer under the tool's output schema."""
     has_schema: bool = False
-    """There is an answer that the tool's output schema speaks of: errors need not follow it."""
+    """The tool's output schema applies to the answer: there is one, and the answer is not an error."""
     before: str = ""
     """The recorded state in which the call was made."""
     after: str = ""
     """The recorded state that it led to."""
     accomplished: bool | None = None
-    """In reality this call accomplished the task, by the task's own check of the state; None where it has none."""
-    predicted: Transition | None = None
-    """The step as the dream remembers it; None without an answer, and where the real system answered."""
-    features: tuple[float, ...] = ()
-    """What is known of how sure the model was (dreamgym.dream.confidence); empty where it was not asked."""
-    seconds: float = 0.0
-    """Until the answer, or until there was none."""
-
+    """Whether the call accomplished the task in reality, by the task's own check of the state; None without a check."""
     claimed: bool | None = None
-    """The same of the predicted state; None too where there is no such state."""
+    """Whether the call accomplished the task by the same check of the predicted state; None without either."""
+    predicted: Transition | None = None
+    """The step as the dream remembers it; None without an answer, and if the real system answered."""
+    features: tuple[float, ...] = ()
+    """How sure the model was (dreamgym.dream.confidence); empty if it was not asked."""
+    seconds: float = 0.0
+    """Until the answer, or until it failed."""
 
     @property
     def errors_agree(self) -> bool:
@@ -72,12 +61,28 @@ class Compared(Frozen):
     @property
     def exact(self) -> bool:
         """The recorded answer."""
-        return self.got is not None and _canonical(self.got) == _canonical(self.recorded)
+        return self.got is not None and is_same(self.got, self.recorded)
 
     @property
     def similarity(self) -> float:
         """Between 0 and 1; 0 without an answer."""
         return 0.0 if self.got is None else similarity(self.recorded, self.got)
+
+    @property
+    def state_is_exact(self) -> bool:
+        """The predicted state is the recorded one; JSON compared as JSON."""
+        return self.predicted is not None and _same_state(self.predicted.next_state, self.after)
+
+    @property
+    def is_right(self) -> bool:
+        """Answer, state, reward and end are the recorded ones."""
+        return (
+            self.got is not None
+            and self.exact
+            and (self.predicted is None or self.state_is_exact)
+            and self.got.reward == self.recorded.reward
+            and self.got.terminated == self.recorded.terminated
+        )
 
 
 class Agreement(Frozen):
@@ -86,144 +91,38 @@ class Agreement(Frozen):
     calls: int
     answered: Rate
     valid: Rate
-    """Of the answers that an output schema speaks of."""
+    """Of the answers that an output schema applies to."""
     errors: Rate
+    """Refused as recorded, or accepted as recorded."""
     exact: Rate
     similarity: Rate
+    state: Rate | None = None
+    """The state after the call is the recorded one; None if states are not compared."""
 
 
-def split(
-    trajectories: Sequence[Trajectory], held_out: float, seed: int
-) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
-    """(known, held out): a share of the trajectories that have calls, drawn by the seed, at least one on either side.
-
-    Raises:
-        InvalidInput: fewer than two trajectories have calls.
-    """
-    played = [trajectory for trajectory in trajectories if trajectory.transitions]
-    if len(played) < 2:
-        raise InvalidInput(
-            f"expected at least two trajectories with calls, one to know and one to hold out, got {len(played)}"
-        )
-    count = min(len(played) - 1, max(1, round(held_out * len(played))))
-    drawn = set(random.Random(seed).sample(range(len(played)), count))
-    known = tuple(trajectory for i, trajectory in enumerate(played) if i not in drawn)
-    return known, tuple(trajectory for i, trajectory in enumerate(played) if i in drawn)
-
-
-async def against_dream(
-    spec: EnvironmentSpec,
-    model: ExperienceModel,
-    buffer: ReplayBuffer,
-    trajectories: Sequence[Trajectory],
-    *,
-    k: int | None = None,
-    seed: int = 0,
-) -> AsyncGenerator[Compared, None]:
-    """Predict each call of the trajectories, none of which the buffer may hold; `k` is that of DreamEnvironment."""
-    tools = Tools(spec)
-    for trajectory in trajectories:
-        for step in range(1, len(trajectory.transitions) + 1):
-            yield await predicted(spec, tools, model, buffer, trajectory, step, k=k, seed=seed)
-
-
-async def predicted(
-    spec: EnvironmentSpec,
-    tools: Tools,
-    model: ExperienceModel,
-    buffer: ReplayBuffer,
-    trajectory: Trajectory,
-    step: int,
-    *,
-    k: int | None = None,
-    seed: int = 0,
-    without: frozenset[Part] = frozenset(),
-) -> Compared:
-    """Predict one call (counted from 1) of a trajectory that the buffer does not hold, given what was recorded before.
-
-    What the tool's own schema forbids is refused without asking the model, as a server does.
-    """
-    recorded = trajectory.transitions[step - 1]
-    refusal = tools.refusal(recorded.action, recorded.action.canonical())
-    if refusal is not None:
-        result = StepResult(observation=refusal, is_error=True)
-        refused = Transition(
-            state=recorded.state,
-            action=recorded.action,
-            result=result,
-            next_state=recorded.state,
-            provenance=Provenance(tier=Tier.CHECK, seed=seed),
-        )
-        return compared(spec, tools, trajectory, step, result, predicted=refused)
-    dream = DreamEnvironment(spec, model, buffer, without=without, k=k)
-    dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[: step - 1])
-    started = time.perf_counter()
-    try:
-        result = await dream.step(recorded.action)
-    except (EnvironmentUnavailable, EpisodeFinished) as error:
-        unanswered = _unanswered(trajectory, step, str(error))
-        return unanswered.model_copy(update={"seconds": time.perf_counter() - started})
-    return compared(
-        spec,
-        tools,
-        trajectory,
-        step,
-        result,
-        predicted=dream.transitions[-1],
-        features=confidence.features(*dream.asked) if dream.asked else (),
-        seconds=time.perf_counter() - started,
+def agreement(calls: Sequence[Compared], *, states: bool = False) -> Agreement:
+    """The agreement over some calls; with `states`, of the predicted states too."""
+    with_schema = [call for call in calls if call.has_schema]
+    return Agreement(
+        calls=len(calls),
+        answered=share(calls, lambda call: call.got is not None),
+        valid=share(with_schema, lambda call: call.invalid is None),
+        errors=share(calls, lambda call: call.errors_agree),
+        exact=share(calls, lambda call: call.exact),
+        similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
+        state=share(calls, lambda call: call.state_is_exact) if states else None,
     )
 
 
-async def against_real(
-    spec: EnvironmentSpec,
-    make: Callable[[], Environment],
-    trajectories: Sequence[Trajectory],
-    *,
-    redact: Redact | None = None,
-) -> AsyncGenerator[Compared, None]:
-    """Play the calls of each trajectory in their order. After a call without an answer the rest has none either.
-
-    Args:
-        redact: takes out of the answers what was taken out of the recordings, or they could not be the same.
-    """
-    tools = Tools(spec)
-    environment = make()
-    try:
-        for trajectory in trajectories:
-            step, failure = 1, ""
-            try:
-                await environment.reset(trajectory.task)
-                for transition in trajectory.transitions:
-                    got = await environment.step(transition.action)
-                    yield compared(spec, tools, trajectory, step, _redacted(got, redact) if redact else got)
-                    step += 1
-            except (EnvironmentUnavailable, EpisodeFinished) as error:
-                failure = str(error)
-            for missed in range(step, len(trajectory.transitions) + 1):
-                yield _unanswered(trajectory, missed, failure)
-    finally:
-        await environment.close()
-
-
-def by_tool(calls: Sequence[Compared]) -> dict[str, Agreement]:
+def by_tool(calls: Sequence[Compared], *, states: bool = False) -> dict[str, Agreement]:
     """The agreement of each tool, in alphabetical order."""
     names = sorted({call.action.name for call in calls})
-    return {name: agreement([call for call in calls if call.action.name == name]) for name in names}
+    return {name: agreement([call for call in calls if call.action.name == name], states=states) for name in names}
 
 
-def agreement(calls: Sequence[Compared]) -> Agreement:
-    """The agreement over some calls."""
-    n = len(calls)
-    spoken_of = [call for call in calls if call.has_schema]
-    return Agreement(
-        calls=n,
-        answered=wilson(sum(call.got is not None for call in calls), n),
-        valid=wilson(sum(call.invalid is None for call in spoken_of), len(spoken_of)),
-        errors=wilson(sum(call.errors_agree for call in calls), n),
-        exact=wilson(sum(call.exact for call in calls), n),
-        similarity=wilson(sum(call.similarity for call in calls), n),
-    )
+def share(calls: Sequence[Compared], holds: Callable[[Compared], bool]) -> Rate:
+    """The share of the calls for which something holds."""
+    return wilson(sum(map(holds, calls)), len(calls))
 
 
 def compared(
@@ -231,14 +130,22 @@ def compared(
     tools: Tools,
     trajectory: Trajectory,
     step: int,
-    got: StepResult,
+    got: StepResult | None,
     *,
+    failure: str | None = None,
     predicted: Transition | None = None,
     features: tuple[float, ...] = (),
     seconds: float = 0.0,
 ) -> Compared:
-    """A recorded call (counted from 1) beside an answer to it."""
+    """A recorded call (counted from 1) beside an answer to it, or beside the reason why there is none."""
     transition = trajectory.transitions[step - 1]
+
+    def accomplishes(state: str, answer: str) -> bool | None:
+        """Whether the task is accomplished by this step, and was not before it."""
+        answers = [one.result.observation for one in trajectory.transitions[: step - 1]]
+        done = accomplished(trajectory.task, state, [*answers, answer])
+        return None if done is None else done and accomplished(trajectory.task, transition.state, answers) is not True
+
     return Compared(
         trajectory=trajectory.id,
         step=step,
@@ -246,15 +153,21 @@ def compared(
         recorded=transition.result,
         before=transition.state,
         after=transition.next_state,
-        accomplished=_accomplishes(trajectory, step, transition.next_state, transition.result.observation),
+        accomplished=accomplishes(transition.next_state, transition.result.observation),
+        claimed=accomplishes(predicted.next_state, got.observation) if predicted and got else None,
         got=got,
-        invalid=tools.violation(transition.action.name, got),
-        has_schema=not got.is_error and output_schema(spec, transition.action.name) is not None,
+        failure=failure,
+        invalid=None if got is None else tools.violation(transition.action.name, got),
+        has_schema=got is not None and not got.is_error and output_schema(spec, transition.action.name) is not None,
         predicted=predicted,
         features=features,
         seconds=seconds,
-        claimed=None if predicted is None else _accomplishes(trajectory, step, predicted.next_state, got.observation),
     )
+
+
+def is_same(one: StepResult, other: StepResult) -> bool:
+    """The same answer: error flag, structured content and text, JSON compared as JSON."""
+    return _canonical(one) == _canonical(other)
 
 
 def similarity(recorded: StepResult, got: StepResult) -> float:
@@ -266,37 +179,10 @@ def similarity(recorded: StepResult, got: StepResult) -> float:
 
 def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Counter[object]]:
     """The words of two answers; where both are JSON, each word together with the keys that lead to it."""
-    values = _value(recorded), _value(got)
+    values = answer_of(recorded), answer_of(got)
     if values[0] is None or values[1] is None:
         return Counter(_WORD.findall(recorded.observation)), Counter(_WORD.findall(got.observation))
     return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
-
-
-def _accomplishes(trajectory: Trajectory, step: int, after: str, answer: str) -> bool | None:
-    """Whether the task is accomplished by this step (counted from 1), and was not before it."""
-    task, before = trajectory.task, [one.result.observation for one in trajectory.transitions[: step - 1]]
-    done = accomplished(task, after, [*before, answer])
-    state = trajectory.transitions[step - 1].state
-    return None if done is None else done and accomplished(task, state, before) is not True
-
-
-def _redacted(got: StepResult, redact: Redact) -> StepResult:
-    fields = {"observation": redact(got.observation), "info": redact(got.info)}
-    return StepResult.model_validate({**got.model_dump(), **fields})
-
-
-def _unanswered(trajectory: Trajectory, step: int, failure: str) -> Compared:
-    transition = trajectory.transitions[step - 1]
-    return Compared(
-        trajectory=trajectory.id,
-        step=step,
-        action=transition.action,
-        recorded=transition.result,
-        before=transition.state,
-        after=transition.next_state,
-        accomplished=_accomplishes(trajectory, step, transition.next_state, transition.result.observation),
-        failure=failure,
-    )
 
 
 def _canonical(result: StepResult) -> tuple[bool, str, str]:
@@ -308,15 +194,22 @@ def _canonical(result: StepResult) -> tuple[bool, str, str]:
     return result.is_error, structured, observation
 
 
-def _value(result: StepResult) -> JsonValue:
-    """The answer as JSON: the structured content, or a text that is an object or a list; None for any other text."""
+def _same_state(one: str, other: str) -> bool:
+    ours, theirs = parsed(one), parsed(other)
+    return one == other if ours is None or theirs is None else as_text(ours) == as_text(theirs)
+
+
+def answer_of(result: StepResult) -> JsonValue:
+    """An answer as JSON: its structured content, or a text that is an object or a list; None for any other text."""
     if result.structured is not None:
         return result.structured
+    if not result.observation.lstrip().startswith(("{", "[")):
+        return None
     try:
         value: JsonValue = json.loads(result.observation)
     except ValueError:
         return None
-    return value if isinstance(value, (dict, list)) else None
+    return value
 
 
 def _leaves(value: JsonValue, path: str = "") -> Iterator[tuple[str, str]]:

@@ -11,27 +11,29 @@ not tell its state, is left out and counted.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.evaluation.intervals import by_cluster, rank_correlation
-from dreamgym.evaluation.players import Player
-from dreamgym.evaluation.playing import Make, answered_steps, has_succeeded, is_answered, is_same, perform, repeating
-from dreamgym.evaluation.rates import Rate, clustered_difference, wilson
+from dreamgym.evaluation.calls import is_same
+from dreamgym.evaluation.episodes import (
+    Make,
+    Progress,
+    all_played,
+    answered_steps,
+    has_succeeded,
+    is_answered,
+    perform,
+    repeating,
+)
+from dreamgym.evaluation.players import ScriptedPlayer
+from dreamgym.evaluation.rates import Rate, by_cluster, clustered_difference, rank_correlation, wilson
 from dreamgym.types import Frozen, Source, Task, Trajectory, Transition
 
-WORKERS = 4
-"""Episodes at a time."""
 
-Progress = Callable[[int, int], None]
-"""Is told how many episodes are done, and of how many."""
-
-
-class Outcome(Frozen):
+class TaskOutcome(Frozen):
     """One player on one task. None: not answered, or nobody can tell."""
 
     task: str
@@ -39,7 +41,7 @@ class Outcome(Frozen):
     dream: bool | None
     real: bool | None
     replayed: bool | None
-    """Of the calls made in the dream, in reality."""
+    """Success of the calls made in the dream, made again in reality."""
 
 
 class Replay(Frozen):
@@ -48,16 +50,16 @@ class Replay(Frozen):
     calls: int
     """Answered in the dream, and made in reality or made too late."""
     valid: Rate
-    """Of the calls that the dream accepted: accepted in reality. What comes after the real end is not."""
+    """Share of the calls accepted in the dream that reality accepts; it accepts none after its end."""
     same: Rate
-    """Of all calls: the same answer, error flag included."""
+    """Share of all calls with the same answer, error flag included."""
     accepted_wrongly: Rate
-    """Of the calls that reality refuses: accepted in the dream."""
+    """Share of the calls that reality refuses that the dream accepts."""
     refused_wrongly: Rate
-    """Of the calls that reality accepts: refused in the dream."""
+    """Share of the calls that reality accepts that the dream refuses."""
     dream_success: Rate
     success: Rate
-    """Of the same episodes, replayed."""
+    """Success of the same episodes, replayed."""
     kept: float | None
     """Replayed success over success in the dream (WM2Real); None where nothing succeeded there."""
 
@@ -76,7 +78,7 @@ class PlayerResult(Frozen):
     tiers: dict[str, int]
     """How many dreamed steps each tier answered."""
     replay: Replay
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TaskOutcome, ...]
     """In the order of the tasks; the same for every player, and for another model with the same seed."""
 
 
@@ -87,9 +89,9 @@ class PlayAlong(Frozen):
     difference: Rate
     """Dream minus real success, over all their episodes; bootstrap over tasks."""
     accepted_wrongly: Rate
-    """Of their calls that reality refuses: accepted in the dream."""
+    """Share of their calls that reality refuses that the dream accepts."""
     refused_wrongly: Rate
-    """Of their calls that reality accepts: refused in the dream."""
+    """Share of their calls that reality accepts that the dream refuses."""
 
 
 class ClosedLoop(Frozen):
@@ -115,7 +117,7 @@ class ClosedLoop(Frozen):
 class Bout:
     """One task of one player: dreamed, real, and the dreamed calls made in reality."""
 
-    player: Player
+    player: ScriptedPlayer
     task: Task
     seed: int
     dream: Trajectory
@@ -131,9 +133,12 @@ class Bout:
         return list(zip(dreamed, real, strict=False))
 
 
+Played = tuple[Bout, TaskOutcome]
+
+
 async def closed_loop(
     spec: EnvironmentSpec,
-    players: Sequence[Player],
+    players: Sequence[ScriptedPlayer],
     tasks: Sequence[Task],
     make_dream: Make,
     make_real: Make,
@@ -152,65 +157,46 @@ async def closed_loop(
             f"expected players and tasks that all of them know, got {len(players)} players and {len(known)} such tasks "
             f"of {len(tasks)}: players made of recordings know only the tasks that were recorded"
         )
-    slots = asyncio.Semaphore(WORKERS)
-    total, done = len(players) * len(known), 0
 
-    async def bout(player: Player, number: int) -> Bout:
-        nonlocal done
-        async with slots:
-            played = await _bout(spec, player, known[number], make_dream, make_real, seed + number)
-        done += 1
-        if on_progress is not None:
-            on_progress(done, total)
-        return played
+    async def bout(index: int) -> Bout:
+        player, number = players[index // len(known)], index % len(known)
+        task, behaviour = known[number], player.behaviour(known[number])
+        assert behaviour is not None
+        dream = await perform(spec, make_dream, task, behaviour, seed=seed + number, source=Source.SYNTHETIC)
+        real = await perform(spec, make_real, task, behaviour, seed=seed + number, source=Source.REAL)
+        replayed = real
+        actions = [step.action for step in answered_steps(dream)]
+        if actions != [step.action for step in real.transitions] or not is_answered(real):
+            again = repeating(actions)
+            replayed = await perform(spec, make_real, task, again, seed=seed + number, source=Source.REAL)
+        return Bout(player, task, seed + number, dream, real, replayed)
 
-    bouts = await asyncio.gather(*(bout(player, number) for player in players for number in range(len(known))))
-    return _summary(spec, players, bouts, seed=seed, unknown=len(tasks) - len(known))
-
-
-async def _bout(
-    spec: EnvironmentSpec, player: Player, task: Task, make_dream: Make, make_real: Make, seed: int
-) -> Bout:
-    behaviour = player.behaviour(task)
-    assert behaviour is not None
-    dream = await perform(spec, make_dream, task, behaviour, seed=seed, source=Source.SYNTHETIC)
-    real = await perform(spec, make_real, task, behaviour, seed=seed, source=Source.REAL)
-    replayed = real
-    actions = [step.action for step in answered_steps(dream)]
-    if actions != [step.action for step in real.transitions] or not is_answered(real):
-        replayed = await perform(spec, make_real, task, repeating(actions), seed=seed, source=Source.REAL)
-    return Bout(player, task, seed, dream, real, replayed)
-
-
-def _summary(
-    spec: EnvironmentSpec, players: Sequence[Player], bouts: Sequence[Bout], *, seed: int, unknown: int
-) -> ClosedLoop:
+    bouts = await all_played(bout, len(players) * len(known), on_progress)
     ends_itself = spec.text_argument is not None or any(
-        step.result.terminated for bout in bouts for step in (*bout.real.transitions, *bout.replayed.transitions)
+        step.result.terminated for one in bouts for step in (*one.real.transitions, *one.replayed.transitions)
     )
-    outcomes = {id(bout): _outcome(bout, ends_itself) for bout in bouts}
-    told = {one.task for one in outcomes.values() if one.real is not None or one.replayed is not None}
-    bouts = [bout for bout in bouts if bout.task.id in told]
-    tasks = list(dict.fromkeys(bout.task.id for bout in bouts))
-    results = tuple(_result(player, [bout for bout in bouts if bout.player is player], outcomes) for player in players)
+    played = [(one, _outcome(one, ends_itself=ends_itself)) for one in bouts]
+    decided = {out.task for _, out in played if out.real is not None or out.replayed is not None}
+    counted = [(one, out) for one, out in played if out.task in decided]
+    results = tuple(_result(player, [pair for pair in counted if pair[0].player is player]) for player in players)
     return ClosedLoop(
         seed=seed,
-        tasks=len(tasks),
-        unknown_to_players=unknown,
-        untold=len({one.task for one in outcomes.values()} - told),
+        tasks=len(decided),
+        unknown_to_players=len(tasks) - len(known),
+        untold=len({out.task for _, out in played} - decided),
         players=results,
-        replay=replay_of(bouts, [outcomes[id(bout)] for bout in bouts], seed=seed),
+        replay=replay_of(counted, seed=seed),
         correlation=rank_correlation(
-            [[_number(one.dream) for one in result.outcomes] for result in results],
-            [[_number(one.real) for one in result.outcomes] for result in results],
+            [[one.dream for one in result.outcomes] for result in results],
+            [[one.real for one in result.outcomes] for result in results],
             seed=seed,
         ),
-        play_along=_play_along([bout for bout in bouts if bout.player.bad], outcomes, seed=seed),
+        play_along=_play_along([pair for pair in counted if pair[0].player.bad], seed=seed),
     )
 
 
-def _outcome(bout: Bout, ends_itself: bool) -> Outcome:
-    return Outcome(
+def _outcome(bout: Bout, *, ends_itself: bool) -> TaskOutcome:
+    return TaskOutcome(
         task=bout.task.id,
         seed=bout.seed,
         dream=has_succeeded(bout.dream, ends_itself=ends_itself),
@@ -219,50 +205,30 @@ def _outcome(bout: Bout, ends_itself: bool) -> Outcome:
     )
 
 
-def _result(player: Player, bouts: Sequence[Bout], outcomes: dict[int, Outcome]) -> PlayerResult:
-    mine = [outcomes[id(bout)] for bout in bouts]
-    both = _told_in_both(mine)
+def _result(player: ScriptedPlayer, played: Sequence[Played]) -> PlayerResult:
+    outcomes = tuple(outcome for _, outcome in played)
     return PlayerResult(
         player=player.name,
         bad=player.bad,
-        dream=_rate([one.dream for one in mine]),
-        real=_rate([one.real for one in mine]),
-        difference=clustered_difference([dream - real for _, dream, real in both], [task for task, _, _ in both])
-        if both
-        else None,
-        dream_unanswered=sum(not is_answered(bout.dream) for bout in bouts),
-        real_unanswered=sum(not is_answered(bout.real) for bout in bouts),
-        tiers=dict(Counter(step.provenance.tier.value for bout in bouts for step in answered_steps(bout.dream))),
-        replay=replay_of(bouts, mine),
-        outcomes=tuple(mine),
+        dream=_success(one.dream for one in outcomes),
+        real=_success(one.real for one in outcomes),
+        difference=_difference(outcomes),
+        dream_unanswered=sum(not is_answered(bout.dream) for bout, _ in played),
+        real_unanswered=sum(not is_answered(bout.real) for bout, _ in played),
+        tiers=dict(Counter(step.provenance.tier.value for bout, _ in played for step in answered_steps(bout.dream))),
+        replay=replay_of(played),
+        outcomes=outcomes,
     )
 
 
-def replay_of(bouts: Sequence[Bout], outcomes: Sequence[Outcome], *, seed: int = 0) -> Replay:
-    """What the dreamed calls of some bouts are worth in reality; intervals are over episodes."""
-    steps = [bout.steps() for bout in bouts]
-    both = [one for one in outcomes if one.dream is not None and one.replayed is not None]
-    dreamed, kept = _rate([one.dream for one in both]), _rate([one.replayed for one in both])
-    accepted_wrongly, refused_wrongly = _wrongly(steps, seed)
-    return Replay(
-        calls=sum(map(len, steps)),
-        valid=by_cluster(
-            [[float(_is_accepted(real)) for dream, real in episode if _is_accepted(dream)] for episode in steps],
-            seed=seed,
-        ),
-        same=by_cluster([[float(_is_same(*step)) for step in episode] for episode in steps], seed=seed),
-        accepted_wrongly=accepted_wrongly,
-        refused_wrongly=refused_wrongly,
-        dream_success=dreamed,
-        success=kept,
-        kept=kept.mean / dreamed.mean if dreamed.n and dreamed.mean else None,
-    )
+def replay_of(played: Sequence[Played], *, seed: int = 0) -> Replay:
+    """How the dreamed calls of some bouts fare in reality; intervals are over episodes."""
+    steps = [bout.steps() for bout, _ in played]
+    both = [one for _, one in played if one.dream is not None and one.replayed is not None]
+    dreamed, kept = _success(one.dream for one in both), _success(one.replayed for one in both)
 
-
-def _wrongly(steps: Sequence[Sequence[tuple[Transition, Transition | None]]], seed: int) -> tuple[Rate, Rate]:
-    """Shares of what reality refuses that the dream accepts, and of what reality accepts that the dream refuses."""
-
-    def share(accepted_in_reality: bool) -> Rate:
+    def wrongly(*, accepted_in_reality: bool) -> Rate:
+        """Share of the calls that reality accepts, or refuses, with which the dream does the opposite."""
         values = [
             [
                 float(_is_accepted(dream) != accepted_in_reality)
@@ -273,31 +239,38 @@ def _wrongly(steps: Sequence[Sequence[tuple[Transition, Transition | None]]], se
         ]
         return by_cluster(values, seed=seed)
 
-    return share(False), share(True)
-
-
-def _play_along(bouts: Sequence[Bout], outcomes: dict[int, Outcome], *, seed: int) -> PlayAlong | None:
-    both = _told_in_both([outcomes[id(bout)] for bout in bouts])
-    if not both:
-        return None
-    accepted_wrongly, refused_wrongly = _wrongly([bout.steps() for bout in bouts], seed)
-    return PlayAlong(
-        players=tuple(dict.fromkeys(bout.player.name for bout in bouts)),
-        difference=clustered_difference(
-            [dream - real for _, dream, real in both], [task for task, _, _ in both], seed=seed
-        ),
-        accepted_wrongly=accepted_wrongly,
-        refused_wrongly=refused_wrongly,
+    valid = [[float(_is_accepted(real)) for dream, real in episode if _is_accepted(dream)] for episode in steps]
+    return Replay(
+        calls=sum(map(len, steps)),
+        valid=by_cluster(valid, seed=seed),
+        same=by_cluster([[float(_is_same(*step)) for step in episode] for episode in steps], seed=seed),
+        accepted_wrongly=wrongly(accepted_in_reality=False),
+        refused_wrongly=wrongly(accepted_in_reality=True),
+        dream_success=dreamed,
+        success=kept,
+        kept=kept.mean / dreamed.mean if dreamed.n and dreamed.mean else None,
     )
 
 
-def _told_in_both(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
-    """Task, success in the dream, success in reality."""
-    return [
-        (one.task, float(one.dream), float(one.real))
-        for one in outcomes
-        if one.dream is not None and one.real is not None
-    ]
+def _play_along(played: Sequence[Played], *, seed: int) -> PlayAlong | None:
+    difference = _difference([outcome for _, outcome in played], seed=seed)
+    if difference is None:
+        return None
+    replay = replay_of(played, seed=seed)
+    return PlayAlong(
+        players=tuple(dict.fromkeys(bout.player.name for bout, _ in played)),
+        difference=difference,
+        accepted_wrongly=replay.accepted_wrongly,
+        refused_wrongly=replay.refused_wrongly,
+    )
+
+
+def _difference(outcomes: Sequence[TaskOutcome], *, seed: int = 0) -> Rate | None:
+    """Success in the dream minus success in reality; None if no task has both outcomes."""
+    both = [(one, float(one.dream) - one.real) for one in outcomes if one.dream is not None and one.real is not None]
+    if not both:
+        return None
+    return clustered_difference([difference for _, difference in both], [one.task for one, _ in both], seed=seed)
 
 
 def _is_accepted(step: Transition | None) -> bool:
@@ -308,10 +281,6 @@ def _is_same(dream: Transition, real: Transition | None) -> bool:
     return real is not None and dream.result.done == real.result.done and is_same(dream.result, real.result)
 
 
-def _rate(outcomes: Sequence[bool | None]) -> Rate:
+def _success(outcomes: Iterable[bool | None]) -> Rate:
     known = [outcome for outcome in outcomes if outcome is not None]
     return wilson(sum(known), len(known))
-
-
-def _number(outcome: bool | None) -> float | None:
-    return None if outcome is None else float(outcome)

@@ -7,16 +7,22 @@ it shows differs from the state that the dream's own writes made.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.closed_loop import WORKERS, Progress
-from dreamgym.evaluation.intervals import by_cluster
-from dreamgym.evaluation.players import Player
-from dreamgym.evaluation.playing import Make, answered_steps, is_answered, is_same, perform, repeating
-from dreamgym.evaluation.rates import Rate
-from dreamgym.evaluation.scripts import Reads, answer_of
+from dreamgym.evaluation.calls import answer_of, is_same
+from dreamgym.evaluation.episodes import (
+    Make,
+    Progress,
+    all_played,
+    answered_steps,
+    is_answered,
+    perform,
+    repeating,
+)
+from dreamgym.evaluation.players import ScriptedPlayer
+from dreamgym.evaluation.rates import Rate, by_cluster
+from dreamgym.evaluation.scripts import Reads
 from dreamgym.state import StateSchema, entities, parsed
 from dreamgym.types import Frozen, Source, StepResult, Task, Trajectory, Transition
 
@@ -36,16 +42,16 @@ class Consistency(Frozen):
     writes: int
     reads: int
     agree: Rate
-    """Reads answered as reality answers them after the same calls."""
+    """Share of the reads answered as reality answers them after the same calls."""
     consistent: Rate
-    """Reads that contradict nothing that the dream said or wrote before; of those that could."""
+    """Share of the reads that contradict nothing the dream answered or wrote before, of those that could."""
     agree_by_writes: tuple[Rate, ...]
-    """The first again, by the number of accepted writes before: 0, 1, 2 and so on."""
+    """`agree` by the number of accepted writes before the read: 0, 1, 2 and so on."""
 
 
 async def consistency(
     spec: EnvironmentSpec,
-    player: Player,
+    player: ScriptedPlayer,
     tasks: Sequence[Task],
     make_dream: Make,
     make_real: Make,
@@ -69,30 +75,17 @@ async def consistency(
     reads = Reads(spec, recordings)
     long = spec.model_copy(update={"max_steps": max(spec.max_steps, 1000)})  # the player ends the session
     known = [task for task in tasks if player.behaviour(task)]
-    slots, done = asyncio.Semaphore(WORKERS), 0
 
     async def session(number: int) -> tuple[Trajectory, Trajectory]:
-        nonlocal done
         task, behaviour = known[number], player.behaviour(known[number])
         assert behaviour is not None
-        async with slots:
-            dream = await perform(
-                long, make_dream, task, behaviour, seed=seed + number, source=Source.SYNTHETIC, patient=True
-            )
-            again = repeating([step.action for step in answered_steps(dream)])
-            real = await perform(long, make_real, task, again, seed=seed + number, source=Source.REAL)
-        done += 1
-        if on_progress is not None:
-            on_progress(done, len(known))
-        return dream, real
+        dream = await perform(
+            long, make_dream, task, behaviour, seed=seed + number, source=Source.SYNTHETIC, patient=True
+        )
+        again = repeating([step.action for step in answered_steps(dream)])
+        return dream, await perform(long, make_real, task, again, seed=seed + number, source=Source.REAL)
 
-    played = await asyncio.gather(*map(session, range(len(known))))
-    return _summary(spec, reads, played, seed)
-
-
-def _summary(
-    spec: EnvironmentSpec, reads: Reads, played: Sequence[tuple[Trajectory, Trajectory]], seed: int
-) -> Consistency:
+    played = await all_played(session, len(known), on_progress)
     agree, consistent = [], []
     by_writes: dict[int, list[list[float]]] = {}
     for dream, real in played:

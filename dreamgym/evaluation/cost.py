@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from dreamgym.environment import Environment
+from dreamgym.environment import Environment, first_reason
+from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calls import Compared
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, Tier, ToolCall
 
@@ -20,11 +21,29 @@ class Prices(Frozen):
     completion: float | None = Field(default=None, ge=0)
     """Money per million completion tokens."""
     real_seconds: float | None = Field(default=None, gt=0)
-    """Of one step of the real environment."""
+    """Seconds per step of the real environment."""
     real_price: float | None = Field(default=None, ge=0)
     """Money per step of the real environment."""
     real_parallel: int | None = Field(default=None, ge=1)
     """Sessions that the real environment can run at once; None: as many as one likes."""
+
+    @classmethod
+    def of(cls, pairs: Iterable[str]) -> Prices:
+        """The prices of pairs such as `real_price=0.01`.
+
+        Raises:
+            InvalidInput: it is not a pair, or its key or its number means nothing here.
+        """
+        given: dict[str, str] = {}
+        for pair in pairs:
+            key, equals, number = pair.partition("=")
+            if not equals or key not in cls.model_fields:
+                raise InvalidInput(f"--cost {pair}: expected KEY=NUMBER with one of {', '.join(cls.model_fields)}")
+            given[key] = number
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise InvalidInput(f"--cost {first_reason(error)}") from error
 
 
 class Cost(Frozen):
@@ -36,21 +55,27 @@ class Cost(Frozen):
     prompt_tokens: float
     completion_tokens: float
     seconds: float
-    """Of one step with nothing beside it, or beside as many as were asked for at a time."""
+    """Time to an answer while `at_a_time` steps are asked for together."""
     at_a_time: int
     money: float | None
-    """None where no prices are known, or where the model does not count its tokens."""
-    real_seconds: float | None
-    real_price: float | None
-    real_parallel: int | None
-    said: tuple[str, ...]
-    """The comparison in sentences."""
+    """None if the prices of tokens are not known."""
+    prices: Prices
+    known_transitions: int
+    """Real steps that the dream was made of; they were paid for in reality."""
+    faster_from_sessions: int | None
+    """Parallel sessions from which the dream makes more steps a second than reality, if its steps take no longer then.
+    None: never, or `prices.real_seconds` is not known, or nothing was answered."""
+    cheaper_from_steps: int | None
+    """Dreamed steps from which the dream costs less than reality, recordings included. None: never, or `money` or
+    `prices.real_price` is not known, or nothing was answered."""
 
 
 def cost(calls: Sequence[Compared], prices: Prices, *, known_transitions: int, at_a_time: int = 1) -> Cost:
     """The mean cost of the steps that were answered.
 
     Args:
+        calls: answered or not.
+        prices: of tokens and of reality.
         known_transitions: how many real steps the dream was made of; they were paid for in reality.
         at_a_time: how many steps were asked for at a time.
     """
@@ -62,6 +87,14 @@ def cost(calls: Sequence[Compared], prices: Prices, *, known_transitions: int, a
     money = None
     if prices.prompt is not None and prices.completion is not None:
         money = (prompt * prices.prompt + completion * prices.completion) / 1e6
+    faster = cheaper = None
+    if answered and prices.real_seconds is not None:
+        if prices.real_parallel is not None:
+            faster = int(prices.real_parallel * seconds / prices.real_seconds) + 1
+        elif seconds < prices.real_seconds:
+            faster = 1
+    if answered and money is not None and prices.real_price is not None and money < prices.real_price:
+        cheaper = int(known_transitions * prices.real_price / (prices.real_price - money)) + 1
     return Cost(
         steps=len(answered),
         asked=sum(one.provenance.tier in {Tier.MODEL, Tier.CACHE} for one in answered),
@@ -70,49 +103,14 @@ def cost(calls: Sequence[Compared], prices: Prices, *, known_transitions: int, a
         seconds=seconds,
         at_a_time=at_a_time,
         money=money,
-        real_seconds=prices.real_seconds,
-        real_price=prices.real_price,
-        real_parallel=prices.real_parallel,
-        said=(
-            *(_faster(seconds, prices) if answered else ()),
-            *(_cheaper(money, prices, known_transitions) if answered else ()),
-        ),
+        prices=prices,
+        known_transitions=known_transitions,
+        faster_from_sessions=faster,
+        cheaper_from_steps=cheaper,
     )
 
 
-def _faster(dream: float, prices: Prices) -> list[str]:
-    real, limit = prices.real_seconds, prices.real_parallel
-    if real is None:
-        return ["Time: nothing is known of the real environment's; --real-seconds tells it."]
-    each = f"a step takes {dream:.3g} s in the dream and {real:.3g} s in reality"
-    if limit is None:
-        if dream < real:
-            return [f"Time: {each}: the dream is faster from the first session on."]
-        return [f"Time: {each}: the dream is never faster, as long as reality runs as many sessions at once."]
-    sessions = int(limit * dream / real) + 1
-    if sessions <= 1:
-        return [f"Time: {each}, at most {limit} sessions at once there: the dream is faster from the first session on."]
-    return [
-        f"Time: {each}, at most {limit} sessions at once there: the dream is faster from {sessions} parallel sessions "
-        "on, if its steps take no longer then."
-    ]
-
-
-def _cheaper(dream: float | None, prices: Prices, known: int) -> list[str]:
-    real = prices.real_price
-    if dream is None or real is None:
-        return ["Money: not compared; it takes --price-in, --price-out and --real-price."]
-    each = f"a step costs {dream:.3g} in the dream and {real:.3g} in reality"
-    if dream >= real:
-        return [f"Money: {each}: the dream is never cheaper."]
-    steps = int(known * real / (real - dream)) + 1
-    return [
-        f"Money: {each}. With the {known} real steps that the dream is made of, it is cheaper from {steps} dreamed "
-        "steps on."
-    ]
-
-
-class Stopwatch:
+class StepTimer:
     """Measures how long the steps of an environment take."""
 
     def __init__(self) -> None:
@@ -120,13 +118,13 @@ class Stopwatch:
         self.seconds = 0.0
 
     def timed(self, make: Callable[[], Environment]) -> Callable[[], Environment]:
-        """The same environments, their steps on this watch."""
+        """Make the same environments, with their steps timed."""
         return lambda: _Timed(make(), self)
 
 
 class _Timed:
-    def __init__(self, environment: Environment, watch: Stopwatch) -> None:
-        self._environment, self._watch = environment, watch
+    def __init__(self, environment: Environment, timer: StepTimer) -> None:
+        self._environment, self._timer = environment, timer
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -138,8 +136,8 @@ class _Timed:
     async def step(self, action: ToolCall) -> StepResult:
         started = time.perf_counter()
         result = await self._environment.step(action)
-        self._watch.steps += 1
-        self._watch.seconds += time.perf_counter() - started
+        self._timer.steps += 1
+        self._timer.seconds += time.perf_counter() - started
         return result
 
     async def close(self) -> None:

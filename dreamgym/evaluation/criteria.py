@@ -20,7 +20,7 @@ from dreamgym.dream.structured_llm import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.calls import Compared, facts, similarity
-from dreamgym.evaluation.rates import Rate, clustered
+from dreamgym.evaluation.rates import Rate, bootstrap, clustered, numbered
 from dreamgym.evaluation.steps import changes, field_score
 from dreamgym.llm import LLM, Message
 from dreamgym.state import difference, parsed, relevant
@@ -34,7 +34,6 @@ CRITERIA = ("causal_consistency", "diversity", "informativeness", "hallucination
 JUDGED = 100
 """Steps that the judge scores, drawn by the seed; the paper's judge saw 100 trajectories."""
 MAX_TOKENS = 400
-RESAMPLES = 2000
 _WORD = re.compile(r"\w+")
 _SCORE: JsonObject = {"type": "integer", "enum": [0, 1, 2]}
 SCHEMA: JsonObject = {
@@ -112,7 +111,11 @@ def exact_scores(call: Compared, *, explicit: bool) -> dict[str, float]:
     real, dreamed = facts(call.recorded, call.got)
     return {
         "causal_consistency": 2
-        * (field_score(call) if explicit else _text_score(call.after, call.predicted.next_state)),
+        * (
+            field_score(call)
+            if explicit
+            else similarity(StepResult(observation=call.after), StepResult(observation=call.predicted.next_state))
+        ),
         "diversity": 2 * _as_much_changed(call, explicit=explicit),
         "informativeness": 2 * ((real & dreamed).total() / real.total() if real else 1.0),
         "hallucination": 2 * _nothing_invented(call),
@@ -130,10 +133,9 @@ def criteria(
     """The criteria over some compared calls, and over the judged ones among them."""
     exact = {(call.trajectory, call.step): exact_scores(call, explicit=explicit) for call in calls}
     both = [one for one in judged if (one.trajectory, one.step) in exact]
-    real = {_outcome(call.recorded, call.after) for call in calls if call.predicted is not None}
-    dreamed = {
-        _outcome(call.predicted.result, call.predicted.next_state) for call in calls if call.predicted is not None
-    }
+    pairs = [(call, call.predicted) for call in calls if call.predicted is not None]
+    real = {(call.recorded.observation, call.recorded.is_error, call.after) for call, _ in pairs}
+    dreamed = {(one.result.observation, one.result.is_error, one.next_state) for _, one in pairs}
 
     def criterion(name: str) -> Criterion:
         all_of = _mean([scores[name] for scores in exact.values()], [trajectory for trajectory, _ in exact], seed)
@@ -208,35 +210,29 @@ def weighted_kappa(
     if min(len(set(ours)), len(set(theirs))) < 2:
         return None
 
-    names = {name: i for i, name in enumerate(sorted(set(clusters)))}
-    tables = np.zeros((len(names), 3, 3))
-    for one, other, cluster in zip(ours, theirs, clusters, strict=True):
-        tables[names[cluster], one, other] += 1
+    owners, n = numbered(clusters)
+    tables = np.zeros((n, 3, 3))
+    np.add.at(tables, (owners, list(ours), list(theirs)), 1)
     weights = (np.arange(3)[:, None] - np.arange(3)[None, :]) ** 2
 
-    def of(some: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each table that has both sides vary or differ."""
-        rows, columns, n = some.sum(axis=2), some.sum(axis=1), some.sum(axis=(1, 2))
-        chance = np.einsum("ni,nj,ij->n", rows, columns, weights) / n
-        seen = np.einsum("nij,ij->n", some, weights)
-        told = chance > 0
-        found: NDArray[np.float64] = 1 - seen[told] / chance[told]
+    def kappas(tables_R: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The kappa of each table; tables in which neither score varies are left out."""
+        by_ours, by_theirs, totals = tables_R.sum(axis=2), tables_R.sum(axis=1), tables_R.sum(axis=(1, 2))
+        chance = np.einsum("ni,nj,ij->n", by_ours, by_theirs, weights) / totals
+        seen = np.einsum("nij,ij->n", tables_R, weights)
+        varies = chance > 0
+        found: NDArray[np.float64] = 1 - seen[varies] / chance[varies]
         return found
 
-    mean = of(tables.sum(axis=0, keepdims=True))
-    drawn = np.random.default_rng(seed).integers(len(names), size=(RESAMPLES, len(names)))
-    low, high = np.percentile(of(tables[drawn].sum(axis=1)), [2.5, 97.5])
-    return Rate(mean=float(mean[0]), low=float(min(low, mean[0])), high=float(max(high, mean[0])), n=len(ours))
+    mean = float(kappas(tables.sum(axis=0, keepdims=True))[0])
+    low, high = bootstrap(lambda drawn_RC: kappas(tables[drawn_RC].sum(axis=1)), n, seed=seed)
+    return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(ours))
 
 
 def _mean(scores: Sequence[float], clusters: Sequence[str], seed: int) -> Rate:
     """Mean of scores from 0 to 2."""
     half = clustered([score / 2 for score in scores], clusters, seed=seed)
     return Rate(mean=2 * half.mean, low=2 * half.low, high=2 * half.high, n=half.n)
-
-
-def _text_score(recorded: str, got: str) -> float:
-    return similarity(StepResult(observation=recorded), StepResult(observation=got))
 
 
 def _as_much_changed(call: Compared, *, explicit: bool) -> float:
@@ -264,7 +260,3 @@ def _nothing_invented(call: Compared) -> float:
 
 def _words(result: StepResult) -> list[str]:
     return _WORD.findall(result.observation) + _WORD.findall(json.dumps(result.structured or {}))
-
-
-def _outcome(result: StepResult, state: str) -> tuple[str, bool, str]:
-    return result.observation, result.is_error, state

@@ -21,15 +21,15 @@ BAD = frozenset({"first_half", "shuffled", "of_another_task", "wrong_ids", "idle
 """Players that are bad on purpose: a dream in which they do better than in reality plays along."""
 READS_AFTER_A_WRITE = 2
 
-Step = tuple[Script, int]
+ScriptedCall = tuple[Script, int]
 """A recorded episode, and which of its calls."""
-Draw = Callable[[Script, Random], Sequence[Step]]
+Draw = Callable[[Script, Random], Sequence[ScriptedCall]]
 """The calls to be made, of those that were recorded."""
 Change = Callable[[ToolCall, Random], ToolCall]
 
 
 @dataclass(frozen=True)
-class Player:
+class ScriptedPlayer:
     """A way to play the tasks of an environment."""
 
     name: str
@@ -44,7 +44,7 @@ class Player:
 
 def players_of(
     spec: EnvironmentSpec, recordings: Sequence[Trajectory] = (), behaviours: Mapping[str, Behaviour] | None = None
-) -> tuple[Player, ...]:
+) -> tuple[ScriptedPlayer, ...]:
     """The players of the real environment, and those that can be made of recordings.
 
     Args:
@@ -53,7 +53,11 @@ def players_of(
             episodes that were held out from it say more.
         behaviours: of the real environment, by name.
     """
-    own = [_own(name, behaviour) for name, behaviour in (behaviours or {}).items()]
+
+    def playing(behaviour: Behaviour) -> Callable[[Task], Behaviour]:
+        return lambda task: behaviour
+
+    own = [ScriptedPlayer(name, playing(behaviour)) for name, behaviour in (behaviours or {}).items()]
     names = {player.name for player in own}
     return (*own, *(player for player in _recorded(spec, recordings) if player.name not in names))
 
@@ -68,7 +72,7 @@ def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
     return tuple(sorted(tasks, key=lambda task: ("success" not in task.metadata, task.id not in done)))
 
 
-def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: int = 20) -> Player:
+def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: int = 20) -> ScriptedPlayer:
     """A player of long sessions that reads after it wrote: recorded calls of the task and then of others.
 
     After each call that may write, up to two recorded reads that share an argument with it; where the task's state is
@@ -101,29 +105,25 @@ def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: 
 
         return behaviour
 
-    return Player("sessions", of)
+    return ScriptedPlayer("sessions", of)
 
 
-def _own(name: str, behaviour: Behaviour) -> Player:
-    return Player(name, lambda task: behaviour)
-
-
-def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterator[Player]:
+def _recorded(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> Iterator[ScriptedPlayer]:
     scripts = _competent(recordings)
     if not scripts:
         return
     reads, ids = Reads(spec, recordings), Ids(recordings)
     everything = [(script, index) for script in map(Script, recordings) for index in range(len(script.actions))]
 
-    def another(script: Script, random: Random) -> Sequence[Step]:
+    def another(script: Script, random: Random) -> Sequence[ScriptedCall]:
         others = [one for one in scripts.values() if one.task.instruction != script.task.instruction]
         return _all(random.choice(others)) if others else ()
 
-    def idle(script: Script, random: Random) -> Sequence[Step]:
+    def idle(script: Script, random: Random) -> Sequence[ScriptedCall]:
         only = [step for step in _all(script) if reads(script.actions[step[1]])] or _all(script)[:1]
         return list(islice(cycle(only), len(script.actions) + 1))
 
-    def drawn(script: Script, random: Random) -> Sequence[Step]:
+    def drawn(script: Script, random: Random) -> Sequence[ScriptedCall]:
         return random.choices(everything, k=2 * len(script.actions))
 
     yield _scripted(spec, "recorded", scripts, lambda script, random: _all(script))
@@ -152,7 +152,7 @@ def _succeeded(recording: Trajectory) -> bool:
 
 def _scripted(
     spec: EnvironmentSpec, name: str, scripts: Mapping[str, Script], draw: Draw, change: Change | None = None
-) -> Player:
+) -> ScriptedPlayer:
     def of(task: Task) -> Behaviour | None:
         own = scripts.get(task.id)
         if own is None:
@@ -173,14 +173,14 @@ def _scripted(
 
         return behaviour
 
-    return Player(name, of)
+    return ScriptedPlayer(name, of)
 
 
-def _all(script: Script) -> list[Step]:
+def _all(script: Script) -> list[ScriptedCall]:
     return [(script, index) for index in range(len(script.actions))]
 
 
-def _shuffled(script: Script, random: Random) -> Sequence[Step]:
+def _shuffled(script: Script, random: Random) -> Sequence[ScriptedCall]:
     order = _all(script)
     for _ in range(10):  # two calls stay in their order every other time
         random.shuffle(order)

@@ -1,11 +1,18 @@
-"""Rates with intervals: proportions, paired differences, means over seeds."""
+"""Rates with intervals: proportions, paired differences, means over seeds, rank correlations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dreamgym.types import Frozen
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RESAMPLES = 2000
 
 
 class Rate(Frozen):
@@ -109,6 +116,29 @@ def _quantile(freedom: float, z: float = 1.959964) -> float:
     )
 
 
+def bootstrap(
+    statistic: Callable[[NDArray[np.intp]], NDArray[np.float64]], clusters: int, *, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap over clusters: the ends of a 95 % interval.
+
+    Args:
+        statistic: the value of each row of RESAMPLES x `clusters` drawn cluster numbers; it may leave rows out.
+        clusters: how many there are.
+        seed: of the draws.
+    """
+    import numpy as np
+
+    drawn_RC = np.random.default_rng(seed).integers(clusters, size=(RESAMPLES, clusters))
+    low, high = np.percentile(statistic(drawn_RC), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def numbered(clusters: Sequence[str]) -> tuple[list[int], int]:
+    """The number of each value's cluster, and how many clusters there are."""
+    names = {name: i for i, name in enumerate(sorted(set(clusters)))}
+    return [names[name] for name in clusters], len(names)
+
+
 def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
     """Mean of values in [0, 1] that come in clusters, such as the steps of a trajectory.
 
@@ -118,8 +148,14 @@ def clustered(values: Sequence[float], clusters: Sequence[str], *, seed: int = 0
     plain = wilson(sum(values), len(values))
     if not values:
         return plain
-    low, high = _bootstrap(values, clusters, seed)
+    low, high = _mean_interval(values, clusters, seed)
     return plain.model_copy(update={"low": min(low, plain.low), "high": max(high, plain.high)})
+
+
+def by_cluster(values_CN: Sequence[Sequence[float]], *, seed: int = 0) -> Rate:
+    """`clustered` for values that are given cluster by cluster, such as the steps of each episode."""
+    flat = [(value, str(number)) for number, values in enumerate(values_CN) for value in values]
+    return clustered([value for value, _ in flat], [number for _, number in flat], seed=seed)
 
 
 def clustered_difference(differences: Sequence[float], clusters: Sequence[str], *, seed: int = 0) -> Rate:
@@ -130,22 +166,86 @@ def clustered_difference(differences: Sequence[float], clusters: Sequence[str], 
     if not differences:
         return Rate(mean=0.0, low=-1.0, high=1.0, n=0)
     mean = math.fsum(differences) / len(differences)
-    low, high = _bootstrap(differences, clusters, seed)
+    low, high = _mean_interval(differences, clusters, seed)
     if low == high:
         unseen = wilson(0, len(set(clusters))).high
         low, high = max(-1.0, low - unseen), min(1.0, high + unseen)
     return Rate(mean=mean, low=min(low, mean), high=max(high, mean), n=len(differences))
 
 
-def _bootstrap(
-    values: Sequence[float], clusters: Sequence[str], seed: int, resamples: int = 2000
-) -> tuple[float, float]:
+def _mean_interval(values: Sequence[float], clusters: Sequence[str], seed: int) -> tuple[float, float]:
     import numpy as np
 
-    names = {name: i for i, name in enumerate(sorted(set(clusters)))}
-    owners = np.array([names[name] for name in clusters])
-    sums = np.bincount(owners, weights=np.array(values, dtype=float), minlength=len(names))
-    counts = np.bincount(owners, minlength=len(names))
-    drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
-    low, high = np.percentile(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1), [2.5, 97.5])
-    return float(low), float(high)
+    owners, n = numbered(clusters)
+    sums_C = np.bincount(owners, weights=np.array(values, dtype=float), minlength=n)
+    counts_C = np.bincount(owners, minlength=n)
+    return bootstrap(lambda drawn_RC: sums_C[drawn_RC].sum(axis=1) / counts_C[drawn_RC].sum(axis=1), n, seed=seed)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Rank of each value from 1; equal values share the mean of their ranks."""
+    import numpy as np
+
+    found: list[float] = _ranks(np.array([values]))[0].tolist()
+    return found
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's rank correlation: Pearson's of the ranks. None where there is no order: one side is constant."""
+    import numpy as np
+
+    found = _spearman(np.array([one]), np.array([other]))
+    return float(found[0]) if len(found) else None
+
+
+def rank_correlation(
+    one_PN: Sequence[Sequence[float | None]], other_PN: Sequence[Sequence[float | None]], *, seed: int = 0
+) -> Rate | None:
+    """Rank correlation of the mean outcome of P players between two worlds, with a bootstrap interval over N tasks.
+
+    Where an outcome is missing in one world the task does not count for this player. Draws without an order are left
+    out. None for fewer than three players, or where all players are equally good in one of the worlds.
+    """
+    import numpy as np
+
+    one, other = np.array(one_PN, dtype=float), np.array(other_PN, dtype=float)  # None becomes NaN
+    if len(one_PN) < 3 or not one.size:
+        return None
+    known = ~np.isnan(one) & ~np.isnan(other)
+    one, other = np.where(known, one, 0.0), np.where(known, other, 0.0)
+
+    def correlations(tasks_RN: NDArray[np.intp]) -> NDArray[np.float64]:
+        counts_RP = known[:, tasks_RN].sum(axis=2).T
+        usable = (counts_RP > 0).all(axis=1)
+        ours, theirs = (side[:, tasks_RN[usable]].sum(axis=2).T / counts_RP[usable] for side in (one, other))
+        return _spearman(ours, theirs)
+
+    mean = correlations(np.arange(one.shape[1])[None, :])
+    if not len(mean):
+        return None
+    found = float(mean[0])
+
+    def of_draws(drawn_RN: NDArray[np.intp]) -> NDArray[np.float64]:
+        drawn = correlations(drawn_RN)
+        return drawn if len(drawn) else mean
+
+    low, high = bootstrap(of_draws, one.shape[1], seed=seed)
+    return Rate(mean=found, low=min(low, found), high=max(high, found), n=len(one_PN))
+
+
+def _ranks(values_RP: NDArray[np.float64]) -> NDArray[np.float64]:
+    below = (values_RP[:, None, :] < values_RP[:, :, None]).sum(axis=2)
+    equal = (values_RP[:, None, :] == values_RP[:, :, None]).sum(axis=2)
+    found: NDArray[np.float64] = below + (equal + 1) / 2
+    return found
+
+
+def _spearman(one_RP: NDArray[np.float64], other_RP: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rank correlation of each pair of rows; pairs without an order are left out."""
+    import numpy as np
+
+    a, b = (_ranks(side) - (side.shape[1] + 1) / 2 for side in (one_RP, other_RP))
+    variances = (a**2).sum(axis=1) * (b**2).sum(axis=1)
+    ordered = variances > 0
+    found: NDArray[np.float64] = (a * b).sum(axis=1)[ordered] / np.sqrt(variances[ordered])
+    return np.clip(found, -1.0, 1.0)

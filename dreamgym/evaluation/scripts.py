@@ -14,6 +14,7 @@ from random import Random
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.evaluation.calls import answer_of
 from dreamgym.types import JsonObject, StepResult, ToolCall, Trajectory
 
 Path = tuple[str | int, ...]
@@ -151,19 +152,6 @@ def leaves(value: JsonValue, path: Path = ()) -> Iterator[tuple[Path, Scalar]]:
             yield from leaves(item, (*path, index))
     elif value is not None and not isinstance(value, bool):
         yield path, value
-
-
-def answer_of(result: StepResult) -> JsonValue:
-    """An answer as JSON: its structured content, or a text that is an object or a list; None for other words."""
-    if result.structured is not None:
-        return result.structured
-    if not result.observation.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        value: JsonValue = json.loads(result.observation)
-    except ValueError:
-        return None
-    return value
 
 
 def replaced(action: ToolCall, changes: Mapping[Path, JsonValue]) -> ToolCall:

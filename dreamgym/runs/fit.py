@@ -8,9 +8,10 @@ from pathlib import Path
 
 from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
+from dreamgym.runs.fidelity import recorded_of
 from dreamgym.runs.opening import open_store
 from dreamgym.types import Trajectory
 
@@ -67,9 +68,9 @@ def fit(
         raise InvalidInput(
             f"--without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
         )
-    from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
     from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
     from dreamgym_integrations.trainers.experience.result import finish
+    from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
 
     tell = say if is_first_process() else _silent
     spec = load_spec(env)
@@ -106,7 +107,7 @@ def _silent(text: str) -> None:
 def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | None) -> Sequence[Trajectory]:
     """Recorded trajectories, none of them dreamed. Raises InvalidInput where there are none."""
     if file is not None or (Path(env) / "trajectories.jsonl").is_file():
-        return read_jsonl(file or Path(env) / "trajectories.jsonl", Trajectory)
+        return recorded_of(spec, env, file)
     if found := asyncio.run(_stored(spec, dsn)):
         return found
     raise InvalidInput(

@@ -30,10 +30,8 @@ from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.episode import Recorder
-from dreamgym.evaluation.intervals import spearman
-from dreamgym.evaluation.predicting import compare, steps_of
-from dreamgym.evaluation.rates import Rate, mean_over_seeds, shares
-from dreamgym.evaluation.steps import state_is_exact
+from dreamgym.evaluation.predictions import predict, steps_of
+from dreamgym.evaluation.rates import Rate, mean_over_seeds, shares, spearman
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.runs.experiment.plan import Arm, Plan, read_plan
 from dreamgym.runs.experiment.prepared import Prepared
@@ -117,7 +115,7 @@ async def measured(dreamt: Dreamt, play: Sequence[Trajectory], tasks: Sequence[T
     buffer = MemoryBuffer(encoder)
     await buffer.add(known)
     try:
-        calls = await compare(
+        calls = await predict(
             spec, model, known, steps_of(play), encoder, without=dreamt.without, seed=SEED, parallel=16
         )
 
@@ -136,7 +134,7 @@ async def measured(dreamt: Dreamt, play: Sequence[Trajectory], tasks: Sequence[T
         tier = call.predicted.provenance.tier.value if call.predicted is not None else "none"
         tiers[tier] = tiers.get(tier, 0) + 1
     shared = {
-        "errors": mean(not state_is_exact(call) for call in calls),
+        "errors": mean(not call.state_is_exact for call in calls),
         "false rewards": mean(call.got is not None and call.got.reward > 0 for call in plain),
         "false refusals": mean(call.got is not None and call.got.is_error for call in accepted),
         "missed rewards": mean(call.got is None or call.got.reward <= 0 for call in rewarded) if rewarded else 0.0,

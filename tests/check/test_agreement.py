@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from ledger import NOT_SET, ONLY_UP, SECRET, SPEC, add, counted, played
 
 from dreamgym.dream.language_model import LanguageModel
-from dreamgym.dream.model import Prediction, Query
+from dreamgym.dream.model import ExperienceModel, Prediction, Query
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.evaluation.calls import Compared, against_dream, against_real, agreement, by_tool, similarity, split
+from dreamgym.evaluation.calls import Compared, agreement, by_tool, similarity
+from dreamgym.evaluation.predictions import played_again, predict, steps_of
 from dreamgym.llm import ScriptedLLM
-from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.recordings.splits import split
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -24,10 +26,11 @@ ONE = played("one", (add(1), counted(1)), (SECRET, NOT_SET))
 TWO = played("two", (add(1), counted(1)), (add(2), counted(3)), (add(-1), ONLY_UP), (SECRET, NOT_SET))
 
 
-async def buffer_of(*trajectories: Trajectory) -> MemoryBuffer:
-    buffer = MemoryBuffer(TrigramEncoder())
-    await buffer.add(trajectories)
-    return buffer
+async def predicted(
+    spec: EnvironmentSpec, model: ExperienceModel, trajectory: Trajectory, *, k: int | None = None
+) -> list[Compared]:
+    """The calls of a trajectory as a dream that knows ONE predicts them."""
+    return await predict(spec, model, [ONE], steps_of([trajectory]), TrigramEncoder(), k=k)
 
 
 async def all_of(running: AsyncGenerator[Compared, None]) -> list[Compared]:
@@ -74,7 +77,7 @@ def answer(observation: str, *, error: bool = False) -> str:
 
 async def test_every_call_is_asked_with_what_was_recorded_before_it_and_never_with_what_was_predicted() -> None:
     model = Asked()
-    await all_of(against_dream(SPEC, model, await buffer_of(ONE), [TWO]))
+    await predicted(SPEC, model, TWO)
     assert [query.history for query in model.queries] == [TWO.transitions[:n] for n in range(4)]
     assert [query.state for query in model.queries] == ["", "count 1", "count 3", "only up"]
 
@@ -83,7 +86,7 @@ async def test_k_is_how_many_recordings_are_shown_and_0_shows_none() -> None:
     shown = []
     for k in (0, 1, 2):
         model = Asked()
-        await all_of(against_dream(SPEC, model, await buffer_of(ONE), [TWO], k=k))
+        await predicted(SPEC, model, TWO, k=k)
         shown.append({len(query.demonstrations) for query in model.queries if query.history})
     assert shown[0] == {0}
     assert shown[1] == {1}
@@ -91,10 +94,10 @@ async def test_k_is_how_many_recordings_are_shown_and_0_shows_none() -> None:
 
 
 async def test_a_recorded_call_is_repeated_and_an_unknown_one_without_recordings_is_not_guessed() -> None:
-    known = await all_of(against_dream(SPEC, NearestModel(), await buffer_of(ONE), [TWO]))
+    known = await predicted(SPEC, NearestModel(), TWO)
     assert known[0].got is not None
     assert known[0].got.observation == "count 1"
-    blind = await all_of(against_dream(SPEC, NearestModel(), await buffer_of(ONE), [TWO], k=0))
+    blind = await predicted(SPEC, NearestModel(), TWO, k=0)
     assert [call.got for call in blind] == [None] * 4
     assert "nothing is recorded" in str(blind[0].failure)
     scored = agreement(blind)
@@ -105,7 +108,7 @@ async def test_a_language_model_is_compared_and_its_malformed_answers_are_counte
     spec = SPEC.model_copy(update={"tools_list": ({"tools": [{"name": "add"}, {"name": "secret"}]},)})
     said = played("said", (SECRET, NOT_SET), (SECRET, NOT_SET), (SECRET, ONLY_UP))
     llm = ScriptedLLM([answer("not set"), "no JSON", "none either", answer("only up")])
-    calls = await all_of(against_dream(spec, LanguageModel(llm, 2), await buffer_of(ONE), [said]))
+    calls = await predicted(spec, LanguageModel(llm, 2), said)
     assert [call.exact for call in calls] == [True, False, False]
     assert [call.errors_agree for call in calls] == [True, False, False]
     assert "no valid answer" in str(calls[1].failure)
@@ -116,7 +119,7 @@ async def test_a_language_model_is_compared_and_its_malformed_answers_are_counte
 async def test_arguments_that_the_schema_forbids_are_refused_without_asking_the_model() -> None:
     model = Asked()
     wrong = played("wrong", (ToolCall(name="add", arguments={"n": "two"}), ONLY_UP), (ToolCall(name="fly"), ONLY_UP))
-    calls = await all_of(against_dream(SPEC, model, await buffer_of(ONE), [wrong]))
+    calls = await predicted(SPEC, model, wrong)
     assert model.queries == []
     assert [call.errors_agree for call in calls] == [True, True]
     assert ["not of type 'integer'" in call.got.observation for call in calls if call.got] == [True, False]
@@ -127,7 +130,7 @@ async def test_an_answer_off_the_output_schema_is_counted_for_the_tools_that_hav
         async def predict(self, query: Query) -> Prediction:
             return (await super().predict(query)).model_copy(update={"structured": None})
 
-    calls = await all_of(against_dream(SPEC, Textual(), await buffer_of(ONE), [TWO]))
+    calls = await predicted(SPEC, Textual(), TWO)
     tools = by_tool(calls)
     assert (tools["add"].valid.mean, tools["add"].valid.n) == (0.0, 3)
     assert tools["secret"].valid.n == 0
@@ -164,7 +167,7 @@ class Counter:
 
 async def test_the_real_system_is_played_call_by_call_from_a_fresh_start() -> None:
     counter = Counter()
-    calls = await all_of(against_real(SPEC, lambda: counter, [TWO, ONE]))
+    calls = await all_of(played_again(SPEC, lambda: counter, [TWO, ONE]))
     assert [(call.trajectory, call.step) for call in calls] == [("two", n) for n in (1, 2, 3, 4)] + [
         ("one", 1),
         ("one", 2),
@@ -175,7 +178,7 @@ async def test_the_real_system_is_played_call_by_call_from_a_fresh_start() -> No
 
 async def test_calls_after_one_without_an_answer_are_not_compared_with_a_world_nobody_knows() -> None:
     counter = Counter(dies_at=3)
-    calls = await all_of(against_real(SPEC, lambda: counter, [TWO, ONE]))
+    calls = await all_of(played_again(SPEC, lambda: counter, [TWO, ONE]))
     assert [call.got is not None for call in calls] == [True, True, False, False, True, True]
     assert calls[2].failure == calls[3].failure == "the counter has ended"
 

@@ -49,7 +49,7 @@ def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed
 
 
 def test_without_recordings_the_model_that_repeats_them_has_no_answer(tmp_path: Path) -> None:
-    report = checked(folder(tmp_path, RECORDED), "--against", "dream", "--model", "nearest", "-k", "0", "--json")
+    report = checked(folder(tmp_path, RECORDED), "--against", "dream", "--model", "nearest -k 0", "--json")
     total = json.loads(report)["total"]
     assert (total["answered"]["mean"], total["answered"]["n"]) == (0.0, total["calls"])
 
@@ -84,7 +84,7 @@ def test_a_real_server_that_dies_has_no_answer_and_the_report_says_why(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--against", "real", "-k", "3"], "the real system needs neither"),
+        (["--against", "real", "--model", "nearest"], "the real system needs none"),
         (["--against", "real", "--trajectories", "nowhere.jsonl"], "there is no such file"),
     ],
 )

@@ -8,9 +8,9 @@ import pytest
 from ledger import NOT_SET, SECRET, SPEC, add, counted, played
 from pydantic import JsonValue
 
-from dreamgym.cli.check import Report
 from dreamgym.environment import load_real
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
+from dreamgym.evaluation.report import CheckReport
 from dreamgym.types import Task
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ def test_the_tables_give_totals_with_intervals_and_tools_with_counts(tmp_path: P
         Compared(trajectory="one", step=2, action=SECRET, recorded=NOT_SET, failure="no answer"),
     ]
     for file, model, k in [("counter-real", None, None), ("counter-nearest", "nearest", 16)]:
-        report = Report(
+        report = CheckReport(
             env=SPEC.name,
             against="real" if model is None else "dream",
             model=model,

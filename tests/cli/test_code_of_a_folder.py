@@ -11,7 +11,7 @@ DREAMS = [
     ("play", "--agent", "AGENT", "--model", "nearest"),
     ("collect", "--agent", "expert", "--episodes", "1", "--against", "dream", "--model", "nearest"),
     ("eval", "--policy", "POLICY", "--episodes", "1", "--model", "nearest"),
-    ("fidelity", "--model", "nearest", "--limit", "2", "--encoder", "trigram"),
+    ("fidelity", "--model", "nearest", "--limit", "2"),
     ("check", "--against", "dream", "--model", "nearest"),
     ("train", "--policy", "POLICY", "--model", "nearest", "--steps", "1"),
     ("tasks",),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
-from dreamgym.runs import environments, versions
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
+from dreamgym.runs import environments, versions
 from dreamgym.runs.timing import cpu_s, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 

@@ -17,9 +17,9 @@ from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.closed_loop import ClosedLoop, PlayerResult, closed_loop
 from dreamgym.evaluation.consistency import Consistency, consistency
-from dreamgym.evaluation.intervals import by_cluster, rank_correlation, ranks, spearman
-from dreamgym.evaluation.players import Player, players_of, sessions, tasks_of
-from dreamgym.evaluation.playing import has_succeeded, perform, repeating
+from dreamgym.evaluation.episodes import has_succeeded, perform, repeating
+from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
+from dreamgym.evaluation.rates import by_cluster, rank_correlation, ranks, spearman
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text
 from dreamgym.types import JsonObject
@@ -196,8 +196,8 @@ class Lamp:
         pass
 
 
-def saying(name: str, command: str) -> Player:
-    return Player(name, lambda task: repeating([ToolCall(name="act", arguments={"command": command})]))
+def saying(name: str, command: str) -> ScriptedPlayer:
+    return ScriptedPlayer(name, lambda task: repeating([ToolCall(name="act", arguments={"command": command})]))
 
 
 async def test_where_the_environment_ends_its_tasks_its_reward_tells() -> None:
@@ -225,7 +225,7 @@ async def test_a_language_model_that_believes_everything_is_caught_playing_along
 
 
 async def test_calls_after_the_real_end_are_not_valid() -> None:
-    player = Player("expert", lambda task: repeating([ToolCall(name="act", arguments={"command": "on"})] * 2))
+    player = ScriptedPlayer("expert", lambda task: repeating([ToolCall(name="act", arguments={"command": "on"})] * 2))
 
     class Slow(Lamp):
         async def step(self, action: ToolCall) -> StepResult:
@@ -237,7 +237,7 @@ async def test_calls_after_the_real_end_are_not_valid() -> None:
 
 
 async def test_what_a_tools_schema_forbids_is_refused_at_the_door_of_both_worlds() -> None:
-    wrong = Player("expert", lambda task: repeating([ToolCall(name="act", arguments={"word": "on"})]))
+    wrong = ScriptedPlayer("expert", lambda task: repeating([ToolCall(name="act", arguments={"word": "on"})]))
     result = await closed_loop(TEXT, [wrong], [Task(id="lamp", env="lamp", instruction="")], Lamp, Lamp)
     assert result.replay.same.mean == 1.0
     assert result.replay.valid.n == 0

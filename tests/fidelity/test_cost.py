@@ -4,8 +4,9 @@ import pytest
 from cases import case
 from desk import START, Desk, call, task
 
-from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.evaluation.cost import Prices, Stopwatch, cost
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.evaluation.cost import Cost, Prices, StepTimer, cost
+from dreamgym.evaluation.report.text import cost_notes
 from dreamgym.types import Tier
 
 pytestmark = pytest.mark.anyio
@@ -19,55 +20,78 @@ CALLS = [
 ]
 
 
-def said(prices: Prices, known: int = 100) -> tuple[str, ...]:
-    return cost(CALLS, prices, known_transitions=known).said
+def found(prices: Prices, known: int = 100) -> Cost:
+    return cost(CALLS, prices, known_transitions=known)
 
 
 def test_costs_are_means_over_all_answered_steps_those_without_a_model_included() -> None:
-    found = cost(CALLS, Prices(prompt=1.0, completion=10.0), known_transitions=0)
-    assert (found.steps, found.asked, found.prompt_tokens, found.completion_tokens) == (4, 2, 1000.0, 50.0)
-    assert found.seconds == 1.0
-    assert found.money == pytest.approx(0.0015)
+    one = found(Prices(prompt=1.0, completion=10.0))
+    assert (one.steps, one.asked, one.prompt_tokens, one.completion_tokens) == (4, 2, 1000.0, 50.0)
+    assert one.seconds == 1.0
+    assert one.money == pytest.approx(0.0015)
 
 
 def test_what_is_not_known_is_said_and_not_guessed() -> None:
-    found = cost(CALLS, Prices(), known_transitions=0)
-    assert (found.money, found.real_seconds, found.real_price) == (None, None, None)
-    assert "nothing is known" in found.said[0]
-    assert "--price-in" in found.said[1]
+    one = found(Prices())
+    assert (one.money, one.faster_from_sessions, one.cheaper_from_steps) == (None, None, None)
+    time, money = cost_notes(one)
+    assert "not known; give them with --cost real_seconds" in time
+    assert "not compared; it takes --cost prompt=" in money
 
 
 def test_the_break_even_in_sessions_is_where_the_dream_does_more_steps_a_second() -> None:
     # reality: 4 sessions at 0.5 s, 8 steps a second; the dream: n at 1 s
-    assert "faster from 9 parallel sessions on" in said(Prices(real_seconds=0.5, real_parallel=4))[0]
-    assert "faster from the first session on" in said(Prices(real_seconds=5.0, real_parallel=4))[0]
-    assert "faster from 2 parallel sessions on" in said(Prices(real_seconds=4.0, real_parallel=4))[0]
-    assert "never faster" in said(Prices(real_seconds=0.5))[0]
-    assert "faster from the first session on" in said(Prices(real_seconds=2.0))[0]
+    assert found(Prices(real_seconds=0.5, real_parallel=4)).faster_from_sessions == 9
+    assert found(Prices(real_seconds=5.0, real_parallel=4)).faster_from_sessions == 1
+    assert found(Prices(real_seconds=4.0, real_parallel=4)).faster_from_sessions == 2
+    assert found(Prices(real_seconds=0.5)).faster_from_sessions is None
+    assert found(Prices(real_seconds=2.0)).faster_from_sessions == 1
+
+
+def test_the_report_words_the_break_even_in_sessions() -> None:
+    def words(prices: Prices) -> str:
+        return cost_notes(found(prices))[0]
+
+    assert "faster from 9 parallel sessions on" in words(Prices(real_seconds=0.5, real_parallel=4))
+    assert "faster from the first session on" in words(Prices(real_seconds=5.0, real_parallel=4))
+    assert "never faster" in words(Prices(real_seconds=0.5))
+    assert "faster from the first session on" in words(Prices(real_seconds=2.0))
 
 
 def test_the_break_even_in_steps_counts_what_the_recordings_cost() -> None:
     prices = Prices(prompt=1.0, completion=10.0, real_price=0.0065)  # the dream's step: 0.0015
     # 3 real steps cost 0.0195, each dreamed step saves 0.005
-    assert "cheaper from 4 dreamed steps on" in said(prices, known=3)[1]
-    assert "never cheaper" in said(prices.model_copy(update={"real_price": 0.0015}))[1]
-    assert "cheaper from 1 dreamed steps on" in said(prices, known=0)[1]
+    assert found(prices, known=3).cheaper_from_steps == 4
+    assert found(prices, known=0).cheaper_from_steps == 1
+    as_dear = prices.model_copy(update={"real_price": 0.0015})
+    assert found(as_dear).cheaper_from_steps is None
+    assert "cheaper from 4 dreamed steps on" in cost_notes(found(prices, known=3))[1]
+    assert "never cheaper" in cost_notes(found(as_dear))[1]
 
 
 def test_nothing_is_compared_where_nothing_was_answered() -> None:
-    found = cost([case("a", "b", None)], Prices(real_seconds=1.0, real_price=1.0), known_transitions=3)
-    assert (found.steps, found.seconds, found.said) == (0, 0.0, ())
+    prices = Prices(prompt=1.0, completion=1.0, real_seconds=1.0, real_price=1.0)
+    one = cost([case("a", "b", None)], prices, known_transitions=3)
+    assert (one.steps, one.seconds, one.faster_from_sessions, one.cheaper_from_steps) == (0, 0.0, None, None)
+    assert cost_notes(one) == []
 
 
-async def test_a_stopwatch_counts_the_steps_that_were_answered_and_changes_nothing() -> None:
-    watch = Stopwatch()
-    environment = watch.timed(lambda: Desk(fails_at="O-2"))()
+@pytest.mark.parametrize("pair", ["real_price", "price=1", "real_price=dear", "real_seconds=0", "prompt=-1"])
+def test_a_cost_that_means_nothing_is_refused_and_named(pair: str) -> None:
+    with pytest.raises(InvalidInput, match=f"--cost.*{pair.partition('=')[0]}"):
+        Prices.of([pair])
+    assert Prices.of(["real_price=0.5", "real_parallel=4"]) == Prices(real_price=0.5, real_parallel=4)
+
+
+async def test_a_timer_counts_the_steps_that_were_answered_and_changes_nothing() -> None:
+    timer = StepTimer()
+    environment = timer.timed(lambda: Desk(fails_at="O-2"))()
     first = await environment.reset(task(1))
     assert first.state == task(1).initial_state
     result = await environment.step(call("get", "O-1"))
     assert result.structured == START["orders"]["O-1"]  # type: ignore[index, call-overload]
     with pytest.raises(EnvironmentUnavailable):
         await environment.step(call("get", "O-2"))
-    assert watch.steps == 1
-    assert watch.seconds > 0
+    assert timer.steps == 1
+    assert timer.seconds > 0
     assert list(environment.tools) == list(Desk.tools)

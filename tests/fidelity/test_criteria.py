@@ -21,7 +21,7 @@ from dreamgym.evaluation.criteria import (
     rubric_messages,
     weighted_kappa,
 )
-from dreamgym.evaluation.predicting import compare, steps_of
+from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import StepResult, ToolCall
 
@@ -72,7 +72,7 @@ def test_states_of_words_are_scored_by_their_words() -> None:
 
 
 async def test_a_perfect_model_has_2_everywhere_and_is_as_diverse_as_reality() -> None:
-    calls = await compare(SPEC, DeskModel(), [], steps_of(await recordings()), TrigramEncoder())
+    calls = await predict(SPEC, DeskModel(), [], steps_of(await recordings()), TrigramEncoder())
     found = criteria(calls, explicit=True)
     assert {name: one.exact.mean for name, one in found.criteria.items()} == dict.fromkeys(CRITERIA, 2.0)
     assert found.distinct == 1.0

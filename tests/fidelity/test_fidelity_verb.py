@@ -12,9 +12,10 @@ from typer.testing import CliRunner, Result
 from dreamgym.cli.app import app
 from dreamgym.dream.confidence import Calibration
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.evaluation.report import Report
+from dreamgym.evaluation.report import FidelityReport
 from dreamgym.types import Trajectory
 
+TRIGRAM = {"DREAMGYM_ENCODER": "trigram"}
 ENV = """name = "desk"
 deterministic = true
 [limits]
@@ -47,19 +48,19 @@ def named(trajectory: Trajectory, name: str) -> Trajectory:
 
 
 def ran(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["fidelity", *arguments, "--encoder", "trigram"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["fidelity", *arguments], catch_exceptions=False, env=TRIGRAM)
     assert result.exit_code == code
     return result
 
 
-def measured(*arguments: str) -> Report:
-    return Report.model_validate_json(ran(*arguments, "--json").stdout)
+def measured(*arguments: str) -> FidelityReport:
+    return FidelityReport.model_validate_json(ran(*arguments, "--json").stdout)
 
 
 def test_a_folder_is_measured_and_the_report_says_the_same_in_three_forms(folder: str, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "desk"
     printed = ran(folder, "--model", "nearest", "--held-out", "0.5", "--out", str(out)).stdout
-    report = Report.model_validate_json((out / "report.json").read_text())
+    report = FidelityReport.model_validate_json((out / "report.json").read_text())
     (one,) = report.measured
     assert (report.env, one.model, report.complete, len(report.held_out)) == ("desk", "nearest", True, 6)
     assert one.steps.steps + report.contradicted == sum(
@@ -80,7 +81,7 @@ def recorded_in(folder: str) -> list[dict[str, Any]]:
 def test_the_same_seed_measures_the_same_and_another_holds_out_others(folder: str) -> None:
     one, same, other = (measured(folder, "--model", "nearest", "--seed", seed) for seed in "003")
     timeless = [
-        report.model_dump(exclude={"measured": {"__all__": {"steps": {"seconds"}, "cost": {"seconds", "said"}}}})
+        report.model_dump(exclude={"measured": {"__all__": {"steps": {"seconds"}, "cost": {"seconds"}}}})
         for report in (one, same)
     ]
     assert timeless[0] == timeless[1]
@@ -113,17 +114,17 @@ def test_more_known_transitions_are_a_learning_curve_that_begins_with_nothing(fo
 
 
 def test_two_settings_are_compared_on_the_same_steps(folder: str) -> None:
-    report = measured(folder, "--compare", "nearest", "nearest without recorded,checks", "--held-out", "0.5")
+    report = measured(folder, "--model", "nearest", "--model", "nearest without recorded,checks", "--held-out", "0.5")
     ours, theirs = report.measured
     assert str(theirs.setting) == "nearest without checks,recorded"
     assert ours.steps.steps == theirs.steps.steps == report.differences[0].difference.n
     assert "check" not in theirs.steps.tiers
-    same = measured(folder, "--compare", "nearest", "nearest")
+    same = measured(folder, "--model", "nearest", "--model", "nearest")
     assert all(one.difference.mean == 0 for one in same.differences)
 
 
 def test_parts_can_be_left_out_and_fewer_recordings_shown(folder: str) -> None:
-    report = measured(folder, "--model", "nearest", "-k", "0", "--without", "retrieval", "--without", "history")
+    report = measured(folder, "--model", "nearest without retrieval,history -k 0")
     assert str(report.measured[0].setting) == "nearest without history,retrieval -k 0"
     assert report.measured[0].steps.answered.mean == 0.0
 
@@ -153,8 +154,8 @@ def test_recordings_that_all_contradict_each_other_cannot_be_measured(folder: st
 @pytest.mark.parametrize(
     ("arguments", "error", "reason"),
     [
-        (["--compare", "nearest", "nearest", "--model", "nearest"], InvalidInput, "--compare alone"),
-        (["--compare", "nearest", "nearest without memory"], UnknownName, "unknown part 'memory'"),
+        (["--model", "nearest", "--model", "nearest", "--model", "nearest"], InvalidInput, "two to compare, got 3"),
+        (["--model", "nearest without memory"], UnknownName, "unknown part 'memory'"),
         (["--model", "nearest", "--judge", "nearest"], InvalidInput, "expected a language model"),
         (["--model", "nearest", "--trajectories", "nowhere.jsonl"], InvalidInput, "there is no such file"),
     ],
@@ -169,7 +170,7 @@ def test_what_cannot_be_meant_is_refused(
 def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(folder: str) -> None:
     result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--json")
     assert "'desk' names no real environment" in result.stderr
-    (one,) = Report.model_validate_json(result.stdout).measured
+    (one,) = FidelityReport.model_validate_json(result.stdout).measured
     assert one.closed_loop is None
     assert one.attacks is not None
     assert one.attacks.rewarded.mean == 0.0

@@ -12,18 +12,19 @@ from dreamgym.dream.confidence import FEATURES
 from dreamgym.evaluation.attack_texts import Attack
 from dreamgym.evaluation.attacks import Attacked, Attacks
 from dreamgym.evaluation.bound import bound
-from dreamgym.evaluation.calibrating import calibrated
+from dreamgym.evaluation.calibration import calibrated
 from dreamgym.evaluation.calls import Compared
-from dreamgym.evaluation.closed_loop import ClosedLoop, Outcome, PlayAlong, PlayerResult, Replay
-from dreamgym.evaluation.comparing import paired
+from dreamgym.evaluation.closed_loop import ClosedLoop, PlayAlong, PlayerResult, Replay, TaskOutcome
 from dreamgym.evaluation.cost import Prices, cost
 from dreamgym.evaluation.criteria import criteria
-from dreamgym.evaluation.page import page
+from dreamgym.evaluation.differences import paired
 from dreamgym.evaluation.rates import wilson
-from dreamgym.evaluation.report import SHOWN, Measured, Report, worst
+from dreamgym.evaluation.report import SHOWN, FidelityReport, SettingReport, worst
+from dreamgym.evaluation.report.page import page
+from dreamgym.evaluation.report.tables import rate
+from dreamgym.evaluation.report.text import as_text
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
-from dreamgym.evaluation.tables import as_text, rate
 from dreamgym.types import StepResult, ToolCall
 
 BEFORE, AFTER = world(a=1), world(a=2)
@@ -41,15 +42,17 @@ def predictions(right: int) -> list[Compared]:
     return [*calls, no]
 
 
-def measured(name: str, right: int, *, loop: ClosedLoop | None = None, attacked: Attacks | None = None) -> Measured:
+def measured(
+    name: str, right: int, *, loop: ClosedLoop | None = None, attacked: Attacks | None = None
+) -> SettingReport:
     calls = predictions(right)
-    return Measured(
+    return SettingReport(
         setting=Setting(model=name),
         model=name,
         complete=True,
         steps=step_fidelity(calls, explicit=True),
         calibration=calibrated(calls, model=name, env="desk", seed=0),
-        finals=None,
+        final_answers=None,
         criteria=criteria(calls, explicit=True),
         bound=bound(calls, gamma=0.95),
         cost=cost(calls, Prices(real_seconds=2.0, real_parallel=3), known_transitions=7),
@@ -59,9 +62,9 @@ def measured(name: str, right: int, *, loop: ClosedLoop | None = None, attacked:
     )
 
 
-def report(*of: Measured) -> Report:
+def report(*of: SettingReport) -> FidelityReport:
     both = paired(predictions(15), predictions(5), explicit=True) if len(of) > 1 else ()
-    return Report(
+    return FidelityReport(
         env="desk", seed=3, known_transitions=7, held_out=("t0",), contradicted=2, measured=of, differences=both
     )
 
@@ -87,7 +90,7 @@ def loop() -> ClosedLoop:
         real_unanswered=0,
         tiers={"recorded": 3, "model": 1},
         replay=replay,
-        outcomes=(Outcome(task="t", seed=0, dream=True, real=False, replayed=False),),
+        outcomes=(TaskOutcome(task="t", seed=0, dream=True, real=False, replayed=False),),
     )
     along = PlayAlong(
         players=("shuffled",),
@@ -155,7 +158,7 @@ def test_the_page_needs_no_other_file_and_runs_nothing() -> None:
 
 def test_the_same_report_is_the_same_page() -> None:
     one = report(measured("a", 15))
-    assert page(one) == page(Report.model_validate_json(one.model_dump_json()))
+    assert page(one) == page(FidelityReport.model_validate_json(one.model_dump_json()))
 
 
 def test_without_matplotlib_the_page_says_how_to_get_plots(monkeypatch: pytest.MonkeyPatch) -> None:

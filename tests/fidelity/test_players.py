@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from dreamgym import Source, StepResult, Task, ToolCall, Trajectory
 from dreamgym.environment import Environment, load_real
 from dreamgym.episode import play
-from dreamgym.evaluation.players import BAD, Player, players_of, sessions, tasks_of
-from dreamgym.evaluation.playing import has_succeeded, perform
+from dreamgym.evaluation.episodes import has_succeeded, perform
+from dreamgym.evaluation.players import BAD, ScriptedPlayer, players_of, sessions, tasks_of
 from dreamgym.evaluation.scripts import Ids, Reads, Script, is_id, leaves, replaced
 from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 
 
-async def named(name: str) -> Player:
+async def named(name: str) -> ScriptedPlayer:
     (player,) = [one for one in players_of(SPEC, await desk.recordings()) if one.name == name]
     return player
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.evaluation.predicting import compare, steps_of
+from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.evaluation.steps import bucket, changes, field_score, step_fidelity
 from dreamgym.state import as_text, changed_fields, parsed
 from dreamgym.types import StepResult, Tier, ToolCall
@@ -150,7 +150,7 @@ def test_tiers_share_all_steps_and_disagreements_are_counted_where_judge_and_che
     ]
     found = step_fidelity(calls, explicit=False)
     assert {tier: share.mean for tier, share in found.tiers.items()} == {"model": 0.6, "recorded": 0.2}
-    assert (found.claims.asked, found.claims.disagreed.mean) == (2, 0.5)
+    assert (found.disagreed.n, found.disagreed.mean) == (2, 0.5)
     assert (found.unseen.exact.n, found.unseen.exact.mean) == (4, 0.5)
     assert found.answered.mean == 0.8
 
@@ -162,7 +162,7 @@ def test_tools_and_costs_are_summed_up() -> None:
         case("a", "b", "c", action=other, prompt_tokens=3, seconds=1.0),
     ]
     found = step_fidelity(calls, explicit=False)
-    assert {name: (one.steps, one.state.mean) for name, one in found.tools.items()} == {
+    assert {name: (one.calls, one.state and one.state.mean) for name, one in found.tools.items()} == {
         "look": (1, 0.0),
         "move": (1, 1.0),
     }
@@ -170,7 +170,7 @@ def test_tools_and_costs_are_summed_up() -> None:
 
 
 async def test_a_perfect_model_is_right_everywhere() -> None:
-    calls = await compare(SPEC, DeskModel(), [], steps_of(await recordings()), TrigramEncoder())
+    calls = await predict(SPEC, DeskModel(), [], steps_of(await recordings()), TrigramEncoder())
     found = step_fidelity(calls, explicit=True)
     rates = [found.answered, found.observation, found.similarity, found.errors, found.state["all"].exact]
     assert [rate.mean for rate in rates] == [1.0] * 5
@@ -188,7 +188,7 @@ async def test_a_model_that_always_says_the_same_is_caught() -> None:
             update={"observation": json.dumps(order), "structured": order, "next_state": query.state}
         )
 
-    calls = await compare(
+    calls = await predict(
         SPEC, DeskModel(constant), [], steps_of(await recordings()), TrigramEncoder(), without=[Part.CHECKS]
     )
     found = step_fidelity(calls, explicit=True)
@@ -199,7 +199,7 @@ async def test_a_model_that_always_says_the_same_is_caught() -> None:
 
 
 async def test_a_step_without_an_answer_agrees_with_nothing() -> None:
-    calls = await compare(SPEC, DeskModel(unsure), [], steps_of(await recordings()), TrigramEncoder())
+    calls = await predict(SPEC, DeskModel(unsure), [], steps_of(await recordings()), TrigramEncoder())
     found = step_fidelity(calls, explicit=True)
     assert found.answered.mean == found.state["all"].exact.mean == found.observation.mean == 18 / 24
     assert found.refusals.played_along.n == 0
@@ -209,7 +209,7 @@ async def test_a_state_in_the_wrong_form_is_no_state() -> None:
     def as_words(query: Query, right: Prediction) -> Prediction:
         return right.model_copy(update={"next_state": f"now {right.observation}"})
 
-    calls = await compare(
+    calls = await predict(
         SPEC, DeskModel(as_words), [], steps_of(await recordings()), TrigramEncoder(), without=[Part.STATE, Part.CHECKS]
     )
     found = step_fidelity(calls, explicit=True)

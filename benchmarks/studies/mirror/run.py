@@ -30,10 +30,11 @@ from dreamgym_integrations.models.chat_server import chat_server
 from fresh import node
 from plans import PLANS, Plan, chat_model
 
-from dreamgym.cli.check import Report
 from dreamgym.environment import read_jsonl
 from dreamgym.episode import load_agent
-from dreamgym.evaluation.calls import Agreement, split
+from dreamgym.evaluation.calls import Agreement
+from dreamgym.evaluation.report import CheckReport
+from dreamgym.recordings.splits import split
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.runs.opening import Against
 from dreamgym.runs.server_process import server
@@ -175,7 +176,7 @@ def file_name(model: str) -> str:
 
 def tables(out: Path) -> str:
     """Every cell that there is, in total and per tool, as Markdown."""
-    reports = [Report.model_validate_json(cell.read_text("utf-8")) for cell in sorted(out.glob("*.json"))]
+    reports = [CheckReport.model_validate_json(cell.read_text("utf-8")) for cell in sorted(out.glob("*.json"))]
     reports.sort(key=lambda one: (one.env, one.model is not None, one.model or "", one.k or 0))
     head = "calls | answered | schema | errors | exact | similarity"
     lines = [f"| server | against | {head} |", "|---" * 8 + "|"]
@@ -189,7 +190,7 @@ def tables(out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def against(report: Report) -> str:
+def against(report: CheckReport) -> str:
     return "the real server" if report.model is None else f"{report.model}, k = {report.k}"
 
 
@@ -218,9 +219,9 @@ def main() -> None:
         compare(out / name, out / f"{name}-real.json", "--against", "real")
         play_both(out / name, models)
         for model in models:
-            dreamed = ("--against", "dream", "--model", model)
-            compare(out / name, out / f"{name}-{file_name(model)}.json", *dreamed)
-            compare(out / name, out / f"{name}-{file_name(model)}-k0.json", *dreamed, "-k", "0")
+            dreamed = ("--against", "dream", "--model")
+            compare(out / name, out / f"{name}-{file_name(model)}.json", *dreamed, model)
+            compare(out / name, out / f"{name}-{file_name(model)}-k0.json", *dreamed, f"{model} -k 0")
     (out / "report.md").write_text(tables(out), encoding="utf-8")
     for text in sorted(out.glob("*.txt")):
         print(f"\n{text.stem}: {text.read_text(encoding='utf-8')}")

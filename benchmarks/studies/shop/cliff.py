@@ -28,10 +28,10 @@ from dreamgym.dream.load import load_model
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, read_jsonl, real_of
 from dreamgym.evaluation.consistency import Consistency, consistency
-from dreamgym.evaluation.cost import Prices
-from dreamgym.evaluation.measuring import Material, Measuring, Wanted, material
-from dreamgym.evaluation.players import Player, tasks_of
-from dreamgym.evaluation.playing import repeating
+from dreamgym.evaluation.episodes import repeating
+from dreamgym.evaluation.material import Material, material
+from dreamgym.evaluation.measurement import Measurement
+from dreamgym.evaluation.players import ScriptedPlayer, tasks_of
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.setting import WITHOUT, Setting, setting
 from dreamgym.evaluation.steps import BUCKETS, StepFidelity
@@ -100,20 +100,18 @@ def steps(plan: Plan, cell: Cell) -> StepFidelity:
 
 async def _steps(plan: Plan, cell: Cell) -> StepFidelity:
     model, encoder = load_model(cell.setting.model, env=ENV), load_encoder(plan.encoder)
-    wanted = Wanted(gamma=0.95, divergence=0.0, prices=Prices())
     try:
-        running = Measuring(
+        running = Measurement(
             drawn(plan, cell),
             cell.setting,
             model,
             encoder,
-            wanted,
             out=plan.out / "predicted",
             say=say,
             progress=Spoken(),
         )
         await running.run()
-        return running.measured().steps
+        return running.report().steps
     finally:
         await model.close()
 
@@ -138,7 +136,7 @@ async def _sessions(plan: Plan, cell: Cell) -> Consistency:
     try:
         return await consistency(
             given.spec,
-            Player("sessions", lambda task: calls.get(task.id)),
+            ScriptedPlayer("sessions", lambda task: calls.get(task.id)),
             tasks_of(played),
             lambda: DreamEnvironment(given.spec, model, buffer, without=without),
             real_of(given.spec).create,

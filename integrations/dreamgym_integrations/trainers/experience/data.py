@@ -19,9 +19,9 @@ from dreamgym.dream.model import Part
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.evaluation.calls import split
-from dreamgym.evaluation.predicting import contradicted
+from dreamgym.recordings.contradictions import contradicted
 from dreamgym.recordings.folder.files import write_whole
+from dreamgym.recordings.splits import split
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import check_tokenizer

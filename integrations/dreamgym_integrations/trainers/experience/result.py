@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.evaluation.calibrating import fitted
+from dreamgym.evaluation.calibration import fitted
 from dreamgym.evaluation.calls import Compared
-from dreamgym.evaluation.predicting import Done, Step, compare, drawn, steps_of
+from dreamgym.evaluation.material import drawn
+from dreamgym.evaluation.predictions import RecordedStep, predict, steps_of
+from dreamgym.evaluation.report.tables import Row, markdown, rate
 from dreamgym.evaluation.steps import step_fidelity
-from dreamgym.evaluation.tables import Row, rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
@@ -139,7 +140,7 @@ async def _measured(
     spec: EnvironmentSpec,
     trained: Path,
     known: Sequence[Trajectory],
-    steps: Sequence[Step],
+    steps: Sequence[RecordedStep],
     encoder: Encoder,
     prepared: PreparedFit,
     say: Say,
@@ -154,7 +155,7 @@ async def _measured(
     ]
     measured: dict[str, list[Compared]] = {}
     for name, model, without in settings:
-        measured[name] = await compare(
+        measured[name] = await predict(
             spec,
             model,
             known,
@@ -169,7 +170,7 @@ async def _measured(
     return measured
 
 
-def _counted(progress: TimeLeft, total: int) -> Done:
+def _counted(progress: TimeLeft, total: int) -> Callable[[Compared], None]:
     numbers = iter(range(1, total + 1))
 
     def tell(call: Compared) -> None:
@@ -217,7 +218,7 @@ def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str
     steps = len(measured["fitted"])
     if not steps:
         return "Nobody has measured it."
-    return MEASURED.format(steps=steps, table="\n".join(_markdown(_fidelity_rows(spec, measured))))
+    return MEASURED.format(steps=steps, table="\n".join(markdown(_fidelity_rows(spec, measured))))
 
 
 def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
@@ -245,8 +246,3 @@ def _fidelity_rows(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -
         )
         rows.append((name, *map(rate, shown)))
     return rows
-
-
-def _markdown(rows: Sequence[Row]) -> list[str]:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]

@@ -6,7 +6,7 @@ from cases import case, world
 from dreamgym.dream.model import Part
 from dreamgym.errors import UnknownName
 from dreamgym.evaluation.calls import Compared
-from dreamgym.evaluation.comparing import Paired, paired
+from dreamgym.evaluation.differences import Paired, paired
 from dreamgym.evaluation.setting import Setting, setting
 
 BEFORE, AFTER = world(a=1), world(a=2)

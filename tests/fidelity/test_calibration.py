@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.dream.confidence import FEATURES
-from dreamgym.evaluation.calibrating import auroc, calibrated, fitted, is_right
+from dreamgym.evaluation.calibration import auroc, calibrated, fitted
 from dreamgym.evaluation.calls import Compared
 from dreamgym.types import StepResult
 
@@ -88,13 +88,13 @@ def test_the_area_turns_around_with_the_order(pairs: list[tuple[float, bool]]) -
 
 
 def test_right_is_answer_state_reward_and_end() -> None:
-    assert is_right(case("a", "b", "b"))
-    assert not is_right(case("a", "b", "c"))
-    assert not is_right(case("a", "b", None))
+    assert case("a", "b", "b").is_right
+    assert not case("a", "b", "c").is_right
+    assert not case("a", "b", None).is_right
     for other in (
         StepResult(observation="no"),
         StepResult(observation="ok", is_error=True),
         StepResult(observation="ok", terminated=True),
         StepResult(observation="ok", reward=1.0),
     ):
-        assert not is_right(case("a", "b", "b", got=other))
+        assert not case("a", "b", "b", got=other).is_right

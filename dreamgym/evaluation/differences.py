@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dreamgym.evaluation.calibrating import is_right
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.rates import Rate, clustered, clustered_difference
-from dreamgym.evaluation.steps import BUCKETS, WORDS, bucket, field_score, state_is_exact
+from dreamgym.evaluation.steps import BUCKETS, WORDS, bucket, field_score
 from dreamgym.types import Frozen
 
 
@@ -27,18 +26,18 @@ def paired(one: Sequence[Compared], other: Sequence[Compared], *, explicit: bool
     both = [(call, theirs[key]) for call in one if (key := (call.trajectory, call.step)) in theirs]
     measures: list[tuple[str, Callable[[Compared], float]]] = [
         ("answered", lambda call: float(call.got is not None)),
-        ("state exact", lambda call: float(state_is_exact(call))),
+        ("state exact", lambda call: float(call.state_is_exact)),
         *([("F1 of changes", field_score)] if explicit else []),
         ("observation exact", lambda call: float(call.exact)),
         ("observation similarity", lambda call: call.similarity),
         ("errors agree", lambda call: float(call.errors_agree)),
-        ("all of it right", lambda call: float(is_right(call))),
+        ("all of it right", lambda call: float(call.is_right)),
     ]
     found = [_paired(name, both, score, seed) for name, score in measures]
     for name in BUCKETS if explicit else WORDS:
         some = [pair for pair in both if bucket(pair[0], explicit=explicit) == name]
         label = f"state exact, fields changed: {name}" if explicit else f"state exact, {name}"
-        found.append(_paired(label, some, lambda call: float(state_is_exact(call)), seed))
+        found.append(_paired(label, some, lambda call: float(call.state_is_exact), seed))
     return tuple(found)
 
 

@@ -7,9 +7,9 @@ from html import escape
 from string import Template
 
 from dreamgym.errors import MissingPackage
-from dreamgym.evaluation.plots import plots
-from dreamgym.evaluation.report import Measured, Report, Shown
-from dreamgym.evaluation.tables import Section, difference_section, headline, sections
+from dreamgym.evaluation.report import FidelityReport, SettingReport, WrongStep
+from dreamgym.evaluation.report.plots import plots
+from dreamgym.evaluation.report.text import Section, difference_section, headline, sections
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -42,7 +42,7 @@ $body
 """)
 
 
-def page(report: Report) -> str:
+def page(report: FidelityReport) -> str:
     """The report as HTML."""
     parts = [_plots(report)]
     if report.differences:
@@ -54,7 +54,7 @@ def page(report: Report) -> str:
     return _PAGE.substitute(env=escape(report.env), headline=escape(headline(report)), body="\n".join(parts))
 
 
-def _plots(report: Report) -> str:
+def _plots(report: FidelityReport) -> str:
     try:
         drawn = plots(report.measured)
     except MissingPackage as error:
@@ -79,13 +79,13 @@ def _cells(row: Iterable[str], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
 
 
-def _differences(one: Measured) -> str:
+def _differences(one: SettingReport) -> str:
     if not one.worst:
         return ""
     return f"<h3>Where it is furthest off</h3>{''.join(map(_pair, one.worst))}"
 
 
-def _pair(shown: Shown) -> str:
+def _pair(shown: WrongStep) -> str:
     title = f"{escape(shown.action)} <span>{escape(shown.trajectory)}, step {shown.step}</span>"
     recorded = _side("recorded", shown.recorded, shown.recorded_changes)
     return f'<div class="pair"><h4>{title}</h4>{recorded}{_side("predicted", shown.got, shown.got_changes)}</div>'

@@ -8,14 +8,14 @@ from typing import Any
 
 from dreamgym.errors import MissingPackage
 from dreamgym.evaluation.rates import Rate
-from dreamgym.evaluation.report import Measured
+from dreamgym.evaluation.report import SettingReport
 
 COLOURS = ("#2f6b9a", "#d9822b", "#5b8c5a", "#8a5a9a")
 TIERS = {"recorded": "#5b8c5a", "check": "#9bbf85", "effects": "#57a3a8", "cache": "#c9c27c", "model": "#2f6b9a"}
 NO_ANSWER = "#c9c9c9"
 
 
-def plots(measured: Sequence[Measured]) -> dict[str, str]:
+def plots(measured: Sequence[SettingReport]) -> dict[str, str]:
     """Title to SVG, those that there is something to show in.
 
     Raises:
@@ -53,7 +53,7 @@ def _drawn(draw: Callable[[Any], None], *, width: float = 7.2, height: float = 3
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def _states(axes: Any, measured: Sequence[Measured]) -> None:
+def _states(axes: Any, measured: Sequence[SettingReport]) -> None:
     names = [name for name in measured[0].steps.state if name != "all"]
     width = 0.8 / len(measured)
     for i, one in enumerate(measured):
@@ -70,7 +70,7 @@ def _states(axes: Any, measured: Sequence[Measured]) -> None:
     axes.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
 
 
-def _tiers(axes: Any, measured: Sequence[Measured]) -> None:
+def _tiers(axes: Any, measured: Sequence[SettingReport]) -> None:
     for i, one in enumerate(measured):
         left = 0.0
         answered = {tier: one.steps.tiers[tier].mean for tier in TIERS if tier in one.steps.tiers}
@@ -83,7 +83,7 @@ def _tiers(axes: Any, measured: Sequence[Measured]) -> None:
     axes.legend(frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
 
 
-def _reliability(axes: Any, measured: Sequence[Measured]) -> None:
+def _reliability(axes: Any, measured: Sequence[SettingReport]) -> None:
     axes.plot([0, 1], [0, 1], color="#999999", lw=1, ls=":")
     for i, one in enumerate(measured):
         if one.calibration is None:
@@ -104,7 +104,7 @@ def _reliability(axes: Any, measured: Sequence[Measured]) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _players(axes: Any, measured: Sequence[Measured]) -> None:
+def _players(axes: Any, measured: Sequence[SettingReport]) -> None:
     axes.plot([0, 1], [0, 1], color="#999999", lw=1, ls=":")
     for i, one in enumerate(measured):
         players = one.closed_loop.players if one.closed_loop else ()

@@ -3,44 +3,17 @@
 from pathlib import Path
 
 import pytest
-from desk import SPEC, START, DeskModel, call, recorded, recordings, step, task
+from desk import SPEC, DeskModel, recordings
 
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.evaluation.predicting import (
-    Kept,
-    KeptStep,
-    compare,
-    contradicted,
-    drawn,
-    first_known,
-    steps_of,
-)
-from dreamgym.state import as_text
+from dreamgym.evaluation.kept import KeptRows, KeptStep
+from dreamgym.evaluation.material import drawn, first_known
+from dreamgym.evaluation.predictions import predict, steps_of
 from dreamgym.tools import Tools
-from dreamgym.types import Source, StopReason, Trajectory
 
 pytestmark = pytest.mark.anyio
-
-WORDS = EnvironmentSpec(name="desk", tools_list=SPEC.tools_list)
-"""The same tools, states as words."""
-
-
-def played(name: str, *steps: tuple[str, str], world: str = "") -> Trajectory:
-    """An episode of a text environment: (order asked for, what was said)."""
-    state, transitions = "start", []
-    for order, said in steps:
-        transitions.append(step(state, call("get", order), said, said))
-        state = said
-    return Trajectory(
-        id=name,
-        task=task(1).model_copy(update={"id": world or "t", "initial_state": "start", "metadata": {}}),
-        transitions=tuple(transitions),
-        source=Source.REAL,
-        stop_reason=StopReason.FINISHED,
-    )
 
 
 async def test_steps_are_drawn_by_the_seed_and_a_smaller_draw_is_part_of_a_larger_one() -> None:
@@ -63,27 +36,6 @@ async def test_so_many_transitions_are_known_and_fewer_are_part_of_more() -> Non
         first_known(trajectories, 25, seed=1)
 
 
-def test_the_same_done_in_the_same_task_with_another_outcome_is_a_contradiction() -> None:
-    one = played("one", ("O-1", "paid"), ("O-2", "paid"))
-    other = played("other", ("O-1", "paid"), ("O-2", "shipped"), ("O-2", "shipped"))
-    assert contradicted(WORDS, [one, other]) == {("one", 2), ("other", 2)}
-
-
-def test_after_other_actions_or_in_another_task_another_outcome_is_none() -> None:
-    one = played("one", ("O-1", "paid"), ("O-2", "paid"))
-    later = played("later", ("O-3", "paid"), ("O-1", "paid"), ("O-2", "shipped"))
-    elsewhere = played("elsewhere", ("O-1", "shipped"), world="u")
-    assert contradicted(WORDS, [one, later, elsewhere]) == set()
-
-
-async def test_where_the_whole_state_is_known_it_decides_whatever_was_done_before() -> None:
-    first, second = await recorded(task(1), call("get", "O-1")), await recorded(task(2), call("get", "O-1"))
-    assert contradicted(SPEC, [first, second]) == set()
-    lying = second.transitions[0].model_copy(update={"next_state": as_text({**START, "orders": {}})})
-    other = second.model_copy(update={"transitions": (lying,)})
-    assert contradicted(SPEC, [first, other]) == {(first.id, 1), (other.id, 1)}
-
-
 class Counted(DeskModel):
     """Counts how often it is asked, and how many at once."""
 
@@ -98,8 +50,8 @@ class Counted(DeskModel):
 
 async def test_many_at_a_time_give_the_same_as_one_by_one() -> None:
     steps = steps_of(await recordings())
-    alone = await compare(SPEC, DeskModel(), [], steps, TrigramEncoder())
-    together = await compare(SPEC, DeskModel(), [], steps, TrigramEncoder(), parallel=7)
+    alone = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder())
+    together = await predict(SPEC, DeskModel(), [], steps, TrigramEncoder(), parallel=7)
     without_time = [[call.model_copy(update={"seconds": 0.0}) for call in some] for some in (alone, together)]
     assert without_time[0] == without_time[1]
 
@@ -107,8 +59,8 @@ async def test_many_at_a_time_give_the_same_as_one_by_one() -> None:
 async def test_a_kept_prediction_beside_its_recording_is_what_was_compared(tmp_path: Path) -> None:
     trajectories = await recordings()
     by_id = {one.id: one for one in trajectories}
-    calls = await compare(SPEC, DeskModel(), [], steps_of(trajectories), TrigramEncoder())
-    kept = Kept(KeptStep, tmp_path / "out", "steps-a model/b", ["basis"])
+    calls = await predict(SPEC, DeskModel(), [], steps_of(trajectories), TrigramEncoder())
+    kept = KeptRows(KeptStep, tmp_path / "out", "steps-a model/b", ["basis"])
     for compared in calls:
         row = KeptStep.of(compared)
         assert row is not None
@@ -119,8 +71,8 @@ async def test_a_kept_prediction_beside_its_recording_is_what_was_compared(tmp_p
 
 
 async def test_a_line_that_was_cut_off_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
-    calls = await compare(SPEC, DeskModel(), [], steps_of(await recordings())[:2], TrigramEncoder())
-    kept = Kept(KeptStep, tmp_path, "steps", [])
+    calls = await predict(SPEC, DeskModel(), [], steps_of(await recordings())[:2], TrigramEncoder())
+    kept = KeptRows(KeptStep, tmp_path, "steps", [])
     rows = [row for compared in calls if (row := KeptStep.of(compared))]
     for row in rows:
         kept.add(row)
@@ -135,5 +87,5 @@ async def test_a_line_that_was_cut_off_is_dropped_and_a_broken_one_is_an_error(t
 
 
 def test_another_basis_is_another_file(tmp_path: Path) -> None:
-    paths = {Kept(KeptStep, tmp_path, "steps", basis).path for basis in (["a", "b"], ["a"], ["ab"])}
+    paths = {KeptRows(KeptStep, tmp_path, "steps", basis).path for basis in (["a", "b"], ["a"], ["ab"])}
     assert len(paths) == 3

@@ -7,7 +7,7 @@ from desk import SPEC, DeskModel, call, recorded, task
 
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Part
-from dreamgym.evaluation.finals import Verdict, finals, verdicts_on, with_outcome
+from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
 from dreamgym.llm import ScriptedLLM
 from dreamgym.types import Trajectory
 
@@ -22,13 +22,15 @@ async def ended(*, done: bool, reward: float | None, checked: bool = True) -> Tr
     return played.model_copy(update={"answer": "shipped", "final_reward": reward})
 
 
-async def verdicts(model: ExperienceModel, *episodes: Trajectory, without: tuple[Part, ...] = ()) -> list[Verdict]:
+async def verdicts(
+    model: ExperienceModel, *episodes: Trajectory, without: tuple[Part, ...] = ()
+) -> list[EpisodeVerdict]:
     return [one async for one in verdicts_on(SPEC, model, with_outcome(episodes), without=without)]
 
 
 async def test_where_the_task_has_a_check_it_decides_and_the_judge_is_measured_beside_it() -> None:
     episodes = [await ended(done=True, reward=1.0), await ended(done=False, reward=0.0)]
-    found = finals(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES] * 2)), *episodes))
+    found = final_answers(await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES] * 2)), *episodes))
     assert found is not None
     assert (found.reward.precision.mean, found.reward.recall.mean, found.decided.mean) == (1.0, 1.0, 1.0)
     assert (found.judge.precision.mean, found.judge.recall.mean) == (0.5, 1.0)
@@ -46,7 +48,7 @@ async def test_without_a_check_the_judge_decides(checked: bool) -> None:
 async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded() -> None:
     episode = await ended(done=True, reward=1.0, checked=False)
     for model in (DeskModel(), LanguageModel(ScriptedLLM(["no", "verdict"]))):
-        found = finals(await verdicts(model, episode))
+        found = final_answers(await verdicts(model, episode))
         assert found is not None
         assert (found.decided.mean, found.reward.recall.mean, found.reward.precision.n) == (0.0, 0.0, 0)
 
@@ -54,4 +56,4 @@ async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded()
 async def test_episodes_of_which_nobody_said_how_they_went_are_left_out() -> None:
     unknown = await ended(done=True, reward=None)
     assert await verdicts(DeskModel(), unknown) == []
-    assert finals([]) is None
+    assert final_answers([]) is None

@@ -1,16 +1,17 @@
-"""One episode of a player, dreamed or real: through the door that an agent uses, and whether it succeeded."""
+"""One episode of a player, dreamed or real: played as an agent plays it, and whether it succeeded."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from dreamgym.dream.ending import is_unbounded
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.evaluation.calls import Compared
 from dreamgym.tools import Tools
 from dreamgym.types import (
     JsonObject,
@@ -26,10 +27,15 @@ from dreamgym.types import (
 )
 
 UNANSWERED = StopReason.ERROR.value
-_NO_CALL = ToolCall(name="none")
 
+WORKERS = 4
+"""Episodes at a time."""
+
+T = TypeVar("T")
 Make = Callable[[], Environment]
-"""A new world that nobody else uses."""
+"""A new environment that nobody else uses."""
+Progress = Callable[[int, int], None]
+"""Is called with how many episodes are done, and of how many."""
 
 
 class Door:
@@ -112,6 +118,24 @@ async def perform(
         await environment.close()
 
 
+async def all_played(
+    play_one: Callable[[int], Awaitable[T]], total: int, on_progress: Progress | None = None
+) -> list[T]:
+    """Play the episodes 0 to `total` - 1, at most WORKERS at a time; the results are in their order."""
+    slots, done = asyncio.Semaphore(WORKERS), 0
+
+    async def in_slot(number: int) -> T:
+        nonlocal done
+        async with slots:
+            played = await play_one(number)
+        done += 1
+        if on_progress is not None:
+            on_progress(done, total)
+        return played
+
+    return await asyncio.gather(*map(in_slot, range(total)))
+
+
 def repeating(actions: Sequence[ToolCall]) -> Behaviour:
     """A behaviour that makes these calls, whatever is answered, until they or the episode end."""
 
@@ -163,11 +187,6 @@ def last_state(trajectory: Trajectory) -> str:
     last = trajectory.transitions[-1]
     is_told = trajectory.source is not Source.REAL or "state" in last.result.info
     return last.next_state if is_told else ""
-
-
-def is_same(one: StepResult, other: StepResult) -> bool:
-    """The same answer: error flag, structured content and text, JSON compared as JSON."""
-    return Compared(trajectory="", step=1, action=_NO_CALL, recorded=one, got=other).exact
 
 
 def _has_no_answer(step: Transition) -> bool:

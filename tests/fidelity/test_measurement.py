@@ -12,19 +12,19 @@ import dreamgym
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
-from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.criteria import CRITERIA
-from dreamgym.evaluation.measuring import Material, Measuring, Wanted, material
-from dreamgym.evaluation.page import page
-from dreamgym.evaluation.predicting import edition
-from dreamgym.evaluation.report import Report
+from dreamgym.evaluation.kept import edition
+from dreamgym.evaluation.material import Material, material
+from dreamgym.evaluation.measurement import Measurement, Wanted
+from dreamgym.evaluation.report import FidelityReport
+from dreamgym.evaluation.report.page import page
+from dreamgym.evaluation.report.text import as_text, cost_notes
 from dreamgym.evaluation.setting import Setting
-from dreamgym.evaluation.tables import as_text
 from dreamgym.llm import ScriptedLLM
 
 pytestmark = pytest.mark.anyio
 
-WANTED = Wanted(gamma=0.95, divergence=0.0, prices=Prices())
+WANTED = Wanted()
 TWO = json.dumps({"reasoning": "", "rubric_scores": dict.fromkeys(CRITERIA, 2)})
 
 
@@ -39,10 +39,10 @@ def measuring(
     wanted: Wanted = WANTED,
     out: Path | None = None,
     **more: object,
-) -> Measuring:
+) -> Measurement:
     said: list[str] = []
     heard = {"say": said.append, "progress": said.append, **more}
-    return Measuring(
+    return Measurement(
         of,
         Setting(model="desk"),
         model or DeskModel(),
@@ -75,14 +75,14 @@ async def test_an_interruption_leaves_what_there_is_and_the_next_start_goes_on(t
     stopped = measuring(held, out=tmp_path, progress=stop_after_five)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(stopped.run())
-    partly = stopped.measured()
+    partly = stopped.report()
     assert (partly.complete, partly.steps.steps) == (False, 5)
 
     told: list[str] = []
     second = measuring(held, out=tmp_path, say=told.append)
     await second.run()
     assert told == ["desk: 5 of 12 steps were predicted before"]
-    assert (second.measured().complete, second.measured().steps.steps) == (True, 12)
+    assert (second.report().complete, second.report().steps.steps) == (True, 12)
 
 
 @pytest.mark.parametrize("changed", ["weights", "code"])
@@ -95,7 +95,7 @@ async def test_predictions_of_other_weights_or_of_other_code_are_not_taken(
     if changed == "weights":
         model.fingerprint = "trained once more"  # type: ignore[attr-defined]
     else:
-        monkeypatch.setattr("dreamgym.evaluation.measuring.edition", lambda: "edited")
+        monkeypatch.setattr("dreamgym.evaluation.measurement.edition", lambda: "edited")
     told: list[str] = []
     await measuring(held, model=model, out=tmp_path, say=told.append).run()
     assert told == []
@@ -119,14 +119,14 @@ async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path)
     for _ in range(2):
         one = measuring(held, wanted=WANTED._replace(judge=judge), out=tmp_path)
         await one.run()
-        assert (one.measured().criteria.judge, one.measured().criteria.judged) == ("scripted", 12)
+        assert (one.report().criteria.judge, one.report().criteria.judged) == ("scripted", 12)
     assert len(judge.asked) == 12
 
 
 async def test_a_closed_loop_times_the_real_environment() -> None:
     one = measuring(await given(), wanted=WANTED._replace(closed_loop=2, make_real=Desk))
     await one.run()
-    found = one.measured()
+    found = one.report()
     assert found.closed_loop is not None
     assert found.closed_loop.tasks == 2
     assert found.closed_loop.replay.same.mean == 1.0
@@ -134,15 +134,15 @@ async def test_a_closed_loop_times_the_real_environment() -> None:
     assert found.consistency.agree.mean == 1.0
     assert found.attacks is not None
     assert found.attacks.rewarded.mean == 0.0
-    assert found.cost.real_seconds is not None
-    assert found.cost.said[0].startswith("Time: a step takes")
+    assert found.cost.prices.real_seconds is not None
+    assert cost_notes(found.cost)[0].startswith("Time: a step takes")
 
 
 async def test_without_the_real_environment_a_dream_is_attacked_all_the_same() -> None:
     one = measuring(await given(), model=DeskModel(gullible), wanted=WANTED._replace(closed_loop=2))
     await one.run()
-    found = one.measured()
-    assert (found.closed_loop, found.consistency, found.cost.real_seconds) == (None, None, None)
+    found = one.report()
+    assert (found.closed_loop, found.consistency, found.cost.prices.real_seconds) == (None, None, None)
     assert found.attacks is not None
     assert found.attacks.tasks == 2
 
@@ -156,10 +156,10 @@ async def test_what_no_model_was_asked_for_writes_no_calibration(tmp_path: Path)
 
 
 async def test_what_has_not_begun_is_reported_as_nothing_and_is_no_failure() -> None:
-    found = measuring(await given()).measured()
+    found = measuring(await given()).report()
     assert (found.complete, found.steps.steps, found.calibration, found.worst) == (False, 0, None, ())
     assert (found.steps.answered.low, found.steps.answered.high) == (0.0, 1.0)
-    report = Report(
+    report = FidelityReport(
         env="desk", seed=0, known_transitions=0, held_out=(), contradicted=0, measured=(found,), differences=()
     )
     assert "Interrupted: this is what there is." in as_text(report)

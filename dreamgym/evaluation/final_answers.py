@@ -1,4 +1,4 @@
-"""The reward of final answers: what an experience model says of recorded episodes whose success is known.
+"""The reward of final answers: an experience model's verdict on recorded episodes whose success is known.
 
 The steps are the recorded ones, so that only the verdict is compared. Where the task has a check, the check on the
 recorded last state decides, as it does in a dream, and the judge is measured beside it.
@@ -17,16 +17,16 @@ from dreamgym.evaluation.steps import Detection, detected
 from dreamgym.types import Frozen, Trajectory
 
 
-class Verdict(Frozen):
-    """What was said of one recorded episode."""
+class EpisodeVerdict(Frozen):
+    """Whether one recorded episode succeeded, as recorded and as the dream decides."""
 
     trajectory: str
     recorded: bool
     """Its final reward was positive."""
     judged: bool | None = None
-    """None where the model is no judge, gave no verdict, or there is no answer."""
+    """None if the model cannot judge, gave no verdict, or there is no answer."""
     checked: bool | None = None
-    """None where the task has no check, or checks are left out."""
+    """None if the task has no check, or checks are left out."""
 
     @property
     def said(self) -> bool | None:
@@ -34,27 +34,27 @@ class Verdict(Frozen):
         return self.judged if self.checked is None else self.checked
 
 
-class Finals(Frozen):
+class FinalAnswers(Frozen):
     """The verdicts on all episodes."""
 
     episodes: int
     decided: Rate
-    """Those with a verdict at all."""
+    """Episodes with a verdict."""
     reward: Detection
-    """Of what the dream would reward; an episode without a verdict is not rewarded."""
+    """How well the dream's reward finds the successes; an episode without a verdict is not rewarded."""
     judge: Detection
-    """Of the judge alone, over the episodes that it judged."""
+    """How well the judge alone finds them, over the episodes that it judged."""
     disagreed: Rate
-    """Judge and check, over the episodes that both decided."""
+    """Share of the episodes on which judge and check disagree, of those that both decided."""
 
 
-def finals(verdicts: Sequence[Verdict]) -> Finals | None:
+def final_answers(verdicts: Sequence[EpisodeVerdict]) -> FinalAnswers | None:
     """The measures; None where no success is recorded."""
     if not verdicts:
         return None
     judged = [one for one in verdicts if one.judged is not None]
     both = [one for one in judged if one.checked is not None]
-    return Finals(
+    return FinalAnswers(
         episodes=len(verdicts),
         decided=wilson(sum(one.said is not None for one in verdicts), len(verdicts)),
         reward=detected([(one.recorded, one.said is True) for one in verdicts]),
@@ -75,18 +75,17 @@ async def verdicts_on(
     *,
     without: Collection[Part] = (),
     seed: int = 0,
-) -> AsyncGenerator[Verdict, None]:
+) -> AsyncGenerator[EpisodeVerdict, None]:
     """What the dream would say of each recorded episode, one after another."""
     for one in trajectories:
-        checked = None if Part.CHECKS in without else _checked(one)
+        answers = [step.result.observation for step in one.transitions]
+        checked = (
+            accomplished(one.task, one.transitions[-1].next_state, answers) if Part.CHECKS not in without else None
+        )
         judged = None
         if one.answer is not None and isinstance(model, Judge):
             try:
                 judged = await model.judge(spec, one.task, one.transitions, one.answer, seed=seed)
             except PredictionError:
                 judged = None
-        yield Verdict(trajectory=one.id, recorded=(one.final_reward or 0) > 0, judged=judged, checked=checked)
-
-
-def _checked(one: Trajectory) -> bool | None:
-    return accomplished(one.task, one.transitions[-1].next_state, [step.result.observation for step in one.transitions])
+        yield EpisodeVerdict(trajectory=one.id, recorded=(one.final_reward or 0) > 0, judged=judged, checked=checked)

@@ -1,4 +1,4 @@
-"""What a model's confidence is worth: fitted on one half of the held-out trajectories, measured on the other."""
+"""How good a model's confidence is: fitted on one half of the held-out trajectories, measured on the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dreamgym.dream.confidence import Calibration, calibrate
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.rates import Rate, clustered, wilson
-from dreamgym.evaluation.steps import state_is_exact
 from dreamgym.types import Frozen
 
 BINS = 10
@@ -20,7 +19,7 @@ class Bin(Frozen):
     confidence: float
     """Their mean."""
     right: Rate
-    """How many of them were right."""
+    """Share of them that were right."""
 
 
 class Calibrated(Frozen):
@@ -35,7 +34,7 @@ class Calibrated(Frozen):
     brier: Rate
     """Mean squared error of the confidence; the lower the better."""
     brier_of_base_rate: float
-    """That of saying the first half's share of right predictions every time."""
+    """Brier score of the first half's share of right predictions, given as the confidence every time."""
     ece: float
     """Mean distance between confidence and share of right predictions, over ten bins of equal width."""
     auroc: float | None
@@ -43,20 +42,9 @@ class Calibrated(Frozen):
     bins: tuple[Bin, ...]
 
 
-def is_right(call: Compared) -> bool:
-    """Answer, state, reward and end are the recorded ones."""
-    return (
-        call.got is not None
-        and call.exact
-        and (call.predicted is None or state_is_exact(call))
-        and call.got.reward == call.recorded.reward
-        and call.got.terminated == call.recorded.terminated
-    )
-
-
 def fitted(calls: Sequence[Compared], *, model: str, env: str) -> Calibration | None:
     """The calibration from all calls that the model answered; None where there is none."""
-    rows = [(call.features, is_right(call)) for call in calls if call.features]
+    rows = [(call.features, call.is_right) for call in calls if call.features]
     return calibrate(rows, model=model, env=env) if rows else None
 
 
@@ -72,8 +60,9 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
     calibration = fitted(ours, model=model, env=env)
     assert calibration is not None
     given = [calibration.confidence(call.features) for call in others]
-    right = [is_right(call) for call in others]
-    base = sum(map(is_right, ours)) / len(ours)
+    right = [call.is_right for call in others]
+    base = sum(call.is_right for call in ours) / len(ours)
+    bins = _bins(given, right)
     return Calibrated(
         fitted_on=len(ours),
         measured_on=len(others),
@@ -82,9 +71,9 @@ def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) ->
             [(p - y) ** 2 for p, y in zip(given, right, strict=True)], [call.trajectory for call in others], seed=seed
         ),
         brier_of_base_rate=sum((base - y) ** 2 for y in right) / len(right),
-        ece=sum(abs(one.confidence - one.right.mean) * one.right.n for one in _bins(given, right)) / len(right),
+        ece=sum(abs(one.confidence - one.right.mean) * one.right.n for one in bins) / len(right),
         auroc=auroc(given, right),
-        bins=_bins(given, right),
+        bins=bins,
     )
 
 

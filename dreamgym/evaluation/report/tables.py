@@ -1,101 +1,31 @@
-"""The tables of a report: one list of sections for the terminal and for the page."""
+"""The tables of a report as rows of cells, and rows as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from dreamgym.evaluation.attacks import Attacks
-from dreamgym.evaluation.bound import said
-from dreamgym.evaluation.calibrating import Calibrated
+from dreamgym.evaluation.calibration import Calibrated
+from dreamgym.evaluation.calls import Agreement
 from dreamgym.evaluation.closed_loop import ClosedLoop
 from dreamgym.evaluation.consistency import Consistency
 from dreamgym.evaluation.cost import Cost
 from dreamgym.evaluation.criteria import Criteria
-from dreamgym.evaluation.finals import Finals
+from dreamgym.evaluation.differences import Paired
+from dreamgym.evaluation.final_answers import FinalAnswers
 from dreamgym.evaluation.rates import Rate, shares
-from dreamgym.evaluation.report import Measured, Report
 from dreamgym.evaluation.steps import StepFidelity
 
 Row = tuple[str, ...]
 
-STATE_NOTES = (
-    "Exact: the whole state after the call is the recorded one. F1: over the changed fields with their new values. "
-    '"not recorded": the steps that no recording answers word for word in this very state.',
-)
-ANSWER_NOTES = (
-    "Exact: error flag, structured content and text are the recorded ones. Similarity: F1 over words. Played along: "
-    "accepted although reality refused. A step without an answer agrees with nothing.",
-)
-FINAL_NOTES = (
-    "Recorded episodes whose success is known: what the dream would say of their recorded steps and answer.",
-)
-CONFIDENCE_NOTES = (
-    "Of the model's answers; right: answer, state, reward and end are the recorded ones. Fitted on one half of the "
-    "trajectories, measured on the other.",
-)
 
-
-class Section(NamedTuple):
-    """A table and what is to be said of it."""
-
-    title: str
-    rows: Sequence[Row] = ()
-    notes: Sequence[str] = ()
-
-
-def as_text(report: Report) -> str:
-    """All tables for a terminal."""
-    lines = [headline(report)]
-    for one in report.measured:
-        lines += ["", f"== {one.setting}", *(line for section in sections(one) for line in _lines(section))]
-    return "\n".join([*lines, *(_lines(difference_section(report)) if report.differences else ())])
-
-
-def headline(report: Report) -> str:
-    """What was measured on what."""
-    first = report.measured[0].steps
-    return (
-        f"{report.env}: {first.steps} steps of {first.trajectories} held-out trajectories predicted, each after what "
-        f"was recorded before it; {report.known_transitions} transitions known; seed {report.seed}; 95 % intervals."
-        + (
-            f" {report.contradicted} more held-out steps are left out: the same was recorded with another outcome."
-            if report.contradicted
-            else ""
-        )
-        + ("" if report.complete else " Interrupted: this is what there is.")
-    )
-
-
-def sections(one: Measured) -> list[Section]:
-    """The tables of one setting."""
-    found = [
-        Section("state", state_rows(one.steps), STATE_NOTES),
-        Section("answers", measure_rows(one.steps), ANSWER_NOTES),
-        Section("tools", tool_rows(one.steps)),
-    ]
-    if one.finals is not None:
-        found.append(Section("final answers", final_rows(one.finals), FINAL_NOTES))
-    if one.calibration is not None:
-        found.append(Section("confidence", calibration_rows(one.calibration), CONFIDENCE_NOTES))
-    found += [
-        Section("the paper's four criteria, 0 to 2", criteria_rows(one.criteria), _criteria_notes(one.criteria)),
-        Section("bound (Theorem 1)", (), said(one.bound)),
-        Section("cost of a step", cost_rows(one.cost), one.cost.said),
-    ]
-    if one.closed_loop is not None:
-        found.append(
-            Section(
-                "closed loop",
-                player_rows(one.closed_loop) if one.closed_loop.tasks else (),
-                _loop_notes(one.closed_loop),
-            )
-        )
-    if one.consistency is not None and one.consistency.reads:
-        found.append(Section("reads after writes", consistency_rows(one.consistency)))
-    if one.attacks is not None:
-        found.append(Section("reward attacks", attack_rows(one.attacks)))
-    return found
+def agreement_rows(total: Agreement, tools: dict[str, Agreement]) -> list[Row]:
+    """One row per tool, and one for all."""
+    rows: list[Row] = [("tool", "calls", "answered", "schema", "errors", "exact", "similarity")]
+    for name, one in [*tools.items(), ("all", total)]:
+        rates = (one.answered, one.valid, one.errors, one.exact, one.similarity)
+        rows.append((name, str(one.calls), *(rate(value, digits=0) for value in rates)))
+    return rows
 
 
 def state_rows(steps: StepFidelity) -> list[Row]:
@@ -136,7 +66,7 @@ def measure_rows(steps: StepFidelity) -> list[Row]:
         ("end left open", steps.open_ends),
         ("task accomplished: precision", steps.accomplished.precision),
         ("task accomplished: recall", steps.accomplished.recall),
-        ("judge and check disagree", steps.claims.disagreed),
+        ("judge and check disagree", steps.disagreed),
         *((f"tier {tier}", part) for tier, part in steps.tiers.items()),
     ]
     return [("measure", "of", "share"), *((name, str(value.n), rate(value)) for name, value in rows)]
@@ -147,13 +77,14 @@ def tool_rows(steps: StepFidelity) -> list[Row]:
     return [
         ("tool", "steps", "state exact", "observation exact", "similarity", "errors agree"),
         *(
-            (name, str(one.steps), *map(rate, (one.state, one.observation, one.similarity, one.errors)))
+            (name, str(one.calls), *("-" if each is None else rate(each) for each in rates))
             for name, one in steps.tools.items()
+            for rates in [(one.state, one.exact, one.similarity, one.errors)]
         ),
     ]
 
 
-def final_rows(one: Finals) -> list[Row]:
+def final_answer_rows(one: FinalAnswers) -> list[Row]:
     """The verdicts on recorded episodes."""
     rows = [
         ("decided", one.decided),
@@ -199,12 +130,12 @@ def cost_rows(one: Cost) -> list[Row]:
 
     return [
         ("", "dream", "reality"),
-        ("seconds", cell(one.seconds), cell(one.real_seconds)),
+        ("seconds", cell(one.seconds), cell(one.prices.real_seconds)),
         ("prompt tokens", cell(one.prompt_tokens), ""),
         ("completion tokens", cell(one.completion_tokens), ""),
-        ("money", cell(one.money), cell(one.real_price)),
+        ("money", cell(one.money), cell(one.prices.real_price)),
         ("asked of the model", f"{one.asked} of {one.steps}", ""),
-        ("sessions at once", str(one.at_a_time), cell(one.real_parallel)),
+        ("sessions at once", str(one.at_a_time), cell(one.prices.real_parallel)),
     ]
 
 
@@ -270,17 +201,15 @@ def attack_rows(one: Attacks) -> list[Row]:
     ]
 
 
-def difference_section(report: Report) -> Section:
-    """The first two settings side by side."""
-    one, other = (str(each.setting) for each in report.measured[:2])
-    rows: list[Row] = [("measure", "steps", f"A: {one}", f"B: {other}", "B - A, in points")]
-    rows += [
-        (each.measure, str(each.difference.n), rate(each.one), rate(each.other), signed(each.difference))
-        for each in report.differences
+def difference_rows(one: str, other: str, differences: Sequence[Paired]) -> list[Row]:
+    """Two settings side by side."""
+    return [
+        ("measure", "steps", f"A: {one}", f"B: {other}", "B - A, in points"),
+        *(
+            (each.measure, str(each.difference.n), rate(each.one), rate(each.other), signed(each.difference))
+            for each in differences
+        ),
     ]
-    return Section(
-        "compared, on the same steps", rows, ["Intervals: bootstrap over trajectories; differences are paired."]
-    )
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
@@ -292,52 +221,25 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def rate(value: Rate) -> str:
-    """A share with its interval, a dash where there is nothing to share."""
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells, the first of them the head, as lines of a Markdown table."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]
+
+
+def rate(value: Rate, *, digits: int = 1) -> str:
+    """A share in percent with its interval; a dash for a share of nothing."""
     if not value.n:
         return "-"
-    return f"{100 * value.mean:.1f} % [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    mean, low, high = (f"{100 * number:.{digits}f}" for number in (value.mean, value.low, value.high))
+    return f"{mean} % [{low}, {high}]"
 
 
 def signed(value: Rate) -> str:
-    """A difference of shares in points."""
+    """A difference of shares in points, with its sign; a dash for a difference over nothing."""
     return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]" if value.n else "-"
 
 
 def points(value: Rate) -> str:
-    """A mean that is no share."""
+    """A mean that is not a share, with its interval."""
     return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]" if value.n else "-"
-
-
-def _lines(section: Section) -> list[str]:
-    return ["", section.title, *(f"  {line}" for line in [*aligned(section.rows), *section.notes])]
-
-
-def _criteria_notes(one: Criteria) -> list[str]:
-    notes = [
-        "Exact, in this order: F1 of the changes; as many fields changed as in reality; share of the recorded facts "
-        "that the answer has; share of its words that are grounded, none where error, success or end are wrong."
-    ]
-    if one.distinct is not None:
-        notes.append(f"Distinct predicted outcomes over distinct recorded ones: {one.distinct:.2f}.")
-    if one.judge:
-        notes.append(f"Judge: {one.judge}, {one.judged} steps; kappa has quadratic weights.")
-    return notes
-
-
-def _loop_notes(one: ClosedLoop) -> list[str]:
-    notes = [
-        f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.untold} of which "
-        "nobody can tell whether they succeeded. "
-        f"Dreamed calls made again in reality: {rate(one.replay.valid)} of the accepted ones are valid, success "
-        f"{rate(one.replay.dream_success)} in the dream, {rate(one.replay.success)} replayed."
-    ]
-    if one.correlation is not None:
-        notes.append(f"Rank correlation of the players' success, dream and reality: {points(one.correlation)}.")
-    if one.play_along is not None:
-        notes.append(
-            f"Play-along: success of players that are bad on purpose, dream minus reality, in points: "
-            f"{signed(one.play_along.difference)}. Of the calls that reality refuses the dream accepts "
-            f"{rate(one.play_along.accepted_wrongly)}."
-        )
-    return notes

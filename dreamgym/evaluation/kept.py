@@ -1,0 +1,116 @@
+"""What took a model to make, kept in files so that none of it is made twice.
+
+What has no answer is not kept: a model that could not be reached is no result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Generic
+
+from pydantic import ValidationError
+
+from dreamgym.environment import EnvironmentSpec, Row, first_reason
+from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.calls import Compared, compared
+from dreamgym.recordings.folder.files import open_to_append
+from dreamgym.tools import Tools
+from dreamgym.types import Frozen, Trajectory, Transition
+
+CODE = {".py", ".txt", ".sql"}
+"""Kinds of files that an answer depends on."""
+
+
+class KeptStep(Frozen):
+    """A prediction as it is kept: what was recorded is with the recordings."""
+
+    trajectory: str
+    step: int
+    predicted: Transition
+    """With an empty state: the recorded one."""
+    features: tuple[float, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, call: Compared) -> KeptStep | None:
+        """None without an answer."""
+        if call.predicted is None:
+            return None
+        bare = call.predicted.model_copy(update={"state": ""})
+        return cls(
+            trajectory=call.trajectory, step=call.step, predicted=bare, features=call.features, seconds=call.seconds
+        )
+
+    def restored(self, spec: EnvironmentSpec, tools: Tools, trajectory: Trajectory) -> Compared:
+        """The prediction beside what was recorded."""
+        state = trajectory.transitions[self.step - 1].state
+        whole = self.predicted.model_copy(update={"state": state})
+        return compared(
+            spec,
+            tools,
+            trajectory,
+            self.step,
+            whole.result,
+            predicted=whole,
+            features=self.features,
+            seconds=self.seconds,
+        )
+
+
+@cache
+def edition(package: Path = Path(__file__).parents[1]) -> str:
+    """Digest of the core's code: kept predictions are made again after any change of it.
+
+    Only the command line and the runs are left out: they decide nothing about a prediction.
+    """
+    files = (file for file in package.rglob("*") if file.suffix in CODE)
+    decides = sorted(file for file in files if file.relative_to(package).parts[0] not in {"cli", "runs"})
+    return hashlib.sha256(b"\x00".join(file.read_bytes() for file in decides)).hexdigest()
+
+
+class KeptRows(Generic[Row]):
+    """Rows that took a model to make, in a file of JSON lines: none is made twice.
+
+    Args:
+        row: what a line is.
+        folder: where the file is; it is made with its folders.
+        basis: everything that the rows depend on; other words, another file.
+    """
+
+    def __init__(self, row: type[Row], folder: Path, name: str, basis: Sequence[str]) -> None:
+        self._row = row
+        digest = hashlib.sha256("\x00".join(basis).encode()).hexdigest()[:12]
+        safe = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name)
+        self.path = folder / f"{safe[:60]}-{digest}.jsonl"
+
+    def read(self) -> list[Row]:
+        """What was made before. A last line that was cut off is dropped.
+
+        Raises:
+            InvalidInput: another line is broken.
+        """
+        if not self.path.is_file():
+            return []
+        text = self.path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self.path.write_text(whole, encoding="utf-8")
+        rows = []
+        for number, line in enumerate(whole.split("\n")[:-1], start=1):
+            try:
+                rows.append(self._row.model_validate_json(line))
+            except ValidationError as error:
+                raise InvalidInput(
+                    f"{self.path}, line {number}: {first_reason(error)}; delete the file to have its lines made again"
+                ) from error
+        return rows
+
+    def add(self, row: Row) -> None:
+        """Keep one more."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(open_to_append(self.path), "a", encoding="utf-8") as file:
+            file.write(row.model_dump_json() + "\n")

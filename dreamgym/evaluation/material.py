@@ -1,0 +1,112 @@
+"""What a dream is measured on: the trajectories that it knows, and the held-out steps that it predicts.
+
+Steps whose recordings contradict each other are left out: no prediction could be right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.predictions import RecordedStep, steps_of
+from dreamgym.recordings.contradictions import contradicted
+from dreamgym.recordings.splits import split
+from dreamgym.types import Trajectory
+
+
+class Material(NamedTuple):
+    """What all settings are measured on."""
+
+    spec: EnvironmentSpec
+    known: tuple[Trajectory, ...]
+    held_out: tuple[Trajectory, ...]
+    steps: tuple[RecordedStep, ...]
+    """Those of the held-out trajectories that are predicted."""
+    contradicted: int
+    """How many held-out steps were left out because another recording contradicts them."""
+    seed: int
+
+
+def material(
+    spec: EnvironmentSpec,
+    recorded: Sequence[Trajectory],
+    *,
+    held_out: float,
+    learned: frozenset[str] | None = None,
+    known: int | None = None,
+    limit: int | None = None,
+    all_steps: bool = False,
+    seed: int = 0,
+) -> Material:
+    """Split the recordings, and draw what is known and what is predicted.
+
+    Args:
+        spec: what was recorded.
+        recorded: all trajectories.
+        held_out: share of them that is held out.
+        learned: ids of the trajectories that a fitted model has learned; all others are held out instead.
+        known: so many transitions of the rest are known; None: all.
+        limit: so many held-out steps are predicted; None: all.
+        all_steps: held-out steps that another recording contradicts are predicted too.
+        seed: of every draw.
+
+    Raises:
+        InvalidInput: nothing is left to predict.
+    """
+    if learned is None:
+        rest, apart = split(recorded, held_out, seed)
+    else:
+        apart = tuple(one for one in recorded if one.id not in learned and one.transitions)
+        rest = tuple(one for one in recorded if one.id in learned)
+    if not apart:
+        raise InvalidInput(
+            f"{spec.name!r} has no held-out transitions: the fitted model has learned all that there are"
+        )
+    left_out = frozenset() if all_steps else contradicted(spec, recorded)
+    steps = steps_of(apart)
+    usable = [step for step in steps if step.key not in left_out]
+    if not usable:
+        raise InvalidInput(
+            f"no held-out transition of {spec.name!r} can be compared: all {len(steps)} were recorded with another "
+            "outcome as well"
+        )
+    return Material(
+        spec=spec,
+        known=rest if known is None else first_known(rest, known, seed),
+        held_out=apart,
+        steps=tuple(drawn(usable, limit, seed)),
+        contradicted=len(steps) - len(usable),
+        seed=seed,
+    )
+
+
+def drawn(steps: Sequence[RecordedStep], limit: int | None, seed: int) -> list[RecordedStep]:
+    """As many steps as the limit, drawn by the seed and in their order; a smaller draw is part of a larger one."""
+    if limit is None or limit >= len(steps):
+        return list(steps)
+    order = list(range(len(steps)))
+    random.Random(seed).shuffle(order)
+    return [steps[i] for i in sorted(order[:limit])]
+
+
+def first_known(trajectories: Sequence[Trajectory], transitions: int, seed: int) -> tuple[Trajectory, ...]:
+    """Trajectories with so many transitions in all, drawn by the seed; a smaller draw is part of a larger one.
+
+    Raises:
+        InvalidInput: there are not so many.
+    """
+    there = sum(len(one.transitions) for one in trajectories)
+    if transitions > there:
+        raise InvalidInput(f"--known {transitions}: there are {there} recorded transitions that are not held out")
+    order = list(trajectories)
+    random.Random(seed).shuffle(order)
+    chosen = []
+    for one in order:
+        if transitions <= 0:
+            break
+        chosen.append(one.model_copy(update={"transitions": one.transitions[:transitions]}))
+        transitions -= len(one.transitions)
+    return tuple(chosen)

@@ -1,0 +1,241 @@
+"""One setting, measured on held-out recordings: single steps first, then what else is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import NamedTuple
+
+from dreamgym.dream.cache import weights_fingerprint
+from dreamgym.dream.model import ExperienceModel
+from dreamgym.embedding import Encoder
+from dreamgym.environment import Behaviour, Environment, Row
+from dreamgym.evaluation.attacks import Attacks, attacks
+from dreamgym.evaluation.bound import bound
+from dreamgym.evaluation.calibration import calibrated, fitted
+from dreamgym.evaluation.calls import Compared
+from dreamgym.evaluation.closed_loop import ClosedLoop, closed_loop
+from dreamgym.evaluation.consistency import Consistency, consistency
+from dreamgym.evaluation.cost import Prices, StepTimer, cost
+from dreamgym.evaluation.criteria import JUDGED, JudgedStep, criteria, judge_steps, judged_sample
+from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
+from dreamgym.evaluation.kept import KeptRows, KeptStep, edition
+from dreamgym.evaluation.material import Material
+from dreamgym.evaluation.players import players_of, sessions, tasks_of
+from dreamgym.evaluation.predictions import MakeDream, dream_of, in_order, predictions
+from dreamgym.evaluation.report import SettingReport, worst
+from dreamgym.evaluation.setting import Setting
+from dreamgym.evaluation.steps import step_fidelity
+from dreamgym.llm import LLM
+from dreamgym.tools import Tools
+
+Say = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+class Wanted(NamedTuple):
+    """What is measured besides single steps, and how."""
+
+    prices: Prices = Prices()
+    parallel: int = 1
+    """Steps that are asked for at a time."""
+    judge: LLM | None = None
+    closed_loop: int = 0
+    """Tasks that are played in dream and reality."""
+    make_real: Callable[[], Environment] | None = None
+    behaviours: Mapping[str, Behaviour] = {}
+
+
+class Measurement:
+    """One setting under measurement; what is there can be reported at any time.
+
+    Args:
+        given: what it is measured on.
+        setting: what is measured.
+        model: of the setting; whoever made it closes it.
+        encoder: of the retrieval keys.
+        wanted: what is measured besides single steps.
+        out: predictions and verdicts are kept here, and none that is there is made again.
+        say: is told what a person should know.
+        progress: is told after every step how far it is.
+    """
+
+    def __init__(
+        self,
+        given: Material,
+        setting: Setting,
+        model: ExperienceModel,
+        encoder: Encoder,
+        wanted: Wanted = Wanted(),  # noqa: B008  it is a tuple
+        *,
+        out: Path | None = None,
+        say: Say = silent,
+        progress: Say = silent,
+    ) -> None:
+        self._given, self._setting, self._model, self._encoder, self._wanted = given, setting, model, encoder, wanted
+        self._out, self._say, self._progress = out, say, progress
+        self._calls: list[Compared] = []
+        self._judged: list[JudgedStep] = []
+        self._verdicts: list[EpisodeVerdict] = []
+        self._real = StepTimer()
+        self._loop: ClosedLoop | None = None
+        self._long: Consistency | None = None
+        self._attacks: Attacks | None = None
+        self._complete = False
+
+    async def run(self) -> None:
+        """Measure everything that is wanted."""
+        make_dream = await self.predict()
+        await self._decide()
+        if self._wanted.judge is not None:
+            await self._judge(self._wanted.judge)
+        if self._wanted.closed_loop:
+            await self._play(make_dream)
+        self._complete = True
+
+    @property
+    def calls(self) -> list[Compared]:
+        """What is predicted so far, in the order of the steps."""
+        return in_order(self._calls, self._given.steps)
+
+    def report(self) -> SettingReport:
+        """The measures over what there is."""
+        spec, seed, calls, wanted = self._given.spec, self._given.seed, self.calls, self._wanted
+        explicit = spec.state is not None
+        prices = wanted.prices
+        if prices.real_seconds is None and self._real.steps:
+            prices = prices.model_copy(update={"real_seconds": self._real.seconds / self._real.steps})
+        known = sum(len(one.transitions) for one in self._given.known)
+        judge = wanted.judge.name if wanted.judge is not None else None
+        largest = max([1.0, *(abs(call.recorded.reward) for call in calls)])
+        return SettingReport(
+            setting=self._setting,
+            model=self._model.name,
+            complete=self._complete,
+            steps=step_fidelity(calls, explicit=explicit),
+            calibration=calibrated(calls, model=self._model.name, env=spec.name, seed=seed),
+            final_answers=final_answers(self._verdicts),
+            criteria=criteria(calls, self._judged, explicit=explicit, judge=judge, seed=seed),
+            bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=largest, seed=seed),
+            cost=cost(calls, prices, known_transitions=known, at_a_time=wanted.parallel),
+            worst=worst(calls, explicit=explicit),
+            closed_loop=self._loop,
+            consistency=self._long,
+            attacks=self._attacks,
+        )
+
+    def save_calibration(self, path: Path) -> bool:
+        """Write what `--calibration` takes, fitted on all that was predicted. False where the model was never asked."""
+        calibration = fitted(self.calls, model=self._model.name, env=self._given.spec.name)
+        if calibration is not None:
+            calibration.save(path)
+        return calibration is not None
+
+    async def predict(self) -> MakeDream:
+        """Predict the steps. Returns what makes dreams of this setting."""
+        given, chosen = self._given, self._setting
+        kept = self._kept(KeptStep, "steps", *self._basis())
+        left = {step.key: step for step in given.steps}
+        tools = Tools(given.spec)
+        for row in kept.read() if kept else ():
+            if (step := left.pop((row.trajectory, row.step), None)) is not None:
+                self._calls.append(row.restored(given.spec, tools, step.trajectory))
+        if self._calls:
+            self._say(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps were predicted before")
+        make_dream = await dream_of(
+            given.spec, self._model, given.known, self._encoder, k=chosen.k, without=chosen.without
+        )
+        running = predictions(given.spec, make_dream, left.values(), seed=given.seed, parallel=self._wanted.parallel)
+        async with aclosing(running) as calls:
+            async for call in calls:
+                self._calls.append(call)
+                if kept is not None and (row_ := KeptStep.of(call)) is not None:
+                    kept.add(row_)
+                self._progress(f"{chosen}: {len(self._calls)} of {len(given.steps)} steps")
+        return make_dream
+
+    async def _decide(self) -> None:
+        given = self._given
+        episodes = with_outcome({step.trajectory.id: step.trajectory for step in given.steps}.values())[:JUDGED]
+        kept = self._kept(EpisodeVerdict, "verdicts", *self._basis())
+        left = {one.id: one for one in episodes}
+        for verdict in kept.read() if kept else ():
+            if left.pop(verdict.trajectory, None) is not None:
+                self._verdicts.append(verdict)
+        running = verdicts_on(given.spec, self._model, left.values(), without=self._setting.without, seed=given.seed)
+        async with aclosing(running) as verdicts:
+            async for verdict in verdicts:
+                self._verdicts.append(verdict)
+                if kept is not None and verdict.said is not None:
+                    kept.add(verdict)
+                self._progress(f"{self._setting}: {len(self._verdicts)} of {len(episodes)} episodes decided")
+
+    async def _judge(self, judge: LLM) -> None:
+        sample = judged_sample(self.calls, seed=self._given.seed)
+        shown = [call.model_dump_json(exclude={"seconds"}) for call in sample]
+        kept = self._kept(JudgedStep, "judged", edition(), judge.name, *shown)
+        self._judged += kept.read() if kept else ()
+        done = {(one.trajectory, one.step) for one in self._judged}
+        left = [call for call in sample if (call.trajectory, call.step) not in done]
+        async with aclosing(judge_steps(judge, self._given.spec, left, seed=self._given.seed)) as judged:
+            async for one in judged:
+                self._judged.append(one)
+                if kept is not None:
+                    kept.add(one)
+                self._progress(f"{self._setting}: {len(self._judged)} of {len(sample)} steps judged")
+
+    async def _play(self, make_dream: MakeDream) -> None:
+        given, real = self._given, self._wanted.make_real
+
+        def counting(what: str) -> Callable[[int, int], None]:
+            return lambda done, total: self._progress(f"{self._setting}: {done} of {total} {what}")
+
+        tasks = tasks_of(given.held_out)[: self._wanted.closed_loop]
+        if real is not None:
+            make_real = self._real.timed(real)
+            self._loop = await closed_loop(
+                given.spec,
+                players_of(given.spec, given.held_out, self._wanted.behaviours),
+                tasks,
+                make_dream,
+                make_real,
+                seed=given.seed,
+                on_progress=counting("episodes in dream and reality"),
+            )
+            self._long = await consistency(
+                given.spec,
+                sessions(given.spec, given.held_out),
+                tasks,
+                make_dream,
+                make_real,
+                recordings=given.held_out,
+                seed=given.seed,
+                on_progress=counting("long sessions"),
+            )
+        self._attacks = await attacks(
+            given.spec,
+            tasks,
+            make_dream,
+            model=self._model,
+            recordings=given.held_out,
+            known=given.known,
+            make_real=real,
+            seed=given.seed,
+            on_progress=counting("attacks"),
+        )
+
+    def _basis(self) -> list[str]:
+        """All that a prediction depends on."""
+        given, model = self._given, self._model
+        known = [f"{one.id} {step.digest().hex()}" for one in given.known for step in one.transitions]
+        weights = (weights_fingerprint(self._setting.model), str(getattr(model, "fingerprint", "")))
+        spec = given.spec.model_dump_json(exclude={"tasks"})
+        of_setting = (str(self._setting), str(given.seed))
+        return [edition(), spec, model.name, *weights, self._encoder.fingerprint, *of_setting, *known]
+
+    def _kept(self, row: type[Row], kind: str, *basis: str) -> KeptRows[Row] | None:
+        return None if self._out is None else KeptRows(row, self._out, f"{kind}-{self._setting}", basis)

@@ -1,0 +1,183 @@
+"""Recorded calls, predicted by a dream or played on the real system again.
+
+Every call is predicted given what was recorded before it (teacher forcing), so one mistake is counted once. The
+recordings are split by trajectory: no call is predicted from its own episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from dreamgym.dream import confidence
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import ExperienceModel, Part
+from dreamgym.embedding import Encoder
+from dreamgym.environment import Environment, EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished
+from dreamgym.evaluation.calls import Compared, compared
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.tools import Tools
+from dreamgym.types import Provenance, StepResult, Tier, Trajectory, Transition
+
+Redact = Callable[[JsonValue], JsonValue]
+MakeDream = Callable[[], DreamEnvironment]
+
+
+class RecordedStep(NamedTuple):
+    """One call of a recorded trajectory, counted from 1."""
+
+    trajectory: Trajectory
+    number: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The trajectory's id and the number of the call."""
+        return self.trajectory.id, self.number
+
+
+def steps_of(trajectories: Iterable[Trajectory]) -> list[RecordedStep]:
+    """Every recorded call."""
+    return [RecordedStep(one, number) for one in trajectories for number in range(1, len(one.transitions) + 1)]
+
+
+async def dream_of(
+    spec: EnvironmentSpec,
+    model: ExperienceModel,
+    known: Sequence[Trajectory],
+    encoder: Encoder,
+    *,
+    k: int | None = None,
+    without: Collection[Part] = (),
+) -> MakeDream:
+    """Dreams that know these trajectories alone; with k = 0 none of them."""
+    buffer, left_out = MemoryBuffer(encoder), frozenset(without)
+    await buffer.add(() if k == 0 else known)
+    return lambda: DreamEnvironment(spec, model, buffer, without=left_out, k=k)
+
+
+async def predictions(
+    spec: EnvironmentSpec, make_dream: MakeDream, steps: Iterable[RecordedStep], *, seed: int = 0, parallel: int = 1
+) -> AsyncGenerator[Compared, None]:
+    """Predict the steps, at most `parallel` at a time, each as soon as it is there.
+
+    What a tool's own schema forbids is refused without asking the dream, as a server does.
+    """
+    tools, todo = Tools(spec), iter(steps)
+    running: set[asyncio.Task[Compared]] = set()
+
+    async def predicted(step: RecordedStep) -> Compared:
+        trajectory, number = step
+        recorded = trajectory.transitions[number - 1]
+        if refusal := tools.refusal(recorded.action, recorded.action.canonical()):
+            result = StepResult(observation=refusal, is_error=True)
+            refused = Transition(
+                state=recorded.state,
+                action=recorded.action,
+                result=result,
+                next_state=recorded.state,
+                provenance=Provenance(tier=Tier.CHECK, seed=seed),
+            )
+            return compared(spec, tools, trajectory, number, result, predicted=refused)
+        dream = make_dream()
+        dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[: number - 1])
+        started = time.perf_counter()
+        try:
+            result = await dream.step(recorded.action)
+        except (EnvironmentUnavailable, EpisodeFinished) as error:
+            seconds = time.perf_counter() - started
+            return compared(spec, tools, trajectory, number, None, failure=str(error), seconds=seconds)
+        return compared(
+            spec,
+            tools,
+            trajectory,
+            number,
+            result,
+            predicted=dream.transitions[-1],
+            features=confidence.features(*dream.asked) if dream.asked else (),
+            seconds=time.perf_counter() - started,
+        )
+
+    try:
+        while True:
+            while len(running) < parallel and (step := next(todo, None)) is not None:
+                running.add(asyncio.create_task(predicted(step)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def predict(
+    spec: EnvironmentSpec,
+    model: ExperienceModel,
+    known: Sequence[Trajectory],
+    steps: Sequence[RecordedStep],
+    encoder: Encoder,
+    *,
+    k: int | None = None,
+    without: Collection[Part] = (),
+    seed: int = 0,
+    parallel: int = 1,
+    on_step: Callable[[Compared], None] = lambda call: None,
+) -> list[Compared]:
+    """Predict the steps from the known trajectories alone, in the order of the steps; with k = 0 from none of them."""
+    make_dream, calls = await dream_of(spec, model, known, encoder, k=k, without=without), []
+    async with aclosing(predictions(spec, make_dream, steps, seed=seed, parallel=parallel)) as running:
+        async for call in running:
+            on_step(call)
+            calls.append(call)
+    return in_order(calls, steps)
+
+
+def in_order(calls: Iterable[Compared], steps: Iterable[RecordedStep]) -> list[Compared]:
+    """The calls in the order of the steps."""
+    order = {step.key: i for i, step in enumerate(steps)}
+    return sorted(calls, key=lambda call: order[call.trajectory, call.step])
+
+
+async def played_again(
+    spec: EnvironmentSpec,
+    make: Callable[[], Environment],
+    trajectories: Sequence[Trajectory],
+    *,
+    redact: Redact | None = None,
+) -> AsyncGenerator[Compared, None]:
+    """Play the calls of each trajectory in their order. After a call without an answer the rest has none either.
+
+    Args:
+        spec: what was recorded.
+        make: makes the real environment.
+        trajectories: whose calls are played.
+        redact: takes out of the answers what was taken out of the recordings, or they could not be the same.
+    """
+    tools = Tools(spec)
+    environment = make()
+    try:
+        for trajectory in trajectories:
+            step, failure = 1, ""
+            try:
+                await environment.reset(trajectory.task)
+                for transition in trajectory.transitions:
+                    got = await environment.step(transition.action)
+                    if redact is not None:
+                        clean = {"observation": redact(got.observation), "info": redact(got.info)}
+                        got = StepResult.model_validate({**got.model_dump(), **clean})
+                    yield compared(spec, tools, trajectory, step, got)
+                    step += 1
+            except (EnvironmentUnavailable, EpisodeFinished) as error:
+                failure = str(error)
+            for missed in range(step, len(trajectory.transitions) + 1):
+                yield compared(spec, tools, trajectory, missed, None, failure=failure)
+    finally:
+        await environment.close()

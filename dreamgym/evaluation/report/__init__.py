@@ -1,0 +1,145 @@
+"""The numbers of the two reports: the short one of `dreamgym check`, the long one of `dreamgym fidelity`.
+
+`text` puts them into words, `page` into an HTML file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dreamgym.evaluation.attacks import Attacks
+from dreamgym.evaluation.bound import Bound
+from dreamgym.evaluation.calibration import Calibrated
+from dreamgym.evaluation.calls import Agreement, Compared
+from dreamgym.evaluation.closed_loop import ClosedLoop
+from dreamgym.evaluation.consistency import Consistency
+from dreamgym.evaluation.cost import Cost
+from dreamgym.evaluation.criteria import Criteria
+from dreamgym.evaluation.differences import Paired
+from dreamgym.evaluation.final_answers import FinalAnswers
+from dreamgym.evaluation.setting import Setting
+from dreamgym.evaluation.steps import StepFidelity, changes
+from dreamgym.types import Frozen, StepResult
+
+SHOWN = 12
+"""Wrong steps in a report."""
+SHOWN_CHARACTERS = 1500
+"""How much of one answer is shown."""
+
+
+class CheckReport(Frozen):
+    """The short report: held-out calls beside the answers of a dream, or of the real system."""
+
+    env: str
+    against: str
+    model: str | None
+    """None for the real system."""
+    k: int | None
+    """How many recorded transitions the model was shown."""
+    seed: int
+    known: tuple[str, ...]
+    """Ids of the trajectories that the dream was given."""
+    held_out: tuple[str, ...]
+    complete: bool
+    """False if it was interrupted."""
+    total: Agreement
+    tools: dict[str, Agreement]
+    calls: tuple[Compared, ...]
+
+    def as_json(self) -> str:
+        """What `--json` prints: each call with both answers, without states and provenance."""
+        left_out = {"before", "after", "accomplished", "predicted", "features", "claimed"}
+        return self.model_dump_json(indent=2, exclude={"calls": {"__all__": left_out}})
+
+
+class WrongStep(Frozen):
+    """One step that was predicted wrongly."""
+
+    trajectory: str
+    step: int
+    action: str
+    recorded: str
+    got: str
+    recorded_changes: tuple[str, ...] = ()
+    got_changes: tuple[str, ...] = ()
+
+
+class SettingReport(Frozen):
+    """One setting. A part is None if it was not asked for, or if what it needs is missing."""
+
+    setting: Setting
+    model: str
+    """The model's name in the provenance of its answers."""
+    complete: bool
+    """False if it was interrupted."""
+    steps: StepFidelity
+    calibration: Calibrated | None
+    final_answers: FinalAnswers | None
+    """None if no held-out episode has a recorded outcome of its own."""
+    criteria: Criteria
+    bound: Bound
+    cost: Cost
+    closed_loop: ClosedLoop | None = None
+    consistency: Consistency | None = None
+    attacks: Attacks | None = None
+    worst: tuple[WrongStep, ...] = ()
+    """Wrong predictions, the least similar first, one of each tool before a second one."""
+
+
+class FidelityReport(Frozen):
+    """The long report: what `--json` prints, and `report.json` holds."""
+
+    env: str
+    seed: int
+    known_transitions: int
+    """How many transitions the dream was given."""
+    held_out: tuple[str, ...]
+    """Ids of the trajectories whose steps were predicted."""
+    contradicted: int
+    """Held-out steps that were left out because another recording of the same had another outcome."""
+    measured: tuple[SettingReport, ...]
+    differences: tuple[Paired, ...] = ()
+    """The first two settings side by side."""
+
+    @property
+    def complete(self) -> bool:
+        """Nothing was interrupted."""
+        return all(one.complete for one in self.measured)
+
+
+def worst(calls: Iterable[Compared], *, explicit: bool) -> tuple[WrongStep, ...]:
+    """The predictions that are furthest off, one of each tool before a second one."""
+    wrong = sorted((call for call in calls if not call.is_right), key=lambda c: (c.similarity, c.trajectory, c.step))
+    turn: dict[str, int] = {}
+    ranked: list[tuple[int, int, Compared]] = []
+    for call in wrong:
+        turn[call.action.name] = turn.get(call.action.name, -1) + 1
+        ranked.append((turn[call.action.name], len(ranked), call))
+    return tuple(_shown(call, explicit=explicit) for _, _, call in sorted(ranked, key=lambda r: r[:2])[:SHOWN])
+
+
+def _shown(call: Compared, *, explicit: bool) -> WrongStep:
+    got = call.predicted
+
+    def changed(after: str) -> tuple[str, ...]:
+        found = sorted(changes(call.before, after), key=lambda change: change[0]) if explicit else ()
+        return tuple(f"{path} = {_cut(value)}" if value is not None else f"{path} gone" for path, value in found)
+
+    return WrongStep(
+        trajectory=call.trajectory,
+        step=call.step,
+        action=_cut(call.action.canonical()),
+        recorded=_cut(marked(call.recorded)),
+        got=f"no answer: {call.failure}" if call.got is None else _cut(marked(call.got)),
+        recorded_changes=changed(call.after),
+        got_changes=changed(got.next_state) if got is not None else (),
+    )
+
+
+def marked(result: StepResult) -> str:
+    """An answer as text; an error begins with `error: `."""
+    return ("error: " if result.is_error else "") + result.observation
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -1,0 +1,243 @@
+"""A report in words: the sections of the long one, for the terminal and for the page, and the short one whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dreamgym.evaluation.bound import Bound
+from dreamgym.evaluation.closed_loop import ClosedLoop
+from dreamgym.evaluation.cost import Cost
+from dreamgym.evaluation.criteria import Criteria
+from dreamgym.evaluation.rates import Rate
+from dreamgym.evaluation.report import CheckReport, FidelityReport, SettingReport, marked
+from dreamgym.evaluation.report.tables import (
+    Row,
+    agreement_rows,
+    aligned,
+    attack_rows,
+    calibration_rows,
+    consistency_rows,
+    cost_rows,
+    criteria_rows,
+    difference_rows,
+    final_answer_rows,
+    measure_rows,
+    player_rows,
+    points,
+    rate,
+    signed,
+    state_rows,
+    tool_rows,
+)
+
+LINE = 110
+"""Characters of a line of the short report."""
+STATE_NOTES = (
+    "Exact: the whole state after the call is the recorded one. F1: over the changed fields with their new values. "
+    '"not recorded": the steps that no recording answers word for word in this very state.',
+)
+ANSWER_NOTES = (
+    "Exact: error flag, structured content and text are the recorded ones. Similarity: F1 over words. Played along: "
+    "accepted although reality refused. A step without an answer agrees with nothing.",
+)
+FINAL_NOTES = (
+    "Recorded episodes whose success is known: what the dream would say of their recorded steps and answer.",
+)
+CONFIDENCE_NOTES = (
+    "Of the model's answers; right: answer, state, reward and end are the recorded ones. Fitted on one half of the "
+    "trajectories, measured on the other.",
+)
+
+
+class Section(NamedTuple):
+    """A table and the sentences below it."""
+
+    title: str
+    rows: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+
+
+def as_text(report: FidelityReport) -> str:
+    """All tables for a terminal."""
+    lines = [headline(report)]
+    for one in report.measured:
+        lines += ["", f"== {one.setting}", *(line for section in sections(one) for line in _lines(section))]
+    return "\n".join([*lines, *(_lines(difference_section(report)) if report.differences else ())])
+
+
+def check_as_text(report: CheckReport) -> str:
+    """The table, and each differing answer in a few lines."""
+    against = f"dream of {report.model}, {report.k} transitions shown" if report.model else "the real system"
+    lines = [
+        f"{report.env} against {against}: {len(report.held_out)} trajectories held out, {len(report.known)} known"
+        + ("" if report.complete else "; interrupted, this is what there is"),
+        "",
+        *aligned(agreement_rows(report.total, report.tools)),
+    ]
+    differing = [call for call in report.calls if not call.exact]
+    if differing:
+        lines += ["", f"{len(differing)} of {len(report.calls)} answers differ:"]
+    for call in differing:
+        shown = [
+            f"  {call.trajectory} step {call.step}: {call.action.canonical()}",
+            f"      recorded  {marked(call.recorded)}",
+            f"      got       {marked(call.got) if call.got else 'no answer: ' + str(call.failure)}",
+            *([f"      invalid   {call.invalid}"] if call.invalid else ()),
+        ]
+        in_one_line = (line.replace("\n", " ⏎ ") for line in shown)
+        lines += [line if len(line) <= LINE else f"{line[: LINE - 1]}…" for line in in_one_line]
+    return "\n".join(lines)
+
+
+def headline(report: FidelityReport) -> str:
+    """What was measured on what."""
+    first = report.measured[0].steps
+    return (
+        f"{report.env}: {first.steps} steps of {first.trajectories} held-out trajectories predicted, each after what "
+        f"was recorded before it; {report.known_transitions} transitions known; seed {report.seed}; 95 % intervals."
+        + (
+            f" {report.contradicted} more held-out steps are left out: the same was recorded with another outcome."
+            if report.contradicted
+            else ""
+        )
+        + ("" if report.complete else " Interrupted: this is what there is.")
+    )
+
+
+def sections(one: SettingReport) -> list[Section]:
+    """The tables of one setting."""
+    found = [
+        Section("state", state_rows(one.steps), STATE_NOTES),
+        Section("answers", measure_rows(one.steps), ANSWER_NOTES),
+        Section("tools", tool_rows(one.steps)),
+    ]
+    if one.final_answers is not None:
+        found.append(Section("final answers", final_answer_rows(one.final_answers), FINAL_NOTES))
+    if one.calibration is not None:
+        found.append(Section("confidence", calibration_rows(one.calibration), CONFIDENCE_NOTES))
+    found += [
+        Section("the paper's four criteria, 0 to 2", criteria_rows(one.criteria), criteria_notes(one.criteria)),
+        Section("bound (Theorem 1)", (), bound_notes(one.bound)),
+        Section("cost of a step", cost_rows(one.cost), cost_notes(one.cost)),
+    ]
+    if one.closed_loop is not None:
+        found.append(
+            Section(
+                "closed loop",
+                player_rows(one.closed_loop) if one.closed_loop.tasks else (),
+                loop_notes(one.closed_loop),
+            )
+        )
+    if one.consistency is not None and one.consistency.reads:
+        found.append(Section("reads after writes", consistency_rows(one.consistency)))
+    if one.attacks is not None:
+        found.append(Section("reward attacks", attack_rows(one.attacks)))
+    return found
+
+
+def difference_section(report: FidelityReport) -> Section:
+    """The first two settings side by side."""
+    one, other = (str(each.setting) for each in report.measured[:2])
+    return Section(
+        "compared, on the same steps",
+        difference_rows(one, other, report.differences),
+        ["Intervals: bootstrap over trajectories; differences are paired."],
+    )
+
+
+def _lines(section: Section) -> list[str]:
+    return ["", section.title, *(f"  {line}" for line in [*aligned(section.rows), *section.notes])]
+
+
+def criteria_notes(one: Criteria) -> list[str]:
+    """How the criteria are measured, and who judged."""
+    notes = [
+        "Exact, in this order: F1 of the changes; as many fields changed as in reality; share of the recorded facts "
+        "that the answer has; share of its words that are grounded, none where error, success or end are wrong."
+    ]
+    if one.distinct is not None:
+        notes.append(f"Distinct predicted outcomes over distinct recorded ones: {one.distinct:.2f}.")
+    if one.judge:
+        notes.append(f"Judge: {one.judge}, {one.judged} steps; kappa has quadratic weights.")
+    return notes
+
+
+def loop_notes(one: ClosedLoop) -> list[str]:
+    """The closed loop over all players."""
+    notes = [
+        f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.untold} of which "
+        "nobody can tell whether they succeeded. "
+        f"Dreamed calls made again in reality: {rate(one.replay.valid)} of the accepted ones are valid, success "
+        f"{rate(one.replay.dream_success)} in the dream, {rate(one.replay.success)} replayed."
+    ]
+    if one.correlation is not None:
+        notes.append(f"Rank correlation of the players' success, dream and reality: {points(one.correlation)}.")
+    if one.play_along is not None:
+        notes.append(
+            f"Play-along: success of players that are bad on purpose, dream minus reality, in points: "
+            f"{signed(one.play_along.difference)}. Of the calls that reality refuses the dream accepts "
+            f"{rate(one.play_along.accepted_wrongly)}."
+        )
+    return notes
+
+
+def bound_notes(one: Bound) -> list[str]:
+    """The bound in sentences."""
+
+    def interval(value: Rate) -> str:
+        return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"
+
+    lines = [
+        f"eps_R {interval(one.eps_reward)}, eps_P {interval(one.eps_transition)}: averages over the "
+        "recorded steps. The theorem takes the largest over all states and actions, which cannot be observed.",
+        f"gamma {one.gamma:g}, R_max {one.max_reward:g}, KL {one.divergence:g}. "
+        f"Lemma 1: |J - J_hat| <= {one.at_mean.model_error:.4g} (at the upper ends {one.at_upper.model_error:.4g}). "
+        f"Theorem 1: the gain in the dream less {one.at_mean.trust_region:.4g} for the policy step less "
+        f"{2 * one.at_mean.model_error:.4g} for the model (at the upper ends {2 * one.at_upper.model_error:.4g}).",
+    ]
+    if one.vacuous:
+        lines.append(
+            f"vacuous: the terms taken off, {one.at_mean.lost:.4g}, are no less than the largest possible return, "
+            f"{one.largest_return:.4g}. It would say something with eps_P below {one.informative_below:.2g}."
+        )
+    else:
+        lines.append(
+            f"not vacuous: the terms taken off, {one.at_mean.lost:.4g}, are less than the largest possible return, "
+            f"{one.largest_return:.4g}; yet with averages in the place of largest errors it guarantees nothing."
+        )
+    return lines
+
+
+def cost_notes(one: Cost) -> list[str]:
+    """Dream and reality compared in time and money; nothing if nothing was answered."""
+    return [_time_note(one), _money_note(one)] if one.steps else []
+
+
+def _time_note(one: Cost) -> str:
+    real, limit = one.prices.real_seconds, one.prices.real_parallel
+    if real is None:
+        return "Time: the seconds of a real step are not known; give them with --cost real_seconds=SECONDS."
+    start = f"Time: a step takes {one.seconds:.3g} s in the dream and {real:.3g} s in reality"
+    if limit is not None:
+        start += f", at most {limit} sessions at once there"
+    if one.faster_from_sessions is None:
+        return f"{start}: the dream is never faster, as long as reality runs as many sessions at once."
+    if one.faster_from_sessions == 1:
+        return f"{start}: the dream is faster from the first session on."
+    return (
+        f"{start}: the dream is faster from {one.faster_from_sessions} parallel sessions on, if its steps take no "
+        "longer then."
+    )
+
+
+def _money_note(one: Cost) -> str:
+    if one.money is None or one.prices.real_price is None:
+        return "Money: not compared; it takes --cost prompt=, completion= and real_price=."
+    start = f"Money: a step costs {one.money:.3g} in the dream and {one.prices.real_price:.3g} in reality"
+    if one.cheaper_from_steps is None:
+        return f"{start}: the dream is never cheaper."
+    return (
+        f"{start}. With the {one.known_transitions} real steps that the dream is made of, it is cheaper from "
+        f"{one.cheaper_from_steps} dreamed steps on."
+    )

@@ -1,0 +1,93 @@
+"""Recorded calls that contradict each other: everything that may decide the outcome is the same, the outcome is not.
+
+If the environment is deterministic and its explicit state is complete, the state and the call decide. Otherwise the
+task's world, the start of the episode and all calls up to this one do: a state that shows only a part of the world,
+such as the last answer of a text game, may be the same after different calls and rightly lead to different outcomes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.state import parsed
+from dreamgym.types import Trajectory, Transition
+
+SHOWN = 3
+_MAX_CHARACTERS = 80
+
+Place = tuple[str, int]
+"""A trajectory's id and the number of a call in it, counted from 1."""
+Seen = tuple[Place, Transition]
+
+
+def contradicted(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> frozenset[Place]:
+    """The calls that another recording contradicts: no prediction could be right for both."""
+    groups: dict[object, list[Seen]] = defaultdict(list)
+    for key, seen in _keyed(spec, trajectories):
+        groups[key].append(seen)
+    return frozenset(
+        place
+        for group in groups.values()
+        if len({_outcome(transition) for _, transition in group}) > 1
+        for place, _ in group
+    )
+
+
+def contradictions(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> list[str]:
+    """One sentence for each call with another outcome than the first of the same."""
+    first: dict[object, Seen] = {}
+    return [
+        _sentence(first[key], seen)
+        for key, seen in _keyed(spec, trajectories)
+        if _outcome(first.setdefault(key, seen)[1]) != _outcome(seen[1])
+    ]
+
+
+def summary(found: Sequence[str]) -> list[str]:
+    """Their number and the first few; nothing where there are none."""
+    if not found:
+        return []
+    what = "1 call contradicts" if len(found) == 1 else f"{len(found)} calls contradict"
+    return [
+        f"{what} an earlier one in the same state, although env.toml says deterministic = true; all stay stored",
+        *found[:SHOWN],
+        *([f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []),
+    ]
+
+
+def _keyed(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> Iterator[tuple[object, Seen]]:
+    """Every call with a key of all that may decide its outcome."""
+    complete = (
+        spec.deterministic and spec.state is not None and all(one.complete for one in spec.state.collections.values())
+    )
+    for trajectory in trajectories:
+        calls = hashlib.sha256()
+        for number, transition in enumerate(trajectory.transitions, start=1):
+            action = transition.action.canonical()
+            calls.update(f"{len(action)} {action}".encode())
+            key: tuple[object, ...] = (trajectory.task.world, trajectory.task.initial_state or "", calls.digest())
+            if complete and parsed(transition.state) is not None:
+                key = (transition.state, action)
+            yield key, ((trajectory.id, number), transition)
+
+
+def _outcome(transition: Transition) -> tuple[object, ...]:
+    result = transition.result
+    return transition.next_state, result.observation, result.is_error, result.reward, result.terminated
+
+
+def _sentence(first: Seen, second: Seen) -> str:
+    ((one, step), before), ((other, number), after) = first, second
+    answers = _short(before.result.observation), _short(after.result.observation)
+    if answers[0] != answers[1]:
+        how = f"answered {answers[0]} and then {answers[1]}"
+    else:
+        how = f"answered {answers[0]} both times, but what came of it differs"
+    return f"{one}, call {step}, and {other}, call {number}: {_short(before.action.canonical())} {how}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 3]}...")

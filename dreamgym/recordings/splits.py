@@ -1,0 +1,28 @@
+"""Which recorded trajectories are known and which are held out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Trajectory
+
+
+def split(
+    trajectories: Sequence[Trajectory], held_out: float, seed: int
+) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
+    """(known, held out): a share of the trajectories that have calls, drawn by the seed, at least one on either side.
+
+    Raises:
+        InvalidInput: fewer than two trajectories have calls.
+    """
+    played = [trajectory for trajectory in trajectories if trajectory.transitions]
+    if len(played) < 2:
+        raise InvalidInput(
+            f"expected at least two trajectories with calls, one to know and one to hold out, got {len(played)}"
+        )
+    count = min(len(played) - 1, max(1, round(held_out * len(played))))
+    drawn = set(random.Random(seed).sample(range(len(played)), count))
+    known = tuple(trajectory for i, trajectory in enumerate(played) if i not in drawn)
+    return known, tuple(trajectory for i, trajectory in enumerate(played) if i in drawn)

@@ -1,0 +1,274 @@
+"""How true a simulation is: the short report of `check` and the long one of `fidelity`, over the same measurement.
+
+Neither reads or writes a database: the dream knows the recorded trajectories that are not held out, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from dreamgym.dream.fitted import read_fitting
+from dreamgym.dream.load import load_llm, load_model
+from dreamgym.embedding import load_encoder
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
+from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.calls import Compared, agreement, by_tool
+from dreamgym.evaluation.cost import Prices
+from dreamgym.evaluation.differences import paired
+from dreamgym.evaluation.material import material
+from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
+from dreamgym.evaluation.predictions import Redact, played_again
+from dreamgym.evaluation.report import CheckReport, FidelityReport
+from dreamgym.evaluation.report.page import page
+from dreamgym.evaluation.setting import Setting, setting
+from dreamgym.runs.opening import Against
+from dreamgym.types import Source, Trajectory
+
+SPEAK_EVERY_S = 5.0
+
+
+def check(
+    env: str,
+    against: Against,
+    model: str | None = None,
+    *,
+    trajectories: Path | None = None,
+    held_out: float = 0.3,
+    seed: int = 0,
+    say: Say = silent,
+) -> CheckReport:
+    """Compare the answers to held-out recorded calls with the recorded ones. Ctrl-C leaves what there is.
+
+    Args:
+        env: the environment, or its folder.
+        against: a dream predicts the calls, or the real system is played again.
+        model: of the dream, as a setting: `nearest without history -k 5`; None: the default model.
+        trajectories: JSONL of recorded trajectories; None: the folder's.
+        held_out: share of the trajectories that is compared; a dream knows the others.
+        seed: of the split.
+        say: is told how far it is.
+
+    Raises:
+        InvalidInput: nothing can be held out, a model is named for the real system, or `trajectories` is missing.
+    """
+    if against is Against.REAL and model is not None:
+        raise InvalidInput("--model is for --against dream: the real system needs none")
+    spec, chosen = load_spec(env), setting(model or "")
+    recorded, learned = recorded_of(spec, env, trajectories), _learned([chosen], say)
+    given = material(spec, recorded, held_out=held_out, learned=learned, all_steps=True, seed=seed)
+    progress = _now_and_then(say)
+    calls: list[Compared] = []
+    if against is Against.REAL:
+        real, redact, name, shown = real_of(spec), _redaction(spec), None, None
+
+        async def compare() -> None:
+            async with aclosing(played_again(spec, real.create, given.held_out, redact=redact)) as running:
+                async for call in running:
+                    calls.append(call)
+                    progress(f"{len(calls)} of {len(given.steps)} calls")
+
+        complete = _uninterrupted(compare())
+    else:
+        loaded = load_model(chosen.model or None, env=spec.name)
+        name = str(chosen.model_copy(update={"model": loaded.name, "k": None}))
+        shown = loaded.demonstrations if chosen.k is None else chosen.k
+        measurement = Measurement(given, chosen, loaded, load_encoder(), progress=progress)
+
+        async def predict() -> None:
+            try:
+                await measurement.predict()
+            finally:
+                await loaded.close()
+
+        complete = _uninterrupted(predict())
+        calls = measurement.calls
+    return CheckReport(
+        env=spec.name,
+        against=against.value,
+        model=name,
+        k=shown,
+        seed=seed,
+        known=tuple(one.id for one in given.known),
+        held_out=tuple(one.id for one in given.held_out),
+        complete=complete,
+        total=agreement(calls),
+        tools=by_tool(calls),
+        calls=tuple(calls),
+    )
+
+
+def fidelity(
+    env: str,
+    models: Sequence[str] = ("",),
+    *,
+    trajectories: Path | None = None,
+    held_out: float = 0.3,
+    limit: int | None = None,
+    known: int | None = None,
+    closed_loop: int = 0,
+    judge: str | None = None,
+    prices: Prices = Prices(),  # noqa: B008  it is frozen
+    parallel: int = 1,
+    out: Path | None = None,
+    seed: int = 0,
+    say: Say = silent,
+) -> FidelityReport:
+    """Measure one setting, or compare two, on held-out recordings. Ctrl-C leaves what there is.
+
+    Args:
+        env: the environment, or its folder.
+        models: one or two settings, such as `nearest without history -k 5`; an empty string: the default model.
+        trajectories: JSONL of recorded trajectories; None: the folder's.
+        held_out: share of the trajectories that is predicted and not known.
+        limit: so many held-out steps are predicted, drawn by the seed; None: all.
+        known: so many recorded transitions are known, drawn by the seed; None: all that are not held out.
+        closed_loop: so many held-out tasks are played in dream and reality, and the dream's reward is attacked.
+        judge: the model that scores the paper's four criteria as well.
+        prices: of tokens and of reality.
+        parallel: steps that are asked for at a time.
+        out: folder for the report, its page and the calibration; no answer that is kept there is asked for again.
+        seed: of every draw.
+        say: is told how far it is.
+
+    Raises:
+        InvalidInput: nothing can be held out or compared, the judge cannot judge, or there are more than two settings.
+    """
+    if len(models) > 2:
+        raise InvalidInput(f"expected one --model, or two to compare, got {len(models)}")
+    spec, chosen = load_spec(env), [setting(text) for text in models]
+    loaded = [load_model(one.model or None, env=spec.name) for one in chosen]
+    given = material(
+        spec,
+        recorded_of(spec, env, trajectories),
+        held_out=held_out,
+        learned=_learned(chosen, say),
+        known=known,
+        limit=limit,
+        seed=seed,
+    )
+    llm = load_llm(judge) if judge is not None else None
+    if judge is not None and llm is None:
+        raise InvalidInput(f"--judge {judge} cannot judge: expected a language model")
+    real = real_of(spec) if closed_loop and spec.adapter else None
+    if closed_loop and real is None:
+        say(f"{spec.name!r} names no real environment ([real] in env.toml): only the dream's reward is attacked")
+    wanted = Wanted(
+        prices=prices,
+        parallel=parallel,
+        judge=llm,
+        closed_loop=closed_loop,
+        make_real=real.create if real is not None else None,
+        behaviours=real.behaviours if real is not None else {},
+    )
+    encoder, progress = load_encoder(), _now_and_then(say)
+    running = [
+        Measurement(
+            given,
+            one.model_copy(update={"model": one.model or model.name}),
+            model,
+            encoder,
+            wanted,
+            out=out,
+            say=say,
+            progress=progress,
+        )
+        for one, model in zip(chosen, loaded, strict=True)
+    ]
+
+    async def measure() -> None:
+        try:
+            for one in running:
+                await one.run()
+        finally:
+            for closing in (*loaded, *([llm] if llm is not None else ())):
+                await closing.close()
+
+    if not _uninterrupted(measure()):
+        say("interrupted")
+    differences = (
+        paired(running[0].calls, running[1].calls, explicit=spec.state is not None, seed=seed)
+        if len(running) > 1
+        else ()
+    )
+    report = FidelityReport(
+        env=spec.name,
+        seed=seed,
+        known_transitions=sum(len(one.transitions) for one in given.known),
+        held_out=tuple(one.id for one in given.held_out),
+        contradicted=given.contradicted,
+        measured=tuple(one.report() for one in running),
+        differences=differences,
+    )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in (("report.json", report.model_dump_json(indent=2)), ("report.html", page(report))):
+            part = out / f"{name}.part"
+            part.write_text(text, encoding="utf-8")
+            part.replace(out / name)
+        if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
+            say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
+        say(f"{out / 'report.html'}")
+    return report
+
+
+def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:
+    """The recorded trajectories of a file, or of the folder; dreamed ones are left out.
+
+    Raises:
+        InvalidInput: there is no such file, or a trajectory is of another environment.
+    """
+    file = file or Path(env) / "trajectories.jsonl"
+    if not file.is_file():
+        raise InvalidInput(f"{file}: there is no such file: name the recorded trajectories with --trajectories")
+    recorded = [trajectory for trajectory in read_jsonl(file, Trajectory) if trajectory.source is not Source.SYNTHETIC]
+    for trajectory in recorded:
+        if trajectory.task.env != spec.name:
+            raise InvalidInput(
+                f"{file}: {trajectory.id!r} is of environment {trajectory.task.env!r}, not {spec.name!r}"
+            )
+    return recorded
+
+
+def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
+    """The trajectories that some fitted model has learned; None if none is fitted."""
+    fitted = [read_fitting(Path(one.model)) for one in chosen if Path(one.model).is_dir()]
+    learned = [one.learned for one in fitted if one is not None]
+    if not learned:
+        return None
+    say("held out are the trajectories that the fitted model has not learned; --held-out is not used")
+    return frozenset().union(*learned)
+
+
+def _redaction(spec: EnvironmentSpec) -> Redact | None:
+    """Takes out of real answers what was taken out of the recordings."""
+    if spec.redact is None:
+        return None
+    from dreamgym.redaction import Redactor, load_key
+
+    return Redactor(spec.redact, key=load_key()).value
+
+
+def _uninterrupted(work: Coroutine[None, None, None]) -> bool:
+    """Do the work. False if Ctrl-C ended it."""
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _now_and_then(say: Say) -> Callable[[str], None]:
+    """`say`, but not more often than a person can read."""
+    spoken = time.monotonic()
+
+    def progress(text: str) -> None:
+        nonlocal spoken
+        if time.monotonic() - spoken > SPEAK_EVERY_S:
+            spoken = time.monotonic()
+            say(text)
+
+    return progress
