@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dreamgym.errors import InvalidInput, MissingPackage, TrainingStopped
-from dreamgym.training.practice import Alone, Exchange
+from dreamgym.training.practice import Alone, ProcessGroup
 
 T = TypeVar("T")
 LAUNCHERS = ("ACCELERATE_", "FSDP_", "TORCHELASTIC_")
@@ -65,7 +65,7 @@ class _Failure:
     """Told in place of what the first process could not make."""
 
 
-def of_first(processes: Exchange, make: Callable[[], T]) -> T:
+def of_first(processes: ProcessGroup, make: Callable[[], T]) -> T:
     """What the first process makes, known to all; each must ask. Its error is raised there, and ends the others.
 
     Raises:
@@ -90,7 +90,7 @@ def of_first(processes: Exchange, make: Callable[[], T]) -> T:
 
 
 @contextmanager
-def joined() -> Iterator[Exchange]:
+def joined() -> Iterator[ProcessGroup]:
     """The processes that a launcher has started for this run; this one alone where there is no launcher.
 
     Raises:
@@ -169,7 +169,7 @@ def _check_machine(processes: int) -> None:
 
 
 @contextmanager
-def _ending_in_order(processes: Exchange) -> Iterator[None]:
+def _ending_in_order(processes: ProcessGroup) -> Iterator[None]:
     """The first process has a server to end, also when its launcher ends it because another process failed."""
     if processes.index:
         yield

@@ -16,12 +16,12 @@ from typing import Any
 
 from dreamgym.errors import MissingPackage
 from dreamgym.recordings.folder.files import write_whole
-from dreamgym_integrations.trainers.common import trl
 from dreamgym_integrations.trainers.common.checkpoints import newest_with
 from dreamgym_integrations.trainers.common.distributed import Processes
 from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged_into
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
+from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.experience.data import EVALUATIONS, FitSettings, PreparedFit, working_folder
 
 try:
@@ -55,7 +55,7 @@ def train(out: Path, prepared: PreparedFit, *, say: Say = lambda text: None) -> 
         return trained
     trainer = _trainer(work, prepared, say)
     with interruptible(trainer) as interrupt:
-        trl.train(trainer, newest_with(work, LAST_FILE))
+        run_trainer(trainer, newest_with(work, LAST_FILE))
     if interrupt.pressed:
         say(f"stopped after {trainer.state.global_step} updates; --resume continues")
         raise KeyboardInterrupt
@@ -80,7 +80,7 @@ def losses(out: Path) -> list[dict[str, float]]:
 
 def _trainer(work: Path, prepared: PreparedFit, say: Say) -> SFTTrainer:
     settings = prepared.settings
-    with trl.known_warnings_ignored():
+    with known_warnings_ignored():
         return SFTTrainer(
             model=prepared.base,
             args=_config(work, settings),
@@ -97,7 +97,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
     count = Processes().count
     micro = min(settings.micro_batch, max(1, settings.batch // count))
     every = max(1, settings.steps // EVALUATIONS)
-    common = trl.options(
+    common = base_options(
         work / "checkpoints", steps=settings.steps, learning_rate=settings.learning_rate, seed=settings.seed
     )
     return SFTConfig(

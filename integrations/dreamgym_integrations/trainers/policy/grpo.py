@@ -74,7 +74,12 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             TrainingStopped: nothing could be learned from the last updates either.
         """
         groups: list[list[Rollout]] = self._portal.call(self._practice.iterate, self._player, self.updates)
-        self._check_alive()
+        dead, limit = self._practice.dead_updates, self._settings.dead_updates
+        if limit and dead >= limit:
+            raise TrainingStopped(
+                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
+                "policy on recorded successes, practise easier tasks first, or play larger groups"
+            )
         played = [[Played(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups]
         rows = [row for group in played for one in group for row in one.rows]
         end = self.processing_class.eos_token_id
@@ -117,14 +122,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             "logprobs": [row.logprobs for row in self._rows] if self.use_vllm else None,
             "env_mask": [row.mask for row in self._rows],
         }
-
-    def _check_alive(self) -> None:
-        dead, limit = self._practice.dead_updates, self._settings.dead_updates
-        if limit and dead >= limit:
-            raise TrainingStopped(
-                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
-                "policy on recorded successes, practise easier tasks first, or play larger groups"
-            )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """TRL's loss. Raises TrainingStopped where it is no number."""

@@ -89,7 +89,7 @@ class PPOTrainer(RolloutTrainer):
         values_BT = self._old_values(output)
         numbers_BT = values_BT.tolist()
         advantages_BT, returns_BT = torch.zeros_like(values_BT), values_BT.clone()
-        first, episodes = 0, list(chain(*groups))
+        first, episodes, ppo = 0, list(chain(*groups)), self._settings.ppo
         weights = self._weighted([1.0] * len(episodes), episodes)
         weights_B1 = torch.ones_like(values_BT[:, :1])
         for one, weight in zip(episodes, weights, strict=True):
@@ -98,7 +98,8 @@ class PPOTrainer(RolloutTrainer):
             if places:
                 rewards_T = token_rewards(rows, one.episode.total_reward)
                 values_T = [numbers_BT[b][t] for b, t in places]
-                advantages_T = torch.tensor(self._estimated(rewards_T, values_T), device=values_BT.device)
+                estimated_T = generalised_advantages(rewards_T, values_T, discount=ppo.discount, decay=ppo.decay)
+                advantages_T = torch.tensor(estimated_T, device=values_BT.device)
                 index = tuple(torch.tensor(axis, device=values_BT.device) for axis in zip(*places, strict=True))
                 advantages_BT[index] = advantages_T
                 returns_BT[index] += advantages_T
@@ -107,10 +108,6 @@ class PPOTrainer(RolloutTrainer):
         mask_BT = output["completion_mask"] * output["tool_mask"]
         output["advantages"] = self._whitened(advantages_BT, mask_BT) * weights_B1
         output["returns"], output["old_values"] = returns_BT, values_BT
-
-    def _estimated(self, rewards_T: Sequence[float], values_T: Sequence[float]) -> list[float]:
-        ppo = self._settings.ppo
-        return generalised_advantages(rewards_T, values_T, discount=ppo.discount, decay=ppo.decay)
 
     def _old_values(self, output: dict[str, Any]) -> torch.Tensor:
         input_ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)

@@ -83,7 +83,8 @@ async def replay_through_agent(
             sampling_seed=0,
         )
     for trajectory, rollout in zip(trajectories, rollouts, strict=True):
-        if rollout.error is None and rollout.actions == _recorded(trajectory):
+        recorded = [transition.action.canonical() for transition in trajectory.transitions]
+        if rollout.error is None and rollout.actions == recorded:
             segments += rollout.segments
     if not segments:
         errors = sorted({rollout.error for rollout in rollouts if rollout.error is not None})
@@ -113,7 +114,3 @@ def _words(codec: ChatCodec, trajectory: Trajectory) -> list[str]:
     """What the policy says, turn by turn; the answer is asked for only where the episode does not end by itself."""
     actions = [transition.action for transition in trajectory.transitions]
     return [*(call_as_text(action, knows_tools=codec.knows_tools) for action in actions), trajectory.answer or ""]
-
-
-def _recorded(trajectory: Trajectory) -> list[str]:
-    return [transition.action.canonical() for transition in trajectory.transitions]

@@ -14,10 +14,10 @@ from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.training.rollout import Segment
 from dreamgym.types import Trajectory
-from dreamgym_integrations.trainers.common import trl
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
+from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec, load_policy
 
 try:
@@ -128,7 +128,7 @@ def imitate(
     set_seed(seed)
     policy, _ = load_policy(base)
     shared = options(out, steps, batch // accumulate, learning_rate, seed)
-    with trl.known_warnings_ignored():
+    with known_warnings_ignored():
         trainer = SFTTrainer(
             model=policy.model,
             args=SFTConfig(**shared, gradient_accumulation_steps=accumulate),
@@ -137,14 +137,14 @@ def imitate(
             peft_config=adapter(lora) if lora else None,
             callbacks=[UpdatesDone(on_progress)],
         )
-    trl.train(trainer)
+    run_trainer(trainer)
     save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 
 
 def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int) -> dict[str, Any]:
     """Arguments of a trainer's config for learning from recordings: a cosine, and no checkpoints on the way."""
     return {
-        **trl.options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed),
+        **base_options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed),
         "per_device_train_batch_size": batch,
         "lr_scheduler_type": "cosine",
         "max_length": None,
