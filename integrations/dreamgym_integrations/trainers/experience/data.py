@@ -180,7 +180,9 @@ def _prepared(
             "raise --max-tokens, or record more episodes"
         )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
-    every = -(-len(test) // _measured_rows(settings))
+    # so few that all measurements together cost a quarter of the training: a row forward is a third of an update's
+    measured = min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
+    every = -(-len(test) // measured)
     Dataset.from_list([one.model_dump() for one in test[::every]]).save_to_disk(str(work / "rows" / "held_out"))
     prepared = PreparedFit(
         settings=settings,
@@ -225,11 +227,6 @@ async def _examples(
         return [example async for example in found]
 
     return await made(known), await made(held_out)
-
-
-def _measured_rows(settings: FitSettings) -> int:
-    """So few that all measurements together cost a quarter of the training: a row forward is a third of an update's."""
-    return min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
 
 
 def _base(name: str) -> Path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calibrating import fitted
 from dreamgym.evaluation.calls import Compared
-from dreamgym.evaluation.predicting import Done, Step, compare, drawn, steps_of
+from dreamgym.evaluation.predicting import Step, compare, drawn, steps_of
 from dreamgym.evaluation.steps import step_fidelity
-from dreamgym.evaluation.tables import Row, rate
+from dreamgym.evaluation.tables import rate
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
@@ -154,6 +155,11 @@ async def _measured(
     ]
     measured: dict[str, list[Compared]] = {}
     for name, model, without in settings:
+        progress, numbers = TimeLeft(say, f"held-out steps predicted, {name}"), itertools.count(1)
+
+        def tell(call: Compared, progress: TimeLeft = progress, numbers: Iterator[int] = numbers) -> None:
+            progress.tell(next(numbers), len(steps))
+
         measured[name] = await compare(
             spec,
             model,
@@ -163,19 +169,10 @@ async def _measured(
             without=without,
             seed=prepared.settings.seed,
             parallel=TOGETHER,
-            on_step=_counted(TimeLeft(say, f"held-out steps predicted, {name}"), len(steps)),
+            on_step=tell,
         )
     await ours.close()
     return measured
-
-
-def _counted(progress: TimeLeft, total: int) -> Done:
-    numbers = iter(range(1, total + 1))
-
-    def tell(call: Compared) -> None:
-        progress.tell(next(numbers), total)
-
-    return tell
 
 
 def _card(
@@ -213,13 +210,6 @@ def _card(
     )
 
 
-def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:
-    steps = len(measured["fitted"])
-    if not steps:
-        return "Nobody has measured it."
-    return MEASURED.format(steps=steps, table="\n".join(_markdown(_fidelity_rows(spec, measured))))
-
-
 def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
     rows: list[str] = []
     last = float("nan")
@@ -230,12 +220,16 @@ def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
     return rows
 
 
-def _fidelity_rows(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> list[Row]:
+def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:
+    """The card's table of how true the model is, beside the model that copies the nearest recording."""
+    steps = len(measured["fitted"])
+    if not steps:
+        return "Nobody has measured it."
     head = ("", "answered", "state exact", "of what is not recorded", "observation exact", "errors agree", "similarity")
-    rows: list[Row] = [head]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name, calls in measured.items():
         found = step_fidelity(calls, explicit=spec.state is not None)
-        shown = (
+        shares = (
             found.answered,
             found.state["all"].exact,
             found.unseen.exact,
@@ -243,10 +237,5 @@ def _fidelity_rows(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -
             found.errors,
             found.similarity,
         )
-        rows.append((name, *map(rate, shown)))
-    return rows
-
-
-def _markdown(rows: Sequence[Row]) -> list[str]:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]
+        lines.append(f"| {' | '.join((name, *map(rate, shares)))} |")
+    return MEASURED.format(steps=steps, table="\n".join(lines))

@@ -122,16 +122,12 @@ class Conversations:
         words = self._codec.decode(sampled.ids)
         reply = reply_of(words, prompt.tools, knows_tools=self._codec.knows_tools)
         self.unheard += calls_nobody_can_run(words, reply, prompt.tools)
-        key = _key(prompt._key, _plain(_message(reply)))
+        calls: list[JsonValue] = [
+            {"function": {"name": call.name, "arguments": {**call.arguments}}} for call in reply.tool_calls
+        ]
+        key = _key(prompt._key, _plain({"role": "assistant", "content": reply.text, "tool_calls": calls}))
         self._turns[key] = _Turn(segment, len(segment.ids), self._codec.ended(sampled.ids))
         return reply
-
-
-def _message(reply: Reply) -> JsonObject:
-    calls: list[JsonValue] = [
-        {"function": {"name": call.name, "arguments": {**call.arguments}}} for call in reply.tool_calls
-    ]
-    return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
 def _plain(message: JsonObject) -> JsonObject:
@@ -148,18 +144,16 @@ def _plain(message: JsonObject) -> JsonObject:
 
 def _text(content: JsonValue) -> str:
     """A message's text, which some clients send in parts and some leave out."""
-    if isinstance(content, list):
-        return "".join(map(_part, content))
-    return "" if content is None else str(content)
-
-
-def _part(part: JsonValue) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-        kind = part.get("type") if isinstance(part, dict) else part
-        raise InvalidInput(f"expected text, got a part of type {kind!r}: the policy reads nothing else")
-    return str(part["text"])
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    texts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise InvalidInput(f"expected text, got a part of type {kind!r}: the policy reads nothing else")
+        texts.append(text)
+    return "".join(texts)
 
 
 def _call(call: JsonValue) -> JsonObject:

@@ -29,8 +29,8 @@ except ImportError as error:
 
 
 @dataclass(frozen=True)
-class Played:
-    """An episode, and what it is worth to the trainer."""
+class ScoredRollout:
+    """An episode with its reward, if it may be learned from."""
 
     episode: Rollout
     reward: float | None
@@ -80,15 +80,17 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
                 "policy on recorded successes, practise easier tasks first, or play larger groups"
             )
-        played = [[Played(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups]
-        rows = [row for group in played for one in group for row in one.rows]
+        scored = [
+            [ScoredRollout(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups
+        ]
+        rows = [row for group in scored for one in group for row in one.rows]
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
-        self._score(played, output)
+        self._score(scored, output)
         return output
 
-    def _score(self, groups: Sequence[Sequence[Played]], output: dict[str, Any]) -> None:
+    def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
         """Put `advantages` in: those of each episode within its group, for all its rows, in the order of the rows."""
         of_rows: list[float] = []
         for group_G in groups:
@@ -98,7 +100,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
 
-    def _weighted(self, advantages: Sequence[float], episodes: Sequence[Played]) -> list[float]:
+    def _weighted(self, advantages: Sequence[float], episodes: Sequence[ScoredRollout]) -> list[float]:
         if not self._settings.weigh_confidence:
             return list(advantages)
         return weighted(advantages, [one.episode.confidence for one in episodes])

@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.errors import MissingPackage
 from dreamgym.training.advantages import generalised_advantages
 from dreamgym.training.rollout import Segment
-from dreamgym_integrations.trainers.policy.grpo import Played, RolloutTrainer
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, ScoredRollout
 
 try:
     import torch
@@ -84,7 +84,7 @@ class PPOTrainer(RolloutTrainer):
         self._values = values
         super().__init__(*arguments, **options)
 
-    def _score(self, groups: Sequence[Sequence[Played]], output: dict[str, Any]) -> None:
+    def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
         """Put `advantages` (whitened), `returns` and `old_values` in, all of shape (B, T)."""
         values_BT = self._old_values(output)
         numbers_BT = values_BT.tolist()

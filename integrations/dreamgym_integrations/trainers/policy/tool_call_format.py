@@ -78,13 +78,11 @@ def _as_text(message: JsonObject) -> JsonObject:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    said = [message["content"], *(text for call in calls for text in _texts(call))]
+    said = [message["content"]]
+    for call in calls:
+        arguments = _function(call).get("arguments")
+        said += arguments.values() if isinstance(arguments, dict) else [arguments]
     return {"role": message["role"], "content": " ".join(str(text) for text in said if text)}
-
-
-def _texts(call: JsonValue) -> list[JsonValue]:
-    arguments = _function(call).get("arguments")
-    return list(arguments.values()) if isinstance(arguments, dict) else [arguments]
 
 
 def _called(words: str) -> Reply:
