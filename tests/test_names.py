@@ -10,7 +10,6 @@ TWICE = frozenset(
     [
         "AgentDoor",
         "Answer",
-        "Arm",
         "Call",
         "Collection",
         "Episode",
@@ -22,7 +21,6 @@ TWICE = frozenset(
         "Outcome",
         "Player",
         "Report",
-        "Run",
         "Said",
         "Shown",
         "Step",

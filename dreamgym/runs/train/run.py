@@ -32,7 +32,7 @@ from dreamgym.runs.train.config import TrainConfig
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
-from dreamgym.training.practice import ProcessGroup, Practice, Settings, read_record
+from dreamgym.training.practice import Practice, ProcessGroup, Settings, read_record
 from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
