@@ -1,4 +1,4 @@
-"""What all uses of TRL here share."""
+"""Configuration that all uses of TRL here share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit is made from: its settings, and the rows that they make of the recordings.
+"""The data of a fit: its settings, and the rows that they make of the recordings.
 
 What is unfinished lives in `OUT.partial`, rows included: a resumed fit learns from the same ones, whatever has been
 recorded since.
@@ -42,9 +42,9 @@ disable_progress_bars()
 PREPARED_FILE = "prepared.json"
 TINY = "tiny"
 EVALUATIONS = 20
-"""How often the held-out loss is measured over a whole run."""
+"""Number of times that the held-out loss is measured over a whole run."""
 HELD_OUT_ROWS = 200
-"""At most so many are measured each time, spread over all."""
+"""At most this many held-out rows, spread over all, are measured each time."""
 
 
 class FitSettings(Frozen):
@@ -71,7 +71,7 @@ class FitSettings(Frozen):
 
 
 class PreparedFit(Frozen):
-    """What was made of the recordings before training."""
+    """A fit before training: its settings, and figures of the rows that were made of the recordings."""
 
     settings: FitSettings
     env: str
@@ -91,7 +91,7 @@ class PreparedFit(Frozen):
 
 
 def working_folder(out: Path) -> Path:
-    """Where a fit is until it is whole."""
+    """The folder of a fit that is not finished."""
     return out.with_name(f"{out.name}.partial")
 
 
@@ -230,7 +230,7 @@ async def _examples(
 
 
 def _base(name: str) -> Path:
-    """The checkpoint folder that `--base` means, where it is not made from the rows."""
+    """The checkpoint folder that `--base` names; `tiny` is made from the rows instead."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         check_tokenizer(folder)

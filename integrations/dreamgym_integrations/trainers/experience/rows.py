@@ -36,14 +36,14 @@ class Example(Frozen):
 
 
 class TokenRow(Frozen):
-    """An example in tokens."""
+    """An example as token ids."""
 
     input_ids: list[int]
     labels: list[int]
 
     @property
     def tokens(self) -> int:
-        """Of question and answer."""
+        """Number of tokens of question and answer."""
         return len(self.input_ids)
 
 

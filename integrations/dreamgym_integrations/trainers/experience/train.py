@@ -35,7 +35,7 @@ except ImportError as error:
 RANK = 16
 """Rank of the adapter that `--lora` trains."""
 LAST_FILE = "trainer_state.json"
-"""What TRL's trainer writes last into a checkpoint."""
+"""The file that TRL's trainer writes last into a checkpoint."""
 
 
 def is_first_process() -> bool:
@@ -73,7 +73,7 @@ def train(out: Path, prepared: PreparedFit, *, say: Say = lambda text: None) -> 
 
 
 def losses(out: Path) -> list[dict[str, float]]:
-    """What the trainer logged, oldest first."""
+    """The lines that the trainer logged, oldest first."""
     lines: list[dict[str, float]] = json.loads((working_folder(out) / "losses.json").read_text(encoding="utf-8"))
     return lines
 
@@ -124,7 +124,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
 
 
 class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is not typed
-    """Early stopping that a resumed run goes on with: what it has counted follows from the log."""
+    """Early stopping that survives a resume: it counts again from the log."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         super().on_train_begin(args, state, control, **more)
@@ -135,7 +135,7 @@ class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is
 
 
 class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Tells the losses and the time that is left."""
+    """Says the losses and the time that is left."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -152,6 +152,6 @@ class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
             self._say(f"    update {state.global_step}{self._losses}, held-out loss {float(logs['eval_loss']):.4f}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say how far it is."""
+        """Say how many updates are done, and how long the rest will take."""
         if state.is_world_process_zero:
             self._progress.tell(state.global_step, state.max_steps, self._losses)

@@ -28,11 +28,11 @@ from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, Polic
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 600.0
-"""Wall time of an episode."""
+"""Seconds after which an agent is stopped."""
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
-"""Ends of which no reward is known."""
+"""Stop reasons of episodes whose reward is unknown."""
 UNAVAILABLE = "The environment is currently unavailable"
-"""What a server answers a call with that had no effect; an agent that crashes over it says so."""
+"""Begins a server's answer to a call that had no effect; the crash of an agent over it quotes it."""
 
 
 class AgentFailed(Exception):
@@ -187,7 +187,7 @@ def _seed_of(sampling_seed: int, episode: int) -> int:
 
 
 def seed_of_answer(sampling_seed: int, episode: int, number: int) -> int:
-    """What the policy samples an answer with: the `number`-th of the `episode`-th that were begun together."""
+    """Sampling seed of the `number`-th answer in the `episode`-th of the episodes that begin together."""
     return draw_seed(_seed_of(sampling_seed, episode), number)
 
 

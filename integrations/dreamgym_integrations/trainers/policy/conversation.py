@@ -41,7 +41,7 @@ class ConversationCodec(Protocol):
         """A whole conversation up to where the policy speaks next. Raises InvalidInput."""
 
     def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
-        """What others said since the policy's last words; `ended`: it closed its turn. Raises InvalidInput."""
+        """The tokens of what others said since the policy's last turn; `ended`: it closed it. Raises InvalidInput."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The policy's words, without special tokens."""
@@ -73,7 +73,7 @@ class Prompt:
     _key: bytes
     """Stands for the whole conversation up to here."""
     _since: _Turn | None
-    """The answer that it continues."""
+    """The policy's answer that this request continues, if it continues one."""
 
 
 class Conversations:
@@ -91,7 +91,7 @@ class Conversations:
         self.last: Segment | None = None
         """The one that the policy spoke in last."""
         self.unheard = 0
-        """Calls that nobody could run."""
+        """Number of calls that nobody could run."""
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
         """A request as tokens. Raises InvalidInput where the policy cannot read it."""
@@ -109,7 +109,7 @@ class Conversations:
         return Prompt(self._codec.conversation(shown, tools), tools, keys[-1], None)
 
     def record(self, prompt: Prompt, sampled: Generation) -> Reply:
-        """Keep what the policy sampled; what it says by that."""
+        """Keep what the policy sampled, and return it as the reply to the request."""
         turn = prompt._since
         if turn is not None and turn.last:
             segment = turn.segment

@@ -44,10 +44,11 @@ def prefer(
     beta: float = 0.1,
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Teach the policy in `base` what recordings prefer and save it to `out`; `on_progress` hears of every 25th step.
+    """Teach the policy in `base` what recordings prefer, and save it to `out`.
 
     Args:
         beta: how strongly the start policy holds it back.
+        on_progress: called after every 25th update, with the updates done and those in all.
 
     Raises:
         InvalidInput: no two recorded actions can be compared.

@@ -46,8 +46,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     """GRPO over segments.
 
     Args:
-        practice: says what is played.
-        player: plays it.
+        practice: chooses the tasks, and keeps the record.
+        player: plays the episodes.
         portal: the event loop on which the environments live.
         settings: see Settings.
         options: as TRL's trainer takes them.
@@ -63,7 +63,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     @property
     def updates(self) -> int:
-        """So many are done."""
+        """Number of updates that are done."""
         return int(self.state.global_step) // steps_per_update(self._settings)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

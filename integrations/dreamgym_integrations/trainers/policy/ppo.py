@@ -39,7 +39,7 @@ class ValueHead(nn.Module):  # type: ignore[misc]  # torch's modules are not typ
 
 
 class Values:
-    """Puts a value head on a causal language model and hears what it says in each forward pass.
+    """Puts a value head on a causal language model and keeps its values of each forward pass.
 
     Args:
         model: before anything wraps it.
@@ -57,7 +57,7 @@ class Values:
             self._passes_BT.append(head(output.last_hidden_state))
 
     def forget(self) -> None:
-        """Drop what was heard so far."""
+        """Drop the values that were kept so far."""
         self._passes_BT = []
 
     def take(self, completion: int) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Values:
         return values_BT[:, -completion - 1 : -1]
 
     def remove(self) -> None:
-        """Take the head off."""
+        """Take the value head off the model."""
         self._hook.remove()
         delattr(self._model, HEAD)
 
@@ -152,7 +152,7 @@ def value_errors(
 
 
 def token_rewards(rows: Sequence[Segment], total: float) -> list[float]:
-    """What each sampled token of an episode earned; what no action was credited with, the last one earned."""
+    """Reward of each sampled token of an episode; the last one gets what no action was credited with."""
     rewards_T = [reward for row in rows for reward, sampled in zip(row.rewards, row.mask, strict=True) if sampled]
     if rewards_T:
         rewards_T[-1] += total - sum(rewards_T)

@@ -49,7 +49,7 @@ Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
 LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss")
-"""What is told of an update."""
+"""Figures of TRL's log that `on_learned` is given after an update."""
 
 
 def train_policy(
@@ -208,7 +208,7 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
 
 @dataclass
 class _Looking:
-    """How to look at the policy from outside."""
+    """Calls the probe on the event loop of the environments."""
 
     probe: Probe | None
     policy: Policy
@@ -223,7 +223,7 @@ class _Looking:
 
 
 class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Nothing that was computed with weights of before an update is used after it."""
+    """Drops what was computed with the old weights after each optimiser step."""
 
     def __init__(self, policy: TransformersPolicy) -> None:
         self._policy = policy
@@ -234,7 +234,7 @@ class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
 
 class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Checks the weights, probes, tells what was learned, and makes checkpoints whole."""
+    """Checks the weights, probes, passes figures on, and completes checkpoints with the curriculum."""
 
     trainer: RolloutTrainer
 
