@@ -13,12 +13,9 @@ TWICE = frozenset(
         "Call",
         "Collection",
         "Episode",
-        "Exchange",
         "Message",
         "Mirror",
-        "Played",
         "Said",
-        "Shown",
         "Step",
     ]
 )

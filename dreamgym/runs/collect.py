@@ -11,7 +11,7 @@ from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_s
 from dreamgym.episode import Agent, load_agent, play
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of
-from dreamgym.runs.play_many import WORKERS, Collection, InBuffer, InFile, Kept, Planned, Play, plan
+from dreamgym.runs.play_many import WORKERS, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.versions import version_of
 from dreamgym.types import Source, Trajectory
 
@@ -34,7 +34,7 @@ async def collect(
     model: str | None = None,
     dsn: str | None = None,
     seed: int = 0,
-) -> Collection:
+) -> Collecting:
     """Play episodes that are not there yet, and keep each as soon as it is over.
 
     Args:
@@ -84,7 +84,7 @@ async def collect(
                 stack.push_async_callback(player.close)
             players = own
         kept = await _kept(out, store, spec, worlds.source)
-        collection = Collection(planned, kept, version=version_of(spec) if where is Against.REAL else None)
+        collection = Collecting(planned, kept, version=version_of(spec) if where is Against.REAL else None)
         await collection.run(players)
     return collection
 

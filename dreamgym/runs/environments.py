@@ -27,7 +27,7 @@ class Listed(Frozen):
     description: str = ""
 
 
-class Shown(Frozen):
+class EnvironmentCard(Frozen):
     """What `env show` tells."""
 
     name: str
@@ -126,11 +126,11 @@ def _tasks(real: RealEnvironment) -> dict[str, int]:
     return counts
 
 
-def show(name: str) -> Shown:
+def show(name: str) -> EnvironmentCard:
     """What an environment is. Raises InvalidInput or UnknownName."""
     real = real_named(name)
     spec = real.spec
-    return Shown(
+    return EnvironmentCard(
         name=spec.name,
         description=spec.description,
         rules=spec.rules,
@@ -178,7 +178,7 @@ async def _contract(real: RealEnvironment, tasks: Sequence[Task]) -> Check:
     return Check(what=what)
 
 
-def described(shown: Shown) -> str:
+def described(shown: EnvironmentCard) -> str:
     """An environment as a person reads it."""
     lines = [
         f"{shown.name}: {shown.description}",

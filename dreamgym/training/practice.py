@@ -108,7 +108,7 @@ class Settings(Frozen):
         return tuple(value.split(",")) if isinstance(value, str) else value
 
 
-class Exchange(Protocol):
+class ProcessGroup(Protocol):
     """The processes that train one policy together; each plays its share of the groups."""
 
     index: int
@@ -120,7 +120,7 @@ class Exchange(Protocol):
 
 
 class Alone:
-    """The exchange of one process with itself."""
+    """The group of a process that trains alone."""
 
     index, count = 0, 1
 
@@ -191,8 +191,8 @@ class Practice:
         self._on_note = on_note
         self.run = secrets.token_hex(8)
         """Names the groups: those of another run are others. A trainer that goes on from a checkpoint sets it."""
-        self.exchange: Exchange = Alone()
-        """Set by a trainer that runs in several processes, of which all have the same curriculum."""
+        self.processes: ProcessGroup = Alone()
+        """Those that train together, all with the same curriculum; a trainer that runs in several sets it."""
         self.dead_updates = 0
         """So many of the last updates, in a row, had neither a success nor a group to learn from."""
 
@@ -215,7 +215,7 @@ class Practice:
         if self._generator is not None and settings.share > 0:
             await self._vary(self._generator, iteration)
         mine = sum(sum(segment.mask) for episode in chain(*groups) for segment in episode.segments)
-        tokens = sum(await asyncio.to_thread(self.exchange.gather, [mine]))
+        tokens = sum(await asyncio.to_thread(self.processes.gather, [mine]))
         self.note(
             {"step": iteration, "where": self._where}
             | summary(outcomes, values)
@@ -253,7 +253,7 @@ class Practice:
         raise EnvironmentUnavailable(f"the server or the database went away {ATTEMPTS} times in update {iteration}")
 
     async def _was_disturbed(self) -> bool:
-        return self._backing is not None and self.exchange.count == 1 and await self._backing.recover()
+        return self._backing is not None and self.processes.count == 1 and await self._backing.recover()
 
     async def _played_and_kept(
         self, player: Player, iteration: int
@@ -268,7 +268,7 @@ class Practice:
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
         groups = await self._played(player, tasks_P, iteration)
         outcomes_P = await asyncio.to_thread(
-            self.exchange.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
+            self.processes.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
         )
         outcomes = list(chain(*outcomes_P))
         if all(outcome.reward is None for outcome in outcomes):
@@ -280,7 +280,7 @@ class Practice:
                 "(metadata.success), practise with a --model that is a language model and can judge, or write "
                 "ends_itself = true into env.toml if the environment ends every task that is accomplished"
             )
-        if self._buffer is not None and self.exchange.index == 0:
+        if self._buffer is not None and self.processes.index == 0:
             await self._keep(self._buffer, tasks_P, outcomes_P, iteration)
         return tasks_P, groups, outcomes_P
 
@@ -294,11 +294,11 @@ class Practice:
         if self._real_steps is None or self._where != "real":
             return self._settings.groups
         groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
-        return groups - groups % self.exchange.count
+        return groups - groups % self.processes.count
 
     async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[list[Rollout]]:
         """The groups of this process."""
-        settings, index, count = self._settings, self.exchange.index, self.exchange.count
+        settings, index, count = self._settings, self.processes.index, self.processes.count
         share, size = len(tasks_P) // count, settings.group_size
         slots = [p for p in range(index * share, (index + 1) * share) for _ in range(size)]
         apart = (index,) if index else ()
@@ -333,10 +333,10 @@ class Practice:
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
         """The first process varies, for all."""
         tasks: list[Task] = []
-        if self.exchange.index == 0:
+        if self.processes.index == 0:
             parents = self.curriculum.most_valuable(self._settings.vary)
             tasks = await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2))
-        self.curriculum.add(await asyncio.to_thread(self.exchange.gather, tasks))
+        self.curriculum.add(await asyncio.to_thread(self.processes.gather, tasks))
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -355,7 +355,7 @@ class Practice:
 
         kept = [line for line in read_record(self._record) if led_here(line)]
         self._taken = real_steps(kept)
-        if self.exchange.index == 0:
+        if self.processes.index == 0:
             part = self._record.with_suffix(".part")
             part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
             part.replace(self._record)
@@ -363,16 +363,16 @@ class Practice:
 
     async def take_back(self, iteration: int) -> None:
         """Forget in the store what is about to be played again; the real steps that it took are noted."""
-        is_first = self.exchange.index == 0
+        is_first = self.processes.index == 0
         steps = await self._backing.take_back(self.run, iteration) if self._backing is not None and is_first else 0
-        (lost,) = await asyncio.to_thread(self.exchange.gather, [steps] if is_first else [])
+        (lost,) = await asyncio.to_thread(self.processes.gather, [steps] if is_first else [])
         if lost:
             self._taken += lost
             self.note({"step": iteration, "where": "real", "environment_steps": lost, "lost": True})
 
     def note(self, line: JsonObject) -> None:
         """Append one line to the record, of which the first process keeps the only copy."""
-        if self.exchange.index != 0:
+        if self.processes.index != 0:
             return
         with self._record.open("a", encoding="utf-8") as record:
             record.write(json.dumps(line) + "\n")

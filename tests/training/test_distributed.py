@@ -60,5 +60,5 @@ def test_one_process_writes_what_it_played_alone(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     played = trained(lamp_spec, lamp_policy, tmp_path, SETTINGS, portal)
-    assert (played.exchange.index, played.exchange.count) == (0, 1)
+    assert (played.processes.index, played.processes.count) == (0, 1)
     assert len(read_record(tmp_path / "m.jsonl")) == 3

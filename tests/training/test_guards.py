@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy.run_folder import identity, newest_checkpoint
+from dreamgym_integrations.trainers.common.checkpoints import replaced_folder
+from dreamgym_integrations.trainers.policy.run_folder import begin, identity, newest_checkpoint
 from lamp import LampEnvironment
 from lamp_runs import broken_after, same, trained, weights
 
@@ -181,6 +183,17 @@ def test_how_often_a_run_saves_and_probes_may_change(
     settings = SETTINGS.model_copy(update={"save_every": 1, "probe_every": 4})
     trained(lamp_spec, lamp_policy, begun, settings, portal, resume=True)
     assert (begun / "policy").exists()
+
+
+def test_a_policy_that_was_cut_off_while_it_was_saved_is_removed_when_the_run_goes_on(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
+) -> None:
+    with replaced_folder(tmp_path / "best") as new:
+        new.mkdir()
+        left = shutil.copytree(new, new.with_name(new.name.replace("best", "policy")))  # as a kill leaves it
+    assert left.exists()
+    begin(tmp_path, identity(lamp_spec, lamp_policy, SETTINGS), resume=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "run.json"}
 
 
 def test_a_folder_with_checkpoints_is_not_begun_anew(

@@ -26,6 +26,7 @@ from lamp_home import fill, furnish, path_with
 from lamp_runs import same, weights
 
 from dreamgym import Source, Trajectory
+from dreamgym.cli.app import main
 from dreamgym.embedding import load_encoder
 from dreamgym.replay import databases
 from dreamgym.replay.binaries import find_programs
@@ -150,10 +151,16 @@ def per_update(trajectories: Sequence[Trajectory]) -> Counter[tuple[int | None, 
 def straight(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    """A run that nothing happens to: its folder, and its database."""
+    """A run that nothing happens to: its folder, and its database. It needs no process of its own."""
     dsn, out = make_database(), tmp_path_factory.mktemp("straight") / "run"
-    code, said = Trainer(home, lamp_policy, *DREAM, "--dsn", dsn, "--out", str(out)).end()
-    assert code == 0, said
+    options = (*SETTINGS, *DREAM, "--dsn", dsn, "--out", str(out))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(home)
+        patch.setenv("PYTHONPATH", path_with(home))
+        patch.setattr(sys, "argv", ["dreamgym", "train", str(home / "lamp"), "--policy", str(lamp_policy), *options])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code
     return out, dsn
 
 

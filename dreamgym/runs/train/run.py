@@ -32,7 +32,7 @@ from dreamgym.runs.train.config import TrainConfig
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
-from dreamgym.training.practice import Exchange, Practice, Settings, read_record
+from dreamgym.training.practice import Practice, ProcessGroup, Settings, read_record
 from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
@@ -94,7 +94,7 @@ def train(
 
 
 @contextmanager
-def _resumable(processes: Exchange) -> Iterator[None]:
+def _resumable(processes: ProcessGroup) -> Iterator[None]:
     """Errors that end a run in the middle say how it goes on."""
     try:
         yield
@@ -131,7 +131,7 @@ class TrainRun:
     out: Path
     dsn: str | None = None
     resume: bool = False
-    processes: Exchange | None = None
+    processes: ProcessGroup | None = None
     """The processes that train together; set by `train`."""
     before: Path | None = None
     """Folder of the run in a dream that this one in the real environment follows."""
@@ -203,7 +203,7 @@ class TrainRun:
         self.tell(f"policy saved to {self.policy}")
 
     @property
-    def _processes(self) -> Exchange:
+    def _processes(self) -> ProcessGroup:
         assert self.processes is not None, "`train` sets it"
         return self.processes
 

@@ -62,6 +62,11 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """New folders in `folder` that were cut off before they took their place; nobody may be making one."""
+    return list(folder.glob(".*.unfinished"))
+
+
 @contextmanager
 def saving(path: Path) -> Iterator[None]:
     """Raises TrainingStopped if the block cannot write `path`; what was saved before is whole."""

@@ -18,19 +18,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dreamgym.errors import InvalidInput, MissingPackage, TrainingStopped
-from dreamgym.training.practice import Alone, Exchange
+from dreamgym.training.practice import Alone, ProcessGroup
 
 T = TypeVar("T")
 LAUNCHERS = ("ACCELERATE_", "FSDP_", "TORCHELASTIC_")
-"""How variables begin by which a launcher tells a process how to train."""
+"""Prefixes of the environment variables by which a launcher tells a process how to train."""
 PLACES = {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"}
 """Variables by which a process finds the others, besides the numbers of them."""
 GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
-"""What gloo and NCCL say of a process that has ended."""
+"""Words in the errors of gloo and NCCL when another process has ended."""
 
 
 class Processes:
-    """Those of the launcher, one of them where there is none."""
+    """The processes of the launcher; a process without a launcher is alone in its group."""
 
     def __init__(self) -> None:
         try:
@@ -44,7 +44,7 @@ class Processes:
         self.count: int = self._state.num_processes
 
     def gather(self, mine: Sequence[T]) -> list[T]:
-        """What all have, in their order."""
+        """The items of all processes, in the order of the processes."""
         if self.count == 1:
             return list(mine)
         import torch
@@ -62,14 +62,14 @@ class FirstFailed(TrainingStopped):
 
 @dataclass(frozen=True)
 class _Failure:
-    """Told in place of what the first process could not make."""
+    """Sent to the others in place of what the first process could not make."""
 
 
-def of_first(processes: Exchange, make: Callable[[], T]) -> T:
-    """What the first process makes, known to all; each must ask. Its error is raised there, and ends the others.
+def of_first(processes: ProcessGroup, make: Callable[[], T]) -> T:
+    """Make something in the first process and return it in all; each must call this. An error there ends the others.
 
     Raises:
-        FirstFailed: in the others, where it could not be made.
+        FirstFailed: in the others, if it could not be made.
     """
     if processes.count == 1:
         return make()
@@ -90,7 +90,7 @@ def of_first(processes: Exchange, make: Callable[[], T]) -> T:
 
 
 @contextmanager
-def joined() -> Iterator[Exchange]:
+def joined() -> Iterator[ProcessGroup]:
     """The processes that a launcher has started for this run; this one alone where there is no launcher.
 
     Raises:
@@ -169,7 +169,7 @@ def _check_machine(processes: int) -> None:
 
 
 @contextmanager
-def _ending_in_order(processes: Exchange) -> Iterator[None]:
+def _ending_in_order(processes: ProcessGroup) -> Iterator[None]:
     """The first process has a server to end, also when its launcher ends it because another process failed."""
     if processes.index:
         yield

@@ -24,7 +24,7 @@ class Interrupt(TrainerCallback):  # type: ignore[misc]  # transformers is not t
     """
 
     pressed = False
-    """Ctrl-C was pressed."""
+    """Whether Ctrl-C was pressed."""
 
     def __init__(self, steps_per_update: int) -> None:
         self._steps_per_update = steps_per_update

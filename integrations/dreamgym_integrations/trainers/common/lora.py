@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import MissingPackage
+from dreamgym_integrations.trainers.common.trl_setup import known_warnings_ignored
 
 
 def adapter(rank: int, *, besides: str | None = None) -> Any:
@@ -43,4 +44,5 @@ def merged_into(base: Path, saved_adapter: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(base, local_files_only=True)
-    return PeftModel.from_pretrained(model, saved_adapter).merge_and_unload()
+    with known_warnings_ignored():
+        return PeftModel.from_pretrained(model, saved_adapter).merge_and_unload()

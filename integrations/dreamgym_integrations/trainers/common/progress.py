@@ -1,4 +1,4 @@
-"""How far a training is: as a line of text every few seconds, or as a call after every few updates."""
+"""Progress of a training: a line of text every few seconds, or a call after every few updates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TimeLeft:
         self._said = time.monotonic()
 
     def tell(self, done: int, total: int, more: str = "") -> None:
-        """Say it, if the last time is long enough ago."""
+        """Say it, if the last line is long enough ago."""
         now = time.monotonic()
         if self._started is None:
             self._started = now, done
@@ -54,6 +54,6 @@ class UpdatesDone(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._tell = tell
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Call it, if it is time to."""
+        """Call `tell` after every 25th optimiser step."""
         if state.global_step % 25 == 0:
             self._tell(state.global_step, state.max_steps)

@@ -52,7 +52,7 @@ def _wandb(out: Path, config: JsonObject) -> Iterator[Report]:
 
 
 def numbers(line: JsonObject) -> dict[str, float]:
-    """What of a line of the record can be drawn as a curve."""
+    """The numbers of a line of the record, which can be drawn as curves."""
     return {
         name: float(value)
         for name, value in line.items()

@@ -1,4 +1,4 @@
-"""What a fit is made from: its settings, and the rows that they make of the recordings.
+"""The data of a fit: its settings, and the rows that they make of the recordings.
 
 What is unfinished lives in `OUT.partial`, rows included: a resumed fit learns from the same ones, whatever has been
 recorded since.
@@ -42,9 +42,9 @@ disable_progress_bars()
 PREPARED_FILE = "prepared.json"
 TINY = "tiny"
 EVALUATIONS = 20
-"""How often the held-out loss is measured over a whole run."""
+"""Number of times that the held-out loss is measured over a whole run."""
 HELD_OUT_ROWS = 200
-"""At most so many are measured each time, spread over all."""
+"""At most this many held-out rows, spread over all, are measured each time."""
 
 
 class FitSettings(Frozen):
@@ -71,7 +71,7 @@ class FitSettings(Frozen):
 
 
 class PreparedFit(Frozen):
-    """What was made of the recordings before training."""
+    """A fit before training: its settings, and figures of the rows that were made of the recordings."""
 
     settings: FitSettings
     env: str
@@ -91,7 +91,7 @@ class PreparedFit(Frozen):
 
 
 def working_folder(out: Path) -> Path:
-    """Where a fit is until it is whole."""
+    """The folder of a fit that is not finished."""
     return out.with_name(f"{out.name}.partial")
 
 
@@ -180,7 +180,9 @@ def _prepared(
             "raise --max-tokens, or record more episodes"
         )
     Dataset.from_list([one.model_dump() for one in train]).save_to_disk(str(work / "rows" / "train"))
-    every = -(-len(test) // _measured_rows(settings))
+    # so few that all measurements together cost a quarter of the training: a row forward is a third of an update's
+    measured = min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
+    every = -(-len(test) // measured)
     Dataset.from_list([one.model_dump() for one in test[::every]]).save_to_disk(str(work / "rows" / "held_out"))
     prepared = PreparedFit(
         settings=settings,
@@ -227,13 +229,8 @@ async def _examples(
     return await made(known), await made(held_out)
 
 
-def _measured_rows(settings: FitSettings) -> int:
-    """So few that all measurements together cost a quarter of the training: a row forward is a third of an update's."""
-    return min(HELD_OUT_ROWS, max(16, settings.steps * settings.batch * 3 // (4 * EVALUATIONS)))
-
-
 def _base(name: str) -> Path:
-    """The checkpoint folder that `--base` means, where it is not made from the rows."""
+    """The checkpoint folder that `--base` names; `tiny` is made from the rows instead."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         check_tokenizer(folder)

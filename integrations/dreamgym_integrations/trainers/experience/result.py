@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from dreamgym.evaluation.calibration import fitted
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.material import drawn
 from dreamgym.evaluation.predictions import RecordedStep, predict, steps_of
-from dreamgym.evaluation.report.tables import Row, markdown, rate
+from dreamgym.evaluation.report.tables import rate
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
@@ -155,6 +156,11 @@ async def _measured(
     ]
     measured: dict[str, list[Compared]] = {}
     for name, model, without in settings:
+        progress, numbers = TimeLeft(say, f"held-out steps predicted, {name}"), itertools.count(1)
+
+        def tell(call: Compared, progress: TimeLeft = progress, numbers: Iterator[int] = numbers) -> None:
+            progress.tell(next(numbers), len(steps))
+
         measured[name] = await predict(
             spec,
             model,
@@ -164,19 +170,10 @@ async def _measured(
             without=without,
             seed=prepared.settings.seed,
             parallel=TOGETHER,
-            on_step=_counted(TimeLeft(say, f"held-out steps predicted, {name}"), len(steps)),
+            on_step=tell,
         )
     await ours.close()
     return measured
-
-
-def _counted(progress: TimeLeft, total: int) -> Callable[[Compared], None]:
-    numbers = iter(range(1, total + 1))
-
-    def tell(call: Compared) -> None:
-        progress.tell(next(numbers), total)
-
-    return tell
 
 
 def _card(
@@ -214,13 +211,6 @@ def _card(
     )
 
 
-def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:
-    steps = len(measured["fitted"])
-    if not steps:
-        return "Nobody has measured it."
-    return MEASURED.format(steps=steps, table="\n".join(markdown(_fidelity_rows(spec, measured))))
-
-
 def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
     rows: list[str] = []
     last = float("nan")
@@ -231,12 +221,16 @@ def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
     return rows
 
 
-def _fidelity_rows(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> list[Row]:
+def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:
+    """The card's table of how true the model is, beside the model that copies the nearest recording."""
+    steps = len(measured["fitted"])
+    if not steps:
+        return "Nobody has measured it."
     head = ("", "answered", "state exact", "of what is not recorded", "observation exact", "errors agree", "similarity")
-    rows: list[Row] = [head]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name, calls in measured.items():
         found = step_fidelity(calls, explicit=spec.state is not None)
-        shown = (
+        shares = (
             found.answered,
             found.state["all"].exact,
             found.unseen.exact,
@@ -244,5 +238,5 @@ def _fidelity_rows(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -
             found.errors,
             found.similarity,
         )
-        rows.append((name, *map(rate, shown)))
-    return rows
+        lines.append(f"| {' | '.join((name, *map(rate, shares)))} |")
+    return MEASURED.format(steps=steps, table="\n".join(lines))

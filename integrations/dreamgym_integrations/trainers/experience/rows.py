@@ -6,7 +6,6 @@ prompt has the very tokens that the fitted model is asked with. Where no model w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,6 +19,7 @@ from dreamgym.errors import PredictionError
 from dreamgym.llm import Message
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.tools import Tools
+from dreamgym.training.rollout import draw_seed
 from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import prompt_ids
 
@@ -35,15 +35,15 @@ class Example(Frozen):
     answer: str
 
 
-class Row(Frozen):
-    """An example in tokens."""
+class TokenRow(Frozen):
+    """An example as token ids."""
 
     input_ids: list[int]
     labels: list[int]
 
     @property
     def tokens(self) -> int:
-        """Of question and answer."""
+        """Number of tokens of question and answer."""
         return len(self.input_ids)
 
 
@@ -98,7 +98,9 @@ async def examples(
             on_progress(done, total)
             if "asks" in transition.result.info or tools.refusal(transition.action, transition.action.canonical()):
                 continue
-            query = await _query(spec, buffer, trajectory, step, demonstrations, without, _seed(seed, trajectory.id))
+            query = await _query(
+                spec, buffer, trajectory, step, demonstrations, without, draw_seed(seed, trajectory.id)
+            )
             yield Example(
                 trajectory=trajectory.id,
                 messages=tuple(step_messages(query, form="fitted")),
@@ -106,11 +108,11 @@ async def examples(
             )
 
 
-def row(tokenizer: Any, example: Example, *, whole: bool = False) -> Row:
+def row(tokenizer: Any, example: Example, *, whole: bool = False) -> TokenRow:
     """The tokens of an example; only the answer and its end are learned, or the `whole` of it."""
     prompt = prompt_ids(tokenizer, example.messages)
     said = [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return Row(input_ids=[*prompt, *said], labels=[*(prompt if whole else [IGNORED] * len(prompt)), *said])
+    return TokenRow(input_ids=[*prompt, *said], labels=[*(prompt if whole else [IGNORED] * len(prompt)), *said])
 
 
 async def _query(
@@ -135,7 +137,3 @@ async def _query(
         await dream.step(trajectory.transitions[step].action)
     assert model.asked is not None
     return model.asked.model_copy(update={"without": without})
-
-
-def _seed(seed: int, trajectory: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{trajectory}".encode(), digest_size=4).digest(), "big")

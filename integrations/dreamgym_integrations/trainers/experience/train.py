@@ -16,12 +16,12 @@ from typing import Any
 
 from dreamgym.errors import MissingPackage
 from dreamgym.recordings.folder.files import write_whole
-from dreamgym_integrations.trainers.common import trl
 from dreamgym_integrations.trainers.common.checkpoints import newest_with
 from dreamgym_integrations.trainers.common.distributed import Processes
 from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged_into
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
+from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.experience.data import EVALUATIONS, FitSettings, PreparedFit, working_folder
 
 try:
@@ -35,7 +35,7 @@ except ImportError as error:
 RANK = 16
 """Rank of the adapter that `--lora` trains."""
 LAST_FILE = "trainer_state.json"
-"""What TRL's trainer writes last into a checkpoint."""
+"""The file that TRL's trainer writes last into a checkpoint."""
 
 
 def is_first_process() -> bool:
@@ -55,7 +55,7 @@ def train(out: Path, prepared: PreparedFit, *, say: Say = lambda text: None) -> 
         return trained
     trainer = _trainer(work, prepared, say)
     with interruptible(trainer) as interrupt:
-        trl.train(trainer, newest_with(work, LAST_FILE))
+        run_trainer(trainer, newest_with(work, LAST_FILE))
     if interrupt.pressed:
         say(f"stopped after {trainer.state.global_step} updates; --resume continues")
         raise KeyboardInterrupt
@@ -73,14 +73,14 @@ def train(out: Path, prepared: PreparedFit, *, say: Say = lambda text: None) -> 
 
 
 def losses(out: Path) -> list[dict[str, float]]:
-    """What the trainer logged, oldest first."""
+    """The lines that the trainer logged, oldest first."""
     lines: list[dict[str, float]] = json.loads((working_folder(out) / "losses.json").read_text(encoding="utf-8"))
     return lines
 
 
 def _trainer(work: Path, prepared: PreparedFit, say: Say) -> SFTTrainer:
     settings = prepared.settings
-    with trl.known_warnings_ignored():
+    with known_warnings_ignored():
         return SFTTrainer(
             model=prepared.base,
             args=_config(work, settings),
@@ -97,7 +97,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
     count = Processes().count
     micro = min(settings.micro_batch, max(1, settings.batch // count))
     every = max(1, settings.steps // EVALUATIONS)
-    common = trl.options(
+    common = base_options(
         work / "checkpoints", steps=settings.steps, learning_rate=settings.learning_rate, seed=settings.seed
     )
     return SFTConfig(
@@ -124,7 +124,7 @@ def _config(work: Path, settings: FitSettings) -> SFTConfig:
 
 
 class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is not typed
-    """Early stopping that a resumed run goes on with: what it has counted follows from the log."""
+    """Early stopping that survives a resume: it counts again from the log."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         super().on_train_begin(args, state, control, **more)
@@ -135,7 +135,7 @@ class _Patience(EarlyStoppingCallback):  # type: ignore[misc]  # transformers is
 
 
 class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Tells the losses and the time that is left."""
+    """Says the losses and the time that is left."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -152,6 +152,6 @@ class _Speaker(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
             self._say(f"    update {state.global_step}{self._losses}, held-out loss {float(logs['eval_loss']):.4f}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say how far it is."""
+        """Say how many updates are done, and how long the rest will take."""
         if state.is_world_process_zero:
             self._progress.tell(state.global_step, state.max_steps, self._losses)

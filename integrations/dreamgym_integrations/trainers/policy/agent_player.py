@@ -28,11 +28,11 @@ from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, Polic
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 600.0
-"""Wall time of an episode."""
+"""Seconds after which an agent is stopped."""
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
-"""Ends of which no reward is known."""
+"""Stop reasons of episodes whose reward is unknown."""
 UNAVAILABLE = "The environment is currently unavailable"
-"""What a server answers a call with that had no effect; an agent that crashes over it says so."""
+"""Begins a server's answer to a call that had no effect; the crash of an agent over it quotes it."""
 
 
 class AgentFailed(Exception):
@@ -66,8 +66,8 @@ class AgentPlayer:
         self._agent, self._policy, self._codec = agent, policy, codec
         self._url, self._env = url, env
         self._limit_s, self._max_tokens = limit_s, max_tokens
-        self._told: set[str] = set()
-        """Crashes that were the policy's doing, of which each kind is logged once."""
+        self._logged: set[str] = set()
+        """Kinds of crashes that the policy caused; each is logged once."""
 
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
@@ -129,20 +129,18 @@ class AgentPlayer:
         finally:
             await stop(playing)
         if failure is None:
-            return await control.finish(self._env, started.episode, answer=_answer_of(playing))
+            answer: object = playing.result()
+            return await control.finish(self._env, started.episode, answer="" if answer is None else str(answer))
         state = await control.read(self._env, started.episode)
         if state.stop_reason is not None:
             return state  # what an agent does once its episode is over changes nothing about it
-        if crash is not None and _over_words(crash, session):
-            self._tell(type(crash).__name__, failure)
+        if crash is not None and _caused_by_policy(crash, session):
+            if (kind := type(crash).__name__) not in self._logged:
+                self._logged.add(kind)
+                logger.warning("%s; the policy had brought it there, so such episodes count as they stood", failure)
             return await control.finish(self._env, started.episode, success=False)
         await control.delete(self._env, started.episode)
         raise AgentFailed(failure)
-
-    def _tell(self, kind: str, failure: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
-            logger.warning("%s; the policy had brought it there, so such episodes count as they stood", failure)
 
     def _failure_of(self, playing: asyncio.Future[str]) -> str | None:
         if not playing.done():
@@ -158,8 +156,11 @@ class AgentPlayer:
         return f"the agent failed before its episode was over: {type(error).__name__}: {reason}"
 
 
-def _over_words(crash: BaseException, session: PolicySession) -> bool:
-    """There was nothing but the policy's words to crash over."""
+def _caused_by_policy(crash: BaseException, session: PolicySession) -> bool:
+    """Whether the agent can only have crashed over what the policy wrote."""
+    # The reward of such an episode is learned from, so whatever else may have caused the crash must be ruled out, or
+    # the policy is punished for it: no answer was given yet, an answer was refused, a file or the network failed, or
+    # the environment was away. The last is known by its text alone, since clients raise types of their own for it.
     if session.conversations.last is None or session.failed:
         return False
     return not any(
@@ -186,13 +187,8 @@ def _seed_of(sampling_seed: int, episode: int) -> int:
 
 
 def seed_of_answer(sampling_seed: int, episode: int, number: int) -> int:
-    """What the policy samples an answer with: the `number`-th of the `episode`-th that were begun together."""
+    """Sampling seed of the `number`-th answer in the `episode`-th of the episodes that begin together."""
     return draw_seed(_seed_of(sampling_seed, episode), number)
-
-
-def _answer_of(playing: asyncio.Future[str]) -> str:
-    answer: object = playing.result()
-    return "" if answer is None else str(answer)
 
 
 def _fill(rollout: Rollout, state: EpisodeState) -> None:

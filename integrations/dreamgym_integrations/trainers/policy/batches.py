@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dreamgym.training.rollout import Generation, Policy
 
 FIRST_S = 10.0
-"""What a batch is taken to last before there was one: agents that begin together take their time to connect."""
+"""Assumed duration of a batch before there was one: agents that begin together take their time to connect."""
 PAUSE, PAUSE_S = 0.1, 0.02
 """A batch starts when nobody new has come for this share of the time that the last one took, at least so long, …"""
 PAUSE_FOR_ALL = 0.3
@@ -36,7 +36,7 @@ class _Asking:
 
 
 class Batches:
-    """Samples what many ask for.
+    """Samples for many who ask at any time, in batches.
 
     Args:
         policy: is called in a thread, never twice at a time.
@@ -51,7 +51,7 @@ class Batches:
         self._all_were_in = False
         self._askers = 0
         self.failure: Exception | None = None
-        """What the policy failed with."""
+        """The exception that the policy raised, if it did."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -66,7 +66,7 @@ class Batches:
                 await task
 
     def expect(self, askers: int) -> None:
-        """How many may ask; a batch that all of them wait for starts at once."""
+        """Set how many may ask; a batch that all of them wait for starts at once."""
         self._askers = askers
         self._came.set()
 

@@ -41,7 +41,7 @@ class ConversationCodec(Protocol):
         """A whole conversation up to where the policy speaks next. Raises InvalidInput."""
 
     def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
-        """What others said since the policy's last words; `ended`: it closed its turn. Raises InvalidInput."""
+        """The tokens of what others said since the policy's last turn; `ended`: it closed it. Raises InvalidInput."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The policy's words, without special tokens."""
@@ -73,7 +73,7 @@ class Prompt:
     _key: bytes
     """Stands for the whole conversation up to here."""
     _since: _Turn | None
-    """The answer that it continues."""
+    """The policy's answer that this request continues, if it continues one."""
 
 
 class Conversations:
@@ -91,7 +91,7 @@ class Conversations:
         self.last: Segment | None = None
         """The one that the policy spoke in last."""
         self.unheard = 0
-        """Calls that nobody could run."""
+        """Number of calls that nobody could run."""
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
         """A request as tokens. Raises InvalidInput where the policy cannot read it."""
@@ -109,7 +109,7 @@ class Conversations:
         return Prompt(self._codec.conversation(shown, tools), tools, keys[-1], None)
 
     def record(self, prompt: Prompt, sampled: Generation) -> Reply:
-        """Keep what the policy sampled; what it says by that."""
+        """Keep what the policy sampled, and return it as the reply to the request."""
         turn = prompt._since
         if turn is not None and turn.last:
             segment = turn.segment
@@ -122,16 +122,12 @@ class Conversations:
         words = self._codec.decode(sampled.ids)
         reply = reply_of(words, prompt.tools, knows_tools=self._codec.knows_tools)
         self.unheard += calls_nobody_can_run(words, reply, prompt.tools)
-        key = _key(prompt._key, _plain(_message(reply)))
+        calls: list[JsonValue] = [
+            {"function": {"name": call.name, "arguments": {**call.arguments}}} for call in reply.tool_calls
+        ]
+        key = _key(prompt._key, _plain({"role": "assistant", "content": reply.text, "tool_calls": calls}))
         self._turns[key] = _Turn(segment, len(segment.ids), self._codec.ended(sampled.ids))
         return reply
-
-
-def _message(reply: Reply) -> JsonObject:
-    calls: list[JsonValue] = [
-        {"function": {"name": call.name, "arguments": {**call.arguments}}} for call in reply.tool_calls
-    ]
-    return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
 def _plain(message: JsonObject) -> JsonObject:
@@ -148,18 +144,16 @@ def _plain(message: JsonObject) -> JsonObject:
 
 def _text(content: JsonValue) -> str:
     """A message's text, which some clients send in parts and some leave out."""
-    if isinstance(content, list):
-        return "".join(map(_part, content))
-    return "" if content is None else str(content)
-
-
-def _part(part: JsonValue) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-        kind = part.get("type") if isinstance(part, dict) else part
-        raise InvalidInput(f"expected text, got a part of type {kind!r}: the policy reads nothing else")
-    return str(part["text"])
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    texts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise InvalidInput(f"expected text, got a part of type {kind!r}: the policy reads nothing else")
+        texts.append(text)
+    return "".join(texts)
 
 
 def _call(call: JsonValue) -> JsonObject:

@@ -15,9 +15,9 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import StopReason, Trajectory
-from dreamgym_integrations.trainers.common import trl
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
+from dreamgym_integrations.trainers.common.trl_setup import run_trainer
 from dreamgym_integrations.trainers.policy.model import ChatCodec, load_policy
 from dreamgym_integrations.trainers.policy.sft import action_text, options
 
@@ -44,10 +44,11 @@ def prefer(
     beta: float = 0.1,
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Teach the policy in `base` what recordings prefer and save it to `out`; `on_progress` hears of every 25th step.
+    """Teach the policy in `base` what recordings prefer, and save it to `out`.
 
     Args:
         beta: how strongly the start policy holds it back.
+        on_progress: called after every 25th update, with the updates done and those in all.
 
     Raises:
         InvalidInput: no two recorded actions can be compared.
@@ -61,7 +62,7 @@ def prefer(
         processing_class=policy.tokenizer,
         callbacks=[UpdatesDone(on_progress)],
     )
-    trl.train(trainer)
+    run_trainer(trainer)
     save_model(policy.model, policy.tokenizer, out)
 
 
@@ -90,7 +91,8 @@ def preferences(
                 against = sorted(bad[place] - good[place]) if chosen in good[place] else []
                 for rejected in against:
                     pair = (codec.answer(chosen), codec.answer(rejected))
-                    rows[tuple(prompt_ids), *map(tuple, pair)] = _row(prompt_ids, *pair)
+                    row = {"prompt_ids": prompt_ids, "chosen_ids": pair[0], "rejected_ids": pair[1]}
+                    rows[tuple(prompt_ids), *map(tuple, pair)] = row
     if not rows:
         succeeded = sum(trajectory.success for trajectory in valid)
         raise InvalidInput(
@@ -125,7 +127,3 @@ def _prompts(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) ->
         yield list(ids)
         ids += codec.answer(action_text(spec, trajectory, step))
         ids += codec.turn(transition.result.observation, ended=True)
-
-
-def _row(prompt_ids: list[int], chosen_ids: list[int], rejected_ids: list[int]) -> dict[str, list[int]]:
-    return {"prompt_ids": prompt_ids, "chosen_ids": chosen_ids, "rejected_ids": rejected_ids}

@@ -37,7 +37,7 @@ except ImportError as missing:
 
 
 async def never() -> bool:
-    """An episode that nobody can tell the end of."""
+    """For an episode whose end the endpoint cannot learn."""
     return False
 
 
@@ -50,9 +50,9 @@ class PolicySession:
         self.seed = seed
         self.conversations = Conversations(codec)
         self.sampled = itertools.count()
-        """Numbers its answers."""
+        """Gives each answer of the policy its number."""
         self.failed = False
-        """A request was not answered."""
+        """Whether any request was refused."""
         self._is_over = is_over
         self._over = False
         self.closed = False
@@ -95,7 +95,7 @@ class PolicyEndpoint:
 
     @property
     def failure(self) -> Exception | None:
-        """What the policy failed with, which no agent can mend."""
+        """The exception that the policy raised, if it did."""
         return self._batches.failure
 
     def open(self, *, seed: int, is_over: Callable[[], Awaitable[bool]] = never) -> PolicySession:
@@ -112,7 +112,7 @@ class PolicyEndpoint:
         return session
 
     def close(self, session: PolicySession) -> list[Segment]:
-        """What was sampled for an episode; nothing is added to it from now on."""
+        """End a session: the segments of its conversations, to which nothing is added any more."""
         for name, one in [*self._sessions.items()]:
             if one is session:
                 self._close(name)

@@ -29,8 +29,8 @@ except ImportError as error:
 
 
 @dataclass(frozen=True)
-class Played:
-    """An episode, and what it is worth to the trainer."""
+class ScoredRollout:
+    """An episode with its reward, if it may be learned from."""
 
     episode: Rollout
     reward: float | None
@@ -46,8 +46,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     """GRPO over segments.
 
     Args:
-        practice: says what is played.
-        player: plays it.
+        practice: chooses the tasks, and keeps the record.
+        player: plays the episodes.
         portal: the event loop on which the environments live.
         settings: see Settings.
         options: as TRL's trainer takes them.
@@ -63,7 +63,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     @property
     def updates(self) -> int:
-        """So many are done."""
+        """Number of updates that are done."""
         return int(self.state.global_step) // steps_per_update(self._settings)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -74,16 +74,23 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             TrainingStopped: nothing could be learned from the last updates either.
         """
         groups: list[list[Rollout]] = self._portal.call(self._practice.iterate, self._player, self.updates)
-        self._check_alive()
-        played = [[Played(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups]
-        rows = [row for group in played for one in group for row in one.rows]
+        dead, limit = self._practice.dead_updates, self._settings.dead_updates
+        if limit and dead >= limit:
+            raise TrainingStopped(
+                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
+                "policy on recorded successes, practise easier tasks first, or play larger groups"
+            )
+        scored = [
+            [ScoredRollout(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups
+        ]
+        rows = [row for group in scored for one in group for row in one.rows]
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
-        self._score(played, output)
+        self._score(scored, output)
         return output
 
-    def _score(self, groups: Sequence[Sequence[Played]], output: dict[str, Any]) -> None:
+    def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
         """Put `advantages` in: those of each episode within its group, for all its rows, in the order of the rows."""
         of_rows: list[float] = []
         for group_G in groups:
@@ -93,7 +100,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
 
-    def _weighted(self, advantages: Sequence[float], episodes: Sequence[Played]) -> list[float]:
+    def _weighted(self, advantages: Sequence[float], episodes: Sequence[ScoredRollout]) -> list[float]:
         if not self._settings.weigh_confidence:
             return list(advantages)
         return weighted(advantages, [one.episode.confidence for one in episodes])
@@ -117,14 +124,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             "logprobs": [row.logprobs for row in self._rows] if self.use_vllm else None,
             "env_mask": [row.mask for row in self._rows],
         }
-
-    def _check_alive(self) -> None:
-        dead, limit = self._practice.dead_updates, self._settings.dead_updates
-        if limit and dead >= limit:
-            raise TrainingStopped(
-                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
-                "policy on recorded successes, practise easier tasks first, or play larger groups"
-            )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """TRL's loss. Raises TrainingStopped where it is no number."""

@@ -76,7 +76,7 @@ class ChatCodec:
         return self._ids(self._render(messages, tools))
 
     def added(self, messages: Sequence[JsonObject], *, ended: bool) -> list[int]:
-        """What others said since the policy's last words, up to where it speaks again.
+        """The tokens of what others said since the policy's last turn, up to where it speaks again.
 
         Args:
             messages: none of them the policy's.
@@ -200,7 +200,7 @@ class TransformersPolicy:
         *,
         shown: int,
     ) -> None:
-        """Of the sampled tokens the model was shown the first ones; those after a row's end are not its own."""
+        """Keep the keys and values of the prompts and of the first `shown` sampled tokens, each row up to its end."""
         own_B = [sampled.ids[:shown] for sampled in sampled_B]
         first = mask_BT.shape[1] - shown
         for b, own in enumerate(own_B):
@@ -223,12 +223,12 @@ def _until(eos: int, ids: list[int], logprobs: list[float]) -> Generation:
 
 
 def load_codec(folder: Path) -> ChatCodec:
-    """How to talk to the policy in a checkpoint folder. Raises InvalidInput where there is none."""
+    """The codec of the policy in a checkpoint folder. Raises InvalidInput if there is none."""
     return ChatCodec(_tokenizer(folder))
 
 
 def load_policy(folder: Path, *, max_new_tokens: int = 64) -> tuple[TransformersPolicy, ChatCodec]:
-    """The policy in a checkpoint folder, and how to talk to it. Raises InvalidInput where there is none."""
+    """The policy in a checkpoint folder, and its codec. Raises InvalidInput if there is none."""
     tokenizer = _tokenizer(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     limit = getattr(model.config, "max_action_tokens", max_new_tokens)

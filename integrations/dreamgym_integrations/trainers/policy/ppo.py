@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.errors import MissingPackage
 from dreamgym.training.advantages import generalised_advantages
 from dreamgym.training.rollout import Segment
-from dreamgym_integrations.trainers.policy.grpo import Played, RolloutTrainer
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, ScoredRollout
 
 try:
     import torch
@@ -39,7 +39,7 @@ class ValueHead(nn.Module):  # type: ignore[misc]  # torch's modules are not typ
 
 
 class Values:
-    """Puts a value head on a causal language model and hears what it says in each forward pass.
+    """Puts a value head on a causal language model and keeps its values of each forward pass.
 
     Args:
         model: before anything wraps it.
@@ -57,7 +57,7 @@ class Values:
             self._passes_BT.append(head(output.last_hidden_state))
 
     def forget(self) -> None:
-        """Drop what was heard so far."""
+        """Drop the values that were kept so far."""
         self._passes_BT = []
 
     def take(self, completion: int) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Values:
         return values_BT[:, -completion - 1 : -1]
 
     def remove(self) -> None:
-        """Take the head off."""
+        """Take the value head off the model."""
         self._hook.remove()
         delattr(self._model, HEAD)
 
@@ -84,12 +84,12 @@ class PPOTrainer(RolloutTrainer):
         self._values = values
         super().__init__(*arguments, **options)
 
-    def _score(self, groups: Sequence[Sequence[Played]], output: dict[str, Any]) -> None:
+    def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
         """Put `advantages` (whitened), `returns` and `old_values` in, all of shape (B, T)."""
         values_BT = self._old_values(output)
         numbers_BT = values_BT.tolist()
         advantages_BT, returns_BT = torch.zeros_like(values_BT), values_BT.clone()
-        first, episodes = 0, list(chain(*groups))
+        first, episodes, ppo = 0, list(chain(*groups)), self._settings.ppo
         weights = self._weighted([1.0] * len(episodes), episodes)
         weights_B1 = torch.ones_like(values_BT[:, :1])
         for one, weight in zip(episodes, weights, strict=True):
@@ -98,7 +98,8 @@ class PPOTrainer(RolloutTrainer):
             if places:
                 rewards_T = token_rewards(rows, one.episode.total_reward)
                 values_T = [numbers_BT[b][t] for b, t in places]
-                advantages_T = torch.tensor(self._estimated(rewards_T, values_T), device=values_BT.device)
+                estimated_T = generalised_advantages(rewards_T, values_T, discount=ppo.discount, decay=ppo.decay)
+                advantages_T = torch.tensor(estimated_T, device=values_BT.device)
                 index = tuple(torch.tensor(axis, device=values_BT.device) for axis in zip(*places, strict=True))
                 advantages_BT[index] = advantages_T
                 returns_BT[index] += advantages_T
@@ -107,10 +108,6 @@ class PPOTrainer(RolloutTrainer):
         mask_BT = output["completion_mask"] * output["tool_mask"]
         output["advantages"] = self._whitened(advantages_BT, mask_BT) * weights_B1
         output["returns"], output["old_values"] = returns_BT, values_BT
-
-    def _estimated(self, rewards_T: Sequence[float], values_T: Sequence[float]) -> list[float]:
-        ppo = self._settings.ppo
-        return generalised_advantages(rewards_T, values_T, discount=ppo.discount, decay=ppo.decay)
 
     def _old_values(self, output: dict[str, Any]) -> torch.Tensor:
         input_ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
@@ -155,7 +152,7 @@ def value_errors(
 
 
 def token_rewards(rows: Sequence[Segment], total: float) -> list[float]:
-    """What each sampled token of an episode earned; what no action was credited with, the last one earned."""
+    """Reward of each sampled token of an episode; the last one gets what no action was credited with."""
     rewards_T = [reward for row in rows for reward, sampled in zip(row.rewards, row.mask, strict=True) if sampled]
     if rewards_T:
         rewards_T[-1] += total - sum(rewards_T)

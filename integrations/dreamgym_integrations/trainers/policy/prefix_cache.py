@@ -16,22 +16,25 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 LIMIT = 2**30
-"""Bytes that are held at most."""
+"""Bytes of keys and values that a cache holds at most."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What is known of a batch of prompts, right-aligned. N: layers, B: prompts, H: heads, P: tokens, D: width."""
+    """Keys and values for the beginnings of a batch of prompts, right-aligned.
+
+    N: layers, B: prompts, H: heads, P: tokens, D: width.
+    """
 
     lengths_B: list[int]
-    """So many tokens of each prompt are known."""
+    """Number of tokens at the beginning of each prompt whose keys and values are known."""
     known_N2BHPD: torch.Tensor | None
     """Keys and values; None where nothing is known of any prompt."""
     mask_BP: torch.Tensor
-    """1 where a token is."""
+    """1 for a token, 0 for padding."""
 
     def cache(self) -> DynamicCache | None:
-        """As the model takes it."""
+        """The same keys and values in the form that a transformers model takes."""
         if self.known_N2BHPD is None:
             return None
         cache = DynamicCache()
@@ -41,7 +44,7 @@ class Past:
 
 
 class PrefixCache:
-    """What was computed for the conversations that were sampled last; the oldest go first.
+    """Keys and values of the conversations that were sampled last; the oldest are dropped first.
 
     It holds for one set of weights: whoever changes them clears it.
     """

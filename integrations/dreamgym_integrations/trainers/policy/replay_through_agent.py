@@ -19,7 +19,7 @@ from dreamgym_integrations.trainers.policy.model import ChatCodec
 from dreamgym_integrations.trainers.policy.tool_call_format import call_as_text
 
 BATCH = 32
-"""Episodes at a time."""
+"""Number of episodes that are played at a time."""
 
 
 class RecordedEnvironment:
@@ -32,11 +32,11 @@ class RecordedEnvironment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """Those of the environment."""
+        """The tools of the recorded environment."""
         return self._spec.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start over with a recording."""
+        """Start the recording with this number."""
         self._trajectory, self._step = self._trajectories[seed or 0], 0
         return self._spec.first(self._trajectory.task)
 
@@ -51,7 +51,7 @@ class RecordedEnvironment:
         return transition.result
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 async def replay_through_agent(
@@ -83,7 +83,8 @@ async def replay_through_agent(
             sampling_seed=0,
         )
     for trajectory, rollout in zip(trajectories, rollouts, strict=True):
-        if rollout.error is None and rollout.actions == _recorded(trajectory):
+        recorded = [transition.action.canonical() for transition in trajectory.transitions]
+        if rollout.error is None and rollout.actions == recorded:
             segments += rollout.segments
     if not segments:
         errors = sorted({rollout.error for rollout in rollouts if rollout.error is not None})
@@ -104,16 +105,12 @@ class _RecordedPolicy:
         }
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
-        """What was recorded; after the last words, nothing."""
+        """The recorded text of each answer; after the last one, an empty text."""
         said_B = [self._said.get(seed, self._end) for seed in seeds_B]
         return [Generation(tuple(ids), (0.0,) * len(ids)) for ids in said_B]
 
 
 def _words(codec: ChatCodec, trajectory: Trajectory) -> list[str]:
-    """What the policy says, turn by turn; the answer is asked for only where the episode does not end by itself."""
+    """The policy's text of each turn; the last, the answer, is asked for only if the episode does not end by itself."""
     actions = [transition.action for transition in trajectory.transitions]
     return [*(call_as_text(action, knows_tools=codec.knows_tools) for action in actions), trajectory.answer or ""]
-
-
-def _recorded(trajectory: Trajectory) -> list[str]:
-    return [transition.action.canonical() for transition in trajectory.transitions]

@@ -17,18 +17,18 @@ from dreamgym.errors import InvalidInput
 from dreamgym.recordings.folder.files import write_whole
 from dreamgym.training.practice import Settings
 from dreamgym.types import Frozen, JsonObject
-from dreamgym_integrations.trainers.common.checkpoints import checkpoints, newest_with, saving
+from dreamgym_integrations.trainers.common.checkpoints import checkpoints, newest_with, saving, unfinished
 
 CURRICULUM_FILE = "curriculum.json"
 IDENTITY_FILE = "run.json"
 FREE = {"probe_every", "save_every", "dead_updates"}
 """Settings that may differ when a run goes on: they decide nothing of what is learned."""
 ENDS = 1 << 20
-"""Of a weight file so many bytes at either end, and its size, tell it from another."""
+"""Bytes at either end of a weight file that, with its size, tell it from another."""
 
 
 class Identity(Frozen):
-    """What decides what a run learns. A checkpoint of another one must not be continued."""
+    """All that decides what a run learns. A checkpoint of a run with another identity must not be continued."""
 
     environment: str
     description: str
@@ -37,10 +37,10 @@ class Identity(Frozen):
     """Digest of the start policy."""
     settings: JsonObject
     run: str = ""
-    """Under this name the store has what the run played; drawn when it begins, and kept when it goes on."""
+    """Name of the run's episodes in the store; drawn when the run begins, and kept when it goes on."""
 
     def difference(self, other: Identity) -> str | None:
-        """What `other` has different, as words; None where nothing is."""
+        """Says how `other` differs; None if it does not."""
         if self.environment != other.environment:
             return f"its environment was {self.environment!r} and is {other.environment!r} now"
         if self.description != other.description:
@@ -53,7 +53,7 @@ class Identity(Frozen):
 
 
 def identity(spec: EnvironmentSpec, base: Path, settings: Settings) -> Identity:
-    """Of a run that is about to start."""
+    """The identity of a run that is about to start."""
     return Identity(
         environment=spec.name,
         description=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
@@ -63,7 +63,7 @@ def identity(spec: EnvironmentSpec, base: Path, settings: Settings) -> Identity:
 
 
 def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
-    """The newest whole checkpoint of this run in `out`; None where it has none yet.
+    """The newest whole checkpoint of this run in `out`; None if it has none yet.
 
     Raises:
         InvalidInput: the folder is that of another run; the message names the difference.
@@ -82,7 +82,7 @@ def newest_checkpoint(out: Path, mine: Identity) -> Path | None:
 
 
 def begin(out: Path, mine: Identity, *, resume: bool) -> str:
-    """Make the folder this run's: say whose it is, and remove what was cut off while it was saved.
+    """Write into the folder that it is this run's, and remove what was cut off while it was saved.
 
     Returns:
         The run's name.
@@ -90,6 +90,8 @@ def begin(out: Path, mine: Identity, *, resume: bool) -> str:
     Raises:
         InvalidInput: it has checkpoints, and they are not to be continued.
     """
+    for folder in unfinished(out):
+        shutil.rmtree(folder)
     for folder in checkpoints(out):
         if not (folder / CURRICULUM_FILE).is_file():
             shutil.rmtree(folder)

@@ -14,10 +14,10 @@ from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.training.rollout import Segment
 from dreamgym.types import Trajectory
-from dreamgym_integrations.trainers.common import trl
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
+from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec, load_policy
 
 try:
@@ -33,7 +33,7 @@ Row = dict[str, list[int]]
 
 
 def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str:
-    """What the policy would have to say for this step's action."""
+    """The text by which a policy takes this step's action."""
     action = trajectory.transitions[step].action
     if spec.text_argument is not None:
         return str(action.arguments.get(spec.text_argument[1], ""))
@@ -41,7 +41,7 @@ def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str
 
 
 def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory, *, mask_refused: bool = False) -> Row:
-    """One episode of a policy that acts by itself; with `mask_refused`, what was refused has no labels."""
+    """One episode of a policy that acts by itself; with `mask_refused`, refused actions have no labels."""
     input_ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
     labels = [-100] * len(input_ids)
     for step, transition in enumerate(trajectory.transitions):
@@ -106,7 +106,7 @@ def imitate(
     accumulate: int = 1,
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Teach the policy in `base` to say what is labelled, and save it to `out`.
+    """Teach the policy in `base` the labelled tokens, and save it to `out`.
 
     Args:
         rows: conversations as tokens.
@@ -117,8 +117,8 @@ def imitate(
         learning_rate: at the first update; it falls to zero along a cosine.
         seed: fixes the order of the rows, and an adapter's first weights.
         lora: rank of the adapter that is trained; 0 trains all weights.
-        accumulate: forward passes per update, of which each takes so many rows less.
-        on_progress: hears of every 25th update.
+        accumulate: number of forward passes that one update's batch is split into.
+        on_progress: called after every 25th update, with the updates done and those in all.
 
     Raises:
         InvalidInput: the batch does not split into that many passes.
@@ -128,7 +128,7 @@ def imitate(
     set_seed(seed)
     policy, _ = load_policy(base)
     shared = options(out, steps, batch // accumulate, learning_rate, seed)
-    with trl.known_warnings_ignored():
+    with known_warnings_ignored():
         trainer = SFTTrainer(
             model=policy.model,
             args=SFTConfig(**shared, gradient_accumulation_steps=accumulate),
@@ -137,14 +137,14 @@ def imitate(
             peft_config=adapter(lora) if lora else None,
             callbacks=[UpdatesDone(on_progress)],
         )
-    trl.train(trainer)
+    run_trainer(trainer)
     save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 
 
 def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int) -> dict[str, Any]:
     """Arguments of a trainer's config for learning from recordings: a cosine, and no checkpoints on the way."""
     return {
-        **trl.options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed),
+        **base_options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed),
         "per_device_train_batch_size": batch,
         "lr_scheduler_type": "cosine",
         "max_length": None,

@@ -56,7 +56,7 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
 
 
 def _texts(trajectories: Iterable[Trajectory]) -> Iterable[str]:
-    """What the policy reads."""
+    """All texts that the policy reads."""
     for trajectory in trajectories:
         yield trajectory.task.instruction
         yield trajectory.task.initial_state or ""
@@ -64,7 +64,7 @@ def _texts(trajectories: Iterable[Trajectory]) -> Iterable[str]:
 
 
 def _commands(trajectory: Trajectory) -> Iterable[str]:
-    """What it says."""
+    """All texts that it writes."""
     for transition in trajectory.transitions:
         argument = next(iter(transition.action.arguments.values()), None)
         if len(transition.action.arguments) != 1 or not isinstance(argument, str):

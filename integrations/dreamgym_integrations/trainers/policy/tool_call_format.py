@@ -20,11 +20,11 @@ from dreamgym_integrations.models.chat_server import Reply
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _END = "</tool_call>"
 _ESCAPED_END = "\\u003c/tool_call>"
-"""The same inside a JSON text."""
+"""`_END` as it is written inside a JSON string."""
 
 
 def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
-    """Raises InvalidInput where the policy has no way to call these tools."""
+    """Raises InvalidInput if the policy has no way to call these tools."""
     if tools and not knows_tools and _text_argument(tools) is None:
         names = ", ".join(str(_function(tool).get("name")) for tool in tools)
         raise InvalidInput(
@@ -34,7 +34,7 @@ def check_tools(tools: Sequence[JsonObject], *, knows_tools: bool) -> None:
 
 
 def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> Reply:
-    """What the agent is answered. A malformed call is text, as vLLM has it: the agent reads what the policy wrote."""
+    """The answer to the agent. A malformed call is text, as in vLLM: the agent reads what the policy wrote."""
     if not tools:
         return Reply(text=words)
     if knows_tools:
@@ -49,9 +49,9 @@ def reply_of(words: str, tools: Sequence[JsonObject], *, knows_tools: bool) -> R
 
 
 def calls_nobody_can_run(words: str, reply: Reply, tools: Sequence[JsonObject]) -> int:
-    """Of the calls in a policy's words, those that nobody can run: of no tool that there is, or malformed.
+    """Number of calls in a policy's text that nobody can run: malformed, or of a tool that was not offered.
 
-    Where one call is malformed the whole answer is text, and none of its calls is run.
+    If one call is malformed the whole answer is text, and none of its calls is run.
     """
     names = {_function(tool).get("name") for tool in tools}
     if tools and not reply.tool_calls:
@@ -60,7 +60,7 @@ def calls_nobody_can_run(words: str, reply: Reply, tools: Sequence[JsonObject]) 
 
 
 def call_as_text(call: ToolCall, *, knows_tools: bool) -> str:
-    """What a policy says to make this call, as the templates of Hermes and Qwen word it: `reply_of` reads it back."""
+    """The text that makes this call, as the templates of Hermes and Qwen write it; `reply_of` reads it back."""
     if not knows_tools:
         return " ".join(str(value) for value in call.arguments.values())
     worded = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
@@ -68,7 +68,7 @@ def call_as_text(call: ToolCall, *, knows_tools: bool) -> str:
 
 
 def without_tool_calls(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """A conversation for a template that knows no tools: calls are what they say, answers are the user's."""
+    """A conversation for a template that knows no tools: calls become text, their answers become user messages."""
     return [_as_text(message) for message in messages]
 
 
@@ -78,13 +78,11 @@ def _as_text(message: JsonObject) -> JsonObject:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    said = [message["content"], *(text for call in calls for text in _texts(call))]
+    said = [message["content"]]
+    for call in calls:
+        arguments = _function(call).get("arguments")
+        said += arguments.values() if isinstance(arguments, dict) else [arguments]
     return {"role": message["role"], "content": " ".join(str(text) for text in said if text)}
-
-
-def _texts(call: JsonValue) -> list[JsonValue]:
-    arguments = _function(call).get("arguments")
-    return list(arguments.values()) if isinstance(arguments, dict) else [arguments]
 
 
 def _called(words: str) -> Reply:

@@ -20,11 +20,11 @@ from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Policy
 from dreamgym.types import JsonObject
-from dreamgym_integrations.trainers.common import trl
 from dreamgym_integrations.trainers.common.checkpoints import save_model, step_of
 from dreamgym_integrations.trainers.common.distributed import Processes, of_first
 from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged
+from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, steps_per_update
 from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
 from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
@@ -49,7 +49,7 @@ Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
 LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss")
-"""What is told of an update."""
+"""Figures of TRL's log that `on_learned` is given after an update."""
 
 
 def train_policy(
@@ -87,7 +87,7 @@ def train_policy(
     processes = Processes()
     begun = partial(_begun, practice, base, out, settings, processes.count, resume)
     checkpoint, practice.run = of_first(processes, begun)
-    practice.exchange = processes
+    practice.processes = processes
     done = 0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings)
     portal.call(practice.rewind, done)
     if done and practice.spent:  # by steps that were taken and lost
@@ -96,7 +96,7 @@ def train_policy(
         practice.curriculum.restore(read_curriculum(checkpoint))
     trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
     with interruptible(trainer, steps_per_update=steps_per_update(settings)) as interrupt:
-        trl.train(trainer, checkpoint)
+        run_trainer(trainer, checkpoint)
     if interrupt.pressed:
         raise KeyboardInterrupt
     _save(trainer, settings, out / "policy")
@@ -146,14 +146,14 @@ def _trainer(
     besides = HEAD if settings.algorithm == "ppo" else None
     options: dict[str, Any] = {
         "model": policy.model,
-        "args": _config(out, settings, policy, practice.exchange.count),
+        "args": _config(out, settings, policy, practice.processes.count),
         "train_dataset": Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
         "processing_class": policy.tokenizer,
         "callbacks": [_Forgetting(policy), bookkeeper],
         "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
     parts = (practice, player(sampler, codec), portal, settings)
-    with trl.known_warnings_ignored():
+    with known_warnings_ignored():
         trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
     if isinstance(sampler, VllmPolicy):
@@ -168,7 +168,7 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
     updates = steps_per_update(settings)
     vllm = {"use_vllm": True, "vllm_mode": settings.vllm, "max_completion_length": policy.max_new_tokens}
     return GRPOConfig(
-        **trl.options(
+        **base_options(
             out / "checkpoints",
             steps=settings.steps * updates,
             learning_rate=settings.learning_rate,
@@ -208,7 +208,7 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
 
 @dataclass
 class _Looking:
-    """How to look at the policy from outside."""
+    """Calls the probe on the event loop of the environments."""
 
     probe: Probe | None
     policy: Policy
@@ -223,7 +223,7 @@ class _Looking:
 
 
 class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Nothing that was computed with weights of before an update is used after it."""
+    """Drops what was computed with the old weights after each optimiser step."""
 
     def __init__(self, policy: TransformersPolicy) -> None:
         self._policy = policy
@@ -234,7 +234,7 @@ class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
 
 class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Checks the weights, probes, tells what was learned, and makes checkpoints whole."""
+    """Checks the weights, probes, passes figures on, and completes checkpoints with the curriculum."""
 
     trainer: RolloutTrainer
 
@@ -270,7 +270,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     def _look(self, update: int, control: Any) -> None:
         """The first process looks; all of them do what follows from it."""
-        seen = of_first(self._practice.exchange, partial(self._looking.look, update))
+        seen = of_first(self._practice.processes, partial(self._looking.look, update))
         control.should_training_stop |= seen.stop
         if seen.best:
             _save(self.trainer, self._settings, self._best)

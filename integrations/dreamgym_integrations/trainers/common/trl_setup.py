@@ -1,4 +1,4 @@
-"""What all uses of TRL here share."""
+"""Configuration that all uses of TRL here share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError as error:
     raise MissingPackage("training", "train") from error
 
 
-def options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dict[str, Any]:
+def base_options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dict[str, Any]:
     """Arguments of every trainer's config: 32-bit floats on a CPU or a GPU, no report, no progress bar.
 
     Args:
@@ -39,7 +39,7 @@ def options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dic
     }
 
 
-def train(trainer: Any, checkpoint: Path | None = None) -> None:
+def run_trainer(trainer: Any, checkpoint: Path | None = None) -> None:
     """Train, from a checkpoint if one is given, without a printed line per log."""
     trainer.remove_callback(PrinterCallback)
     with known_warnings_ignored():
