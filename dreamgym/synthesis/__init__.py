@@ -1,1 +1,10 @@
-"""What a tool does to an explicit state, learned from its recordings: from values that follow to a whole program."""
+"""Learns from recorded calls of a tool what the tool does to an explicit state, as a program that can be run.
+
+`learn` and `ToolProgram` are the whole interface; every other module is private to this package. `docs/synthesis.md`
+explains what is learned, with an example.
+"""
+
+from dreamgym.synthesis.learn import learn
+from dreamgym.synthesis.program import ProgramResult, ToolProgram
+
+__all__ = ["ProgramResult", "ToolProgram", "learn"]

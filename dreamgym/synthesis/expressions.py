@@ -1,158 +1,189 @@
-"""How a value follows from what a call can speak of: expressions, and their values in a situation.
+"""Expressions: how a value follows from the bindings of a call.
 
-An expression that has no value in a situation raises NoValue; nothing stands in for it.
+An expression that has no value under some bindings raises NoValue; there is no default.
+`str(expression)` is the form in which programs are printed.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Protocol
 
 from pydantic import JsonValue
 
+from dreamgym.state import natural, same
 from dreamgym.state.wording import JSON_STYLES
-from dreamgym.synthesis.situation import Key, Situation, is_number
+from dreamgym.synthesis.paths import Bindings, Path, is_number
 from dreamgym.types import JsonObject
 
 Style = tuple[int | str | None, tuple[str, str]]
+"""Indent and separators of JSON."""
 
 
 class NoValue(Exception):
-    """The expression says nothing of this situation."""
+    """The expression has no value under these bindings."""
 
 
 class Expression(Protocol):
-    """Gives a value in a situation."""
+    """Gives a value under the bindings of a call."""
 
-    def value(self, situation: Situation) -> JsonValue:
-        """Raises NoValue."""
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The value. Raises NoValue."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same everywhere."""
+    """The same value in every call."""
 
     text: str
-    """As JSON."""
+    """The value as JSON."""
 
-    def value(self, situation: Situation) -> JsonValue:
-        """Itself."""
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The constant."""
         value: JsonValue = json.loads(self.text)
         return value
 
-
-@dataclass(frozen=True)
-class Term:
-    """What can be named."""
-
-    key: Key
-
-    def value(self, situation: Situation) -> JsonValue:
-        """What the key leads to."""
-        if self.key not in situation.values:
-            raise NoValue(f"there is no {' '.join(self.key)}")
-        return situation.values[self.key]
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
-class Given:
-    """An argument where it is given and not empty, else something else."""
+class Variable:
+    """The value of a path."""
 
-    key: Key
+    path: Path
+
+    def value(self, bindings: Bindings) -> JsonValue:
+        """What is bound to the path."""
+        if self.path not in bindings.values:
+            raise NoValue(f"nothing is bound to {shown(self.path)}")
+        return bindings.values[self.path]
+
+    def __str__(self) -> str:
+        return shown(self.path)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """An argument if it is given and not empty, else another value."""
+
+    path: Path
     otherwise: Expression
 
-    def value(self, situation: Situation) -> JsonValue:
-        """One or the other."""
-        return self.otherwise.value(situation) if is_empty(situation, self.key) else situation.values[self.key]
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The argument or the other value."""
+        return self.otherwise.value(bindings) if is_empty(bindings, self.path) else bindings.values[self.path]
+
+    def __str__(self) -> str:
+        return f"({shown(self.path)} or {self.otherwise})"
 
 
 @dataclass(frozen=True)
 class Calculation:
-    """Of two numbers."""
+    """An operation on two numbers, exact in decimal: 0.1 + 0.2 is 0.3."""
 
     operator: str
-    """`+`, `-`, `*`, or `//`: the whole number below the quotient."""
+    """`+`, `-`, `*`, or `//`: the quotient rounded down."""
     left: Expression
     right: Expression
 
-    def value(self, situation: Situation) -> JsonValue:
-        """Decimal, so that 0.1 + 0.2 is 0.3; whole where both are whole."""
-        left, right = self.left.value(situation), self.right.value(situation)
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The result; an integer if both numbers are, or for `//`."""
+        left, right = self.left.value(bindings), self.right.value(bindings)
         if not is_number(left) or not is_number(right):
-            raise NoValue("one of two is no number")
-        result = calculated(self.operator, decimal(left), decimal(right))
+            raise NoValue(f"{self} needs two numbers")
+        one, other = decimal(left), decimal(right)
+        if self.operator == "+":
+            result = one + other
+        elif self.operator == "-":
+            result = one - other
+        elif self.operator == "*":
+            result = one * other
+        elif other:
+            result = Decimal((one / other).__floor__())
+        else:
+            raise NoValue(f"{self} divides by 0")
         whole = (isinstance(left, int) and isinstance(right, int)) or self.operator == "//"
         return int(result) if whole and result == int(result) else float(result)
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.operator} {self.right})"
 
 
 @dataclass(frozen=True)
 class Entities:
-    """Those of a collection that pass all filters, in an order; at most as many as a number argument says."""
+    """The entities of a collection that pass all filters, in an order."""
 
     collection: str
     filters: tuple[Filter, ...] = ()
     order: str = ""
-    """A field; empty: the ids, numbers in them as numbers."""
+    """The field to sort by; empty: by id, digits as numbers."""
     descending: bool = False
-    limit: Key = ()
+    limit: Path = ()
+    """The argument that holds the largest number of entities; empty: there is no limit."""
 
-    def situations(self, situation: Situation) -> list[Situation]:
-        """One for each entity."""
-        return [situation.of_entity(self.collection, identity) for identity in self.ids(situation)]
+    def items(self, bindings: Bindings) -> list[Bindings]:
+        """Bindings of each entity."""
+        return [bindings.of_entity(self.collection, identity) for identity in self.ids(bindings)]
 
-    def ids(self, situation: Situation) -> list[str]:
-        """Which they are, in their order."""
-        entities = situation.world.collections[self.collection]
-        found = sorted(self.unordered(situation), key=natural)
+    def ids(self, bindings: Bindings) -> list[str]:
+        """Ids of the entities, in their order."""
+        entities = bindings.state.collections[self.collection]
+        found = sorted(self.unordered(bindings), key=natural)
         if self.order:
-            found.sort(key=lambda one: _sortable(entities[one].get(self.order)), reverse=self.descending)
+            found.sort(key=lambda identity: _sort_key(entities[identity].get(self.order)), reverse=self.descending)
         elif self.descending:
             found.reverse()
-        limit = situation.values.get(self.limit)
+        limit = bindings.values.get(self.limit)
         return found[:limit] if isinstance(limit, int) and limit >= 0 else found
 
-    def unordered(self, situation: Situation) -> frozenset[str]:
-        """All that pass."""
+    def unordered(self, bindings: Bindings) -> frozenset[str]:
+        """Ids of all entities that pass, without the limit."""
         if not self.filters:
-            return frozenset(situation.world.collections[self.collection])
-        passing = [part.ids(self.collection, situation) for part in self.filters]
+            return frozenset(bindings.state.collections[self.collection])
+        passing = [condition.ids(self.collection, bindings) for condition in self.filters]
         return passing[0].intersection(*passing[1:])
+
+    def __str__(self) -> str:
+        filters = f" where {' and '.join(map(str, self.filters))}" if self.filters else ""
+        order = f" by {self.order or 'id'}{' descending' if self.descending else ''}"
+        limit = f" up to {shown(self.limit)}" if self.limit else ""
+        return f"{self.collection}{filters}{order if self.order or self.descending else ''}{limit}"
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on a field of an entity. Against an argument that is not given everything passes."""
+    """A condition on a field of an entity. Every entity passes if the argument to compare with is not given."""
 
     field: str
     kind: str
     """`is`, `is not`, `contains`, `at least`, `at most`."""
-    other: Key | str
-    """A key, or a constant as JSON."""
+    other: Path | str
+    """What the field is compared with: a path, or a constant as JSON."""
 
-    def ids(self, collection: str, situation: Situation) -> frozenset[str]:
-        """Which entities of a collection pass."""
+    def ids(self, collection: str, bindings: Bindings) -> frozenset[str]:
+        """Ids of the entities of a collection that pass."""
         place = collection, self
-        if place not in situation.memory:
-            entities = situation.world.collections[collection]
-            situation.memory[place] = frozenset(i for i, one in entities.items() if self.passes(one, situation))
-        return situation.memory[place]
+        if place not in bindings.passing:
+            entities = bindings.state.collections[collection]
+            bindings.passing[place] = frozenset(i for i, entity in entities.items() if self.passes(entity, bindings))
+        return bindings.passing[place]
 
-    def passes(self, entity: JsonObject, situation: Situation) -> bool:
-        """Whether the entity is one of those."""
+    def passes(self, entity: JsonObject, bindings: Bindings) -> bool:
+        """Whether an entity passes."""
         value = entity.get(self.field)
         if isinstance(self.other, str):
-            other = _loaded(self.other)
-        elif self.other[0] == "arg" and len(self.other) == 2 and is_empty(situation, self.other):
+            other = loaded(self.other)
+        elif self.other[0] == "arg" and len(self.other) == 2 and is_empty(bindings, self.other):
             return True
-        elif self.other not in situation.values:
+        elif self.other not in bindings.values:
             return False
         else:
-            other = situation.values[self.other]
+            other = bindings.values[self.other]
         if self.kind in {"is", "is not"}:
             return same(value, other) == (self.kind == "is")
         if self.kind == "contains":
@@ -161,121 +192,179 @@ class Filter:
             return value >= other if self.kind == "at least" else value <= other  # type: ignore[operator]
         return False
 
+    def __str__(self) -> str:
+        return f"{self.field} {self.kind} {self.other if isinstance(self.other, str) else shown(self.other)}"
+
 
 @dataclass(frozen=True)
 class Items:
-    """Those of a list that can be named, all but those with a value."""
+    """The items of a list, except those that equal a value."""
 
-    key: Key
-    but: tuple[Key, Key] | None = None
-    """Left out where the first, in the item, is the second."""
+    path: Path
+    excluded: tuple[Path, Path] | None = None
+    """Items are left out in which the first path has the value of the second."""
 
-    def situations(self, situation: Situation) -> list[Situation]:
-        """One for each item."""
-        if not isinstance(situation.values.get(self.key), list):
-            raise NoValue(f"there is no list {' '.join(self.key)}")
-        items = situation.items(self.key)
-        if self.but is None:
+    def items(self, bindings: Bindings) -> list[Bindings]:
+        """Bindings of each item."""
+        if not isinstance(bindings.values.get(self.path), list):
+            raise NoValue(f"no list is bound to {shown(self.path)}")
+        items = bindings.items(self.path)
+        if self.excluded is None:
             return items
-        mine, other = self.but
-        return [one for one in items if not same(one.values.get(mine), situation.values.get(other))]
+        own, other = self.excluded
+        return [item for item in items if not same(item.values.get(own), bindings.values.get(other))]
+
+    def __str__(self) -> str:
+        if self.excluded is None:
+            return shown(self.path)
+        return f"{shown(self.path)} where {shown(self.excluded[0])} is not {shown(self.excluded[1])}"
 
 
 Source = Items | Entities
+"""What a loop goes over."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Over the items of a source; without anything to add, their number."""
+    """A sum over the items of a source; without an expression, the number of items."""
 
     over: Source
     each: Expression | None = None
 
-    def value(self, situation: Situation) -> JsonValue:
-        """Whole where all parts are."""
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The sum; an integer if all parts are."""
         if self.each is None:
             over = self.over
-            return len(over.unordered(situation) if isinstance(over, Entities) else over.situations(situation))
-        if isinstance(self.over, Entities) and isinstance(self.each, Term) and len(self.each.key) == 2:
-            entities = situation.world.collections[self.over.collection]
-            parts = [entities[one].get(self.each.key[1]) for one in self.over.unordered(situation)]
+            return len(over.unordered(bindings) if isinstance(over, Entities) else over.items(bindings))
+        if isinstance(self.over, Entities) and isinstance(self.each, Variable) and len(self.each.path) == 2:
+            # The field of the entity itself: the search evaluates thousands of these, bindings for each are too slow.
+            entities = bindings.state.collections[self.over.collection]
+            parts = [entities[one].get(self.each.path[1]) for one in self.over.unordered(bindings)]
         else:
-            parts = [self.each.value(item) for item in self.over.situations(situation)]
+            parts = [self.each.value(item) for item in self.over.items(bindings)]
         if not all(is_number(part) for part in parts):
-            raise NoValue("what is added is no number")
+            raise NoValue(f"{self} adds something that is not a number")
         total = sum((decimal(part) for part in parts), Decimal(0))
         return int(total) if all(isinstance(part, int) for part in parts) else float(total)
 
+    def __str__(self) -> str:
+        return f"count({self.over})" if self.each is None else f"sum({self.each} for item in {self.over})"
+
 
 @dataclass(frozen=True)
-class Each:
-    """A list with one value for each item of a source."""
+class ForEach:
+    """A list with one value for each item of a source, in its order."""
 
     over: Source
     expression: Expression
 
-    def value(self, situation: Situation) -> JsonValue:
-        """In the order of the source."""
-        return [self.expression.value(item) for item in self.over.situations(situation)]
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The list."""
+        return [self.expression.value(item) for item in self.over.items(bindings)]
+
+    def __str__(self) -> str:
+        return f"[{self.expression} for item in {self.over}]"
 
 
 @dataclass(frozen=True)
-class Record:
-    """An object."""
+class ObjectOf:
+    """A JSON object."""
 
     parts: tuple[tuple[str, Expression], ...]
 
-    def value(self, situation: Situation) -> JsonValue:
-        """Each part by its name."""
-        return {name: part.value(situation) for name, part in self.parts}
+    def value(self, bindings: Bindings) -> JsonValue:
+        """The object."""
+        return {name: part.value(bindings) for name, part in self.parts}
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{json.dumps(name)}: {part}" for name, part in self.parts) + "}"
 
 
 @dataclass(frozen=True)
-class Words:
+class Template:
     """A text with values in it."""
 
     parts: tuple[str | Expression, ...]
-    forms: tuple[str, ...]
-    """How each part that is no text is written: see `written`."""
+    formats: tuple[str, ...]
+    """The format of each value, one of FORMATS."""
 
-    def value(self, situation: Situation) -> JsonValue:
+    def value(self, bindings: Bindings) -> JsonValue:
         """The text."""
-        forms = iter(self.forms)
+        formats = iter(self.formats)
         return "".join(
-            part if isinstance(part, str) else written(part.value(situation), next(forms)) for part in self.parts
+            part if isinstance(part, str) else written(part.value(bindings), next(formats)) for part in self.parts
         )
+
+    def __str__(self) -> str:
+        text = "".join(part if isinstance(part, str) else f"{{{part}}}" for part in self.parts)
+        return json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
-class AsJson:
+class JsonText:
     """A text that is JSON."""
 
     of: Expression
     style: Style
     is_ascii: bool
 
-    def value(self, situation: Situation) -> JsonValue:
+    def value(self, bindings: Bindings) -> JsonValue:
         """The text."""
-        return in_style(self.of.value(situation), self.style, is_ascii=self.is_ascii)
+        return in_style(self.of.value(bindings), self.style, is_ascii=self.is_ascii)
+
+    def __str__(self) -> str:
+        return f"json {self.of}"
 
 
-FORMS = ("", ".2f", ",", ",.2f")
+FORMATS = ("", ".2f", ",", ",.2f")
+"""How numbers are written in a text, as format specifications; the first: as JSON."""
+
+
+def parts_of(part: object) -> Iterator[object]:
+    """A part of a program and everything in it: expressions, tuples, texts."""
+    yield part
+    if is_dataclass(part) and not isinstance(part, type):
+        for one in fields(part):
+            yield from parts_of(getattr(part, one.name))
+    elif isinstance(part, tuple):
+        for one in part:
+            yield from parts_of(one)
+
+
+def shown(path: Path) -> str:
+    """A path as people read it: `order_id`, `orders[order_id].status`, `item.count`."""
+    root, *steps = path
+    if root == "before":
+        return f"before({shown(tuple(steps))})"
+    if root == "new":
+        text, steps = f"new {steps[0]}", steps[1:]
+    elif root == "first":
+        text, steps = f"first({steps[0]})", steps[1:]
+    elif root == "item":
+        text = "item"
+    else:
+        text, steps = (f"state.{steps[0]}" if root == "value" else steps[0]), steps[1:]
+    for step in steps:
+        collection, _, field = step[1:].partition("@")
+        by_field = f"{field} = " if field else ""
+        text = f"{collection}[{by_field}{text}]" if step.startswith(">") else f"{text}.{step}"
+    return text
 
 
 def written(value: JsonValue, form: str) -> str:
-    """A value inside of a text."""
+    """A value as it stands in a text."""
     if is_number(value):
         return format(value, form) if form else json.dumps(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def in_style(value: JsonValue, style: Style, *, is_ascii: bool) -> str:
-    """JSON as one server writes it."""
+    """JSON in the style of one server."""
     return json.dumps(value, indent=style[0], separators=style[1], ensure_ascii=is_ascii)
 
 
 def style_of(texts: Sequence[str]) -> tuple[Style, bool] | None:
-    """How these texts are written as JSON; None where they are not, or not all in one way."""
+    """The style, and whether it is ASCII, in which all texts are JSON objects or lists; None if there is none."""
     try:
         values = [json.loads(text) for text in texts]
     except ValueError:
@@ -289,51 +378,24 @@ def style_of(texts: Sequence[str]) -> tuple[Style, bool] | None:
     return None
 
 
-def calculated(operator: str, left: Decimal, right: Decimal) -> Decimal:
-    """Raises NoValue for a division by nothing."""
-    if operator == "+":
-        return left + right
-    if operator == "-":
-        return left - right
-    if operator == "*":
-        return left * right
-    if not right:
-        raise NoValue("a division by 0")
-    return Decimal((left / right).__floor__())
-
-
 def decimal(value: object) -> Decimal:
     """A number, exactly as it is written."""
     return Decimal(str(value))
 
 
-def same(one: JsonValue, other: JsonValue) -> bool:
-    """Equal as JSON: True is not 1, and 1.0 is not 1."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict | list):
-        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    return one == other
-
-
-def is_empty(situation: Situation, key: Key) -> bool:
-    """Not given, or given as nothing."""
-    value = situation.values.get(key)
+def is_empty(bindings: Bindings, path: Path) -> bool:
+    """Whether a path is bound to nothing, null, an empty text or an empty list."""
+    value = bindings.values.get(path)
     return value is None or value in ("", [])
 
 
-def natural(identity: str) -> tuple[tuple[bool, int, str], ...]:
-    """Sort key in which O-10 comes after O-9."""
-    parts = re.split(r"(\d+)", identity)
-    return tuple((part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts)
-
-
-def _sortable(value: JsonValue) -> tuple[bool, bool, Decimal, str]:
-    number = decimal(value) if is_number(value) else Decimal(0)
-    return value is None, not is_number(value), number, value if isinstance(value, str) else ""
-
-
 @lru_cache(maxsize=4096)
-def _loaded(text: str) -> JsonValue:
+def loaded(text: str) -> JsonValue:
+    """The value of a constant, which the caller must not change."""
     value: JsonValue = json.loads(text)
     return value
+
+
+def _sort_key(value: JsonValue) -> tuple[bool, bool, Decimal, str]:
+    number = decimal(value) if is_number(value) else Decimal(0)
+    return value is None, not is_number(value), number, value if isinstance(value, str) else ""

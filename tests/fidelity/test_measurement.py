@@ -104,7 +104,13 @@ async def test_predictions_of_other_weights_or_of_other_code_are_not_taken(
 
 def test_any_change_of_a_prompt_or_of_the_method_changes_the_edition(tmp_path: Path) -> None:
     editions = {edition()}
-    for changed in ("dream/rules.txt", "dream/nearest.py", "synthesis/changes.py", "replay/ranking.py", "tools.py"):
+    for changed in (
+        "dream/rules.txt",
+        "dream/nearest.py",
+        "synthesis/search/effects.py",
+        "replay/ranking.py",
+        "tools.py",
+    ):
         copy = tmp_path / changed.replace("/", "-") / "dreamgym"
         shutil.copytree(Path(dreamgym.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
         with (copy / changed).open("a") as file:

@@ -1,0 +1,122 @@
+"""Decision lists: which of the outcomes of a tool a call has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dreamgym.state import same
+from dreamgym.synthesis.expressions import Expression, NoValue, decimal, is_empty, loaded, shown
+from dreamgym.synthesis.paths import Bindings, Path, is_number
+
+
+class Question(Protocol):
+    """A condition on a call. It does not hold if something in it has no value."""
+
+    def holds(self, bindings: Bindings) -> bool:
+        """Whether the condition holds before this call."""
+
+
+@dataclass(frozen=True)
+class IsThere:
+    """A path is bound, and not to an empty value."""
+
+    path: Path
+
+    def holds(self, bindings: Bindings) -> bool:
+        """See Question."""
+        return not is_empty(bindings, self.path)
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} exists"
+
+
+@dataclass(frozen=True)
+class IsBlank:
+    """A path is bound to a text of white space, or an empty one."""
+
+    path: Path
+
+    def holds(self, bindings: Bindings) -> bool:
+        """See Question."""
+        value = bindings.values.get(self.path)
+        return isinstance(value, str) and not value.strip()
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} is blank"
+
+
+@dataclass(frozen=True)
+class IsValue:
+    """A path is bound to one value."""
+
+    path: Path
+    text: str
+    """The value as JSON."""
+
+    def holds(self, bindings: Bindings) -> bool:
+        """See Question."""
+        return self.path in bindings.values and same(bindings.values[self.path], loaded(self.text))
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} = {self.text}"
+
+
+@dataclass(frozen=True)
+class AreSame:
+    """Two paths are bound to equal values."""
+
+    one: Path
+    other: Path
+
+    def holds(self, bindings: Bindings) -> bool:
+        """See Question."""
+        values = bindings.values
+        return self.one in values and self.other in values and same(values[self.one], values[self.other])
+
+    def __str__(self) -> str:
+        return f"{shown(self.one)} = {shown(self.other)}"
+
+
+@dataclass(frozen=True)
+class IsAbove:
+    """One number is larger than another."""
+
+    one: Expression
+    other: Expression
+
+    def holds(self, bindings: Bindings) -> bool:
+        """See Question."""
+        try:
+            one, other = self.one.value(bindings), self.other.value(bindings)
+        except NoValue:
+            return False
+        return is_number(one) and is_number(other) and decimal(one) > decimal(other)
+
+    def __str__(self) -> str:
+        return f"{self.one} > {self.other}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """If the question has this answer, the call has this outcome."""
+
+    question: Question
+    answer: bool
+    outcome: int
+
+
+@dataclass(frozen=True)
+class DecisionList:
+    """Decides by the first decision that applies, as a server checks one thing after another."""
+
+    decisions: tuple[Decision, ...]
+    otherwise: int | None
+    """The outcome if no decision applies; None if no outcome is likely then."""
+
+    def outcome(self, bindings: Bindings) -> int | None:
+        """The outcome of a call; None if it is not known."""
+        for decision in self.decisions:
+            if decision.question.holds(bindings) == decision.answer:
+                return decision.outcome
+        return self.otherwise

@@ -1,0 +1,238 @@
+"""Paths: names for the values that a call can refer to, and the values that they have in one call.
+
+A path is a tuple of steps that begins at a root. `("arg", "order_id", ">orders", "status")` is the status of the order
+whose id is the argument `order_id`. A step `>orders` goes from an id to the entity with that id; a step `>orders@name`
+goes from a text to the only entity whose field `name` is that text. A path means the same in every call of a tool,
+which is what makes recorded calls comparable.
+
+| root | value |
+|---|---|
+| `arg` | an argument of the call |
+| `value` | a single value of the state, one that is in no collection |
+| `new` | the next id of a collection; after the call, the id that the call made |
+| `before` | followed by any path: its value before the call |
+| `item` | one item of a list, or one entity of a collection, inside of a loop over them |
+| `first` | the first item of a list argument that has a certain fault (`ItemFault`) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import JsonValue
+
+from dreamgym.state import StateSchema
+from dreamgym.types import JsonObject
+
+Path = tuple[str, ...]
+HOPS = 2
+"""Most entities on the way to a value."""
+
+
+class IndexedState:
+    """An explicit state in which entities are found by id and by unique text."""
+
+    def __init__(self, state: JsonObject, schema: StateSchema) -> None:
+        self.state = state
+        self.schema = schema
+        self.collections: dict[str, dict[str, JsonObject]] = {}
+        """Entities by their id, for every collection of the schema."""
+        for name in sorted(schema.collections):
+            part = state.get(name)
+            entities = part.items() if isinstance(part, dict) else ()
+            self.collections[name] = {identity: one for identity, one in entities if isinstance(one, dict)}
+
+    @cached_property
+    def by_unique_text(self) -> dict[str, list[tuple[str, str, str]]]:
+        """(collection, field, id) of each entity that is the only one with a text in a field, by that text."""
+        ids: dict[tuple[str, str, str], list[str]] = {}
+        for name, entities in self.collections.items():
+            key = self.schema.collections[name].key
+            for identity, entity in entities.items():
+                for field, value in entity.items():
+                    if field != key and isinstance(value, str) and value not in entities:
+                        ids.setdefault((name, field, value), []).append(identity)
+        by_text: dict[str, list[tuple[str, str, str]]] = {}
+        for (name, field, text), found in ids.items():
+            if len(found) == 1:
+                by_text.setdefault(text, []).append((name, field, found[0]))
+        return by_text
+
+
+class Bindings:
+    """The value of every path that can be reached from some roots.
+
+    Args:
+        state: where ids are looked up.
+        roots: the values to start from.
+        outer: bindings whose paths are visible too, for an item of a loop.
+    """
+
+    def __init__(self, state: IndexedState, roots: Mapping[Path, JsonValue], outer: Bindings | None = None) -> None:
+        self.state = state
+        self.values: dict[Path, JsonValue] = dict(outer.values) if outer else {}
+        self.passing: dict[object, frozenset[str]] = {}
+        """Ids of the entities that pass a filter, kept by collection and filter."""
+        self._items: dict[object, list[Bindings]] = {}
+        for path, value in roots.items():
+            for reached, part in self._reached(path, value, HOPS, frozenset()):
+                self.values[reached] = part
+            if path[0] == "arg":
+                self._bind_unique_texts(path, value)
+        self.own = {path for path in self.values if outer is None or path not in outer.values}
+
+    def items(self, path: Path) -> list[Bindings]:
+        """Bindings of each item of the list at a path; empty if there is no list."""
+        if path not in self._items:
+            value = self.values.get(path)
+            parts = value if isinstance(value, list) else []
+            self._items[path] = [Bindings(self.state, {("item",): part}, self) for part in parts]
+        return self._items[path]
+
+    def of_entity(self, collection: str, identity: str) -> Bindings:
+        """Bindings in which one entity is the item."""
+        place = (">", collection, identity)
+        if place not in self._items:
+            entity = self.state.collections[collection][identity]
+            self._items[place] = [Bindings(self.state, {("item",): entity}, self)]
+        return self._items[place][0]
+
+    def _reached(
+        self, path: Path, value: JsonValue, hops: int, seen: frozenset[tuple[str, str]]
+    ) -> Iterator[tuple[Path, JsonValue]]:
+        yield path, value
+        if isinstance(value, dict):
+            for name, part in value.items():
+                yield from self._reached((*path, name), part, hops, seen)
+        elif hops and isinstance(value, str | int) and not isinstance(value, bool):
+            for name, entities in self.state.collections.items():
+                identity = str(value)
+                if identity in entities and (name, identity) not in seen:
+                    yield from self._entity((*path, f">{name}"), name, identity, hops, seen)
+
+    def _entity(
+        self, path: Path, name: str, identity: str, hops: int, seen: frozenset[tuple[str, str]]
+    ) -> Iterator[tuple[Path, JsonValue]]:
+        entity = self.state.collections[name][identity]
+        yield path, entity
+        key = self.state.schema.collections[name].key
+        for field, part in entity.items():
+            if field != key:
+                yield from self._reached((*path, field), part, hops - 1, seen | {(name, identity)})
+
+    def _bind_unique_texts(self, path: Path, value: JsonValue) -> None:
+        if isinstance(value, dict):
+            for name, part in value.items():
+                self._bind_unique_texts((*path, name), part)
+        elif isinstance(value, str) and len(value) > 2:  # shorter texts agree by chance
+            for name, field, identity in self.state.by_unique_text.get(value, ()):
+                place = (*path, f">{name}@{field}")
+                self.values[(*place, self.state.schema.collections[name].key)] = identity
+                self.values.update(self._entity(place, name, identity, 1, frozenset()))
+
+
+@dataclass(frozen=True, order=True)
+class ItemFault:
+    """A reason for which a server may refuse one item of a list argument."""
+
+    over: Path
+    """The list."""
+    kind: str
+    """`missing`: `one` is bound to nothing. `twice`: an earlier item has the same `one`. `above`: the number `one` is
+    larger than the number `other`. `below`: `one` is smaller than the whole number that `other` holds."""
+    one: Path
+    other: Path = ()
+
+    def holds(self, item: Bindings, call: Bindings) -> bool:
+        """Whether the item of this call has the fault."""
+        one = item.values.get(self.one)
+        if self.kind == "missing":
+            return one is None
+        if self.kind == "twice":
+            items = call.items(self.over)
+            return any(earlier.values.get(self.one) == one for earlier in items[: items.index(item)])
+        limit = int(self.other[0]) if self.kind == "below" else item.values.get(self.other)
+        if not is_number(one) or not is_number(limit):
+            return False
+        return one < limit if self.kind == "below" else one > limit  # type: ignore[operator]
+
+    def __str__(self) -> str:
+        return " ".join([*self.over, self.kind, *self.one, *self.other])
+
+
+def item_faults(calls: Sequence[Bindings]) -> tuple[ItemFault, ...]:
+    """Every fault that items of these calls' list arguments could have."""
+    found: set[ItemFault] = set()
+    for call in calls:
+        for over, value in call.values.items():
+            if not is_argument(over) or not isinstance(value, list):
+                continue
+            for item in call.items(over):
+                own = {path: part for path, part in item.values.items() if path[0] == "item"}
+                numbers = [path for path, part in own.items() if is_number(part)]
+                for path in own:
+                    if path[-1].startswith(">") and entities_on(path) == 1:
+                        found |= {ItemFault(over, "missing", path), ItemFault(over, "twice", path[:-1])}
+                for path in numbers:
+                    if not entities_on(path):
+                        found |= {ItemFault(over, "below", path, ("1",)), ItemFault(over, "below", path, ("0",))}
+                        found |= {ItemFault(over, "above", path, other) for other in numbers if other != path}
+    return tuple(sorted(found))
+
+
+def bind(
+    state: IndexedState,
+    arguments: JsonObject,
+    new_ids: Mapping[str, str] | None = None,
+    *,
+    before: Bindings | None = None,
+    faults: Sequence[ItemFault] = (),
+) -> Bindings:
+    """The bindings of one call.
+
+    Args:
+        state: before the call, or after it.
+        arguments: of the call.
+        new_ids: the root `new`: an id for each collection that the tool adds to.
+        before: the root `before`: the bindings before the call.
+        faults: the root `first` is bound to the first item that has each of these.
+    """
+    roots: dict[Path, JsonValue] = {("arg", name): value for name, value in arguments.items()}
+    roots.update({("value", name): state.state[name] for name in state.schema.values if name in state.state})
+    roots.update({("new", name): identity for name, identity in (new_ids or {}).items()})
+    call = Bindings(state, roots)
+    if before is not None:
+        call.values.update({("before", *path): value for path, value in before.values.items()})
+    for fault in faults:
+        faulty = next((item for item in call.items(fault.over) if fault.holds(item, call)), None)
+        if faulty is not None:
+            own = {path[1:]: value for path, value in faulty.values.items() if path[0] == "item"}
+            call.values.update({("first", str(fault), *rest): value for rest, value in own.items()})
+    return call
+
+
+def entities_on(path: Path) -> int:
+    """How many entities a path goes through."""
+    return sum(step.startswith(">") for step in path)
+
+
+def is_argument(path: Path) -> bool:
+    """Whether a path leads to an argument or a part of one, and not into an entity."""
+    return path[0] == "arg" and not entities_on(path)
+
+
+def is_entity(path: Path) -> bool:
+    """Whether a path leads to a whole entity."""
+    return path[-1].startswith(">")
+
+
+def rank(path: Path) -> tuple[bool, int, bool, Path]:
+    """Sort key: values after the call before those that were, short paths first, the call's own values first."""
+    return path[0] == "before", len(path), path[0] not in {"arg", "new", "item"}, path
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,194 @@
+"""Programs: what a tool does to an explicit state and answers, ready to be run on a call.
+
+A program decides which outcome a call has, and each outcome has a branch: changes of the state and an answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, pointer
+from dreamgym.state.wording import Wording
+from dreamgym.synthesis.decisions import DecisionList
+from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, shown
+from dreamgym.synthesis.ids import IdSequence
+from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind
+from dreamgym.types import JsonObject
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """The effect and the answer of one call."""
+
+    operations: tuple[Operation, ...]
+    """What changes, as operations on the state before the call."""
+    after: JsonObject
+    """The state after the call."""
+    observation: str
+    structured: JsonObject | None
+    is_error: bool
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One kind of change that a branch makes."""
+
+    op: str
+    """`set`, `append`, `increase`, `new` or `delete`."""
+    collection: str
+    """Empty for a single value of the state."""
+    tail: tuple[str, ...]
+    """The path of the field in the entity; of a single value, its path in the state."""
+    target: Path = ()
+    """Bound to the id of the entity."""
+    value: Expression | None = None
+    over: Source | None = None
+    """The change is made once for each of these."""
+
+    def operations(self, call: Bindings, ids: Mapping[str, IdSequence]) -> Iterator[Operation]:
+        """The changes in one call. Raises NoValue."""
+        for count, item in enumerate(self.over.items(call) if self.over else [call]):
+            value = None if self.value is None else self.value.value(item)
+            path = self.tail
+            if self.collection:
+                identity = item.values.get(self.target)
+                if not isinstance(identity, str | int):
+                    raise NoValue(f"no id is bound to {shown(self.target)}")
+                if self.op == "new":
+                    identity = ids[self.collection].run_from(str(identity), count + 1)[-1]
+                    if isinstance(value, dict):
+                        value = {call.state.schema.collections[self.collection].key: identity, **value}
+                path = (self.collection, str(identity), *self.tail)
+            op = "set" if self.op == "new" else self.op
+            yield Operation.model_validate({"op": op, "path": pointer(*path), "value": value})
+
+    def __str__(self) -> str:
+        entity = f"{self.collection}[{shown(self.target)}]" if self.collection else "state"
+        place = ".".join([entity, *self.tail])
+        change = {
+            "set": f"set {place} = {self.value}",
+            "append": f"append {self.value} to {place}",
+            "increase": f"increase {place} by {self.value}",
+            "new": f"add {place} = {self.value}",
+            "delete": f"delete {place}",
+        }[self.op]
+        return change if self.over is None else f"for item in {self.over}: {change}"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What the calls of one outcome change and answer."""
+
+    effects: tuple[Effect, ...]
+    is_error: bool
+    structured: Expression | None
+    text: Expression | Wording
+    """The observation: an expression, or how it follows from the structured content."""
+    reads_after: bool
+    """The answer is made from the state after the call, and can refer to the state before it."""
+    field_orders: tuple[tuple[str, ...], ...] = ()
+    """The orders in which objects in the answers have their fields; in a state they are sorted."""
+    overwritten: Mapping[Path, frozenset[str]] = field(default_factory=dict)
+    """For each field that the branch sets to a constant: the recorded values before, as JSON."""
+
+    def run(self, before: Bindings, ids: Mapping[str, IdSequence], arguments: JsonObject) -> ProgramResult:
+        """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
+        schema = before.state.schema
+        state = before.state.state
+        operations = tuple(op for effect in self.effects for op in effect.operations(before, ids))
+        after = apply(state, operations, schema) if operations else state
+        call = before
+        if self.reads_after:
+            created = {
+                effect.collection: str(before.values[effect.target])
+                for effect in self.effects
+                if effect.op == "new" and effect.over is None
+            }
+            call = bind(IndexedState(after, schema), arguments, created, before=before)
+        structured = None if self.structured is None else self._ordered(self.structured.value(call))
+        if isinstance(self.text, Wording):
+            assert isinstance(structured, dict)
+            observation: JsonValue = self.text.text(structured)
+        elif isinstance(self.text, JsonText):
+            value = self._ordered(self.text.of.value(call))
+            observation = in_style(value, self.text.style, is_ascii=self.text.is_ascii)
+        else:
+            observation = self.text.value(call)
+        if not isinstance(observation, str) or not isinstance(structured, dict | None):
+            raise NoValue("the observation must be a text and the structured content an object")
+        return ProgramResult(operations, after, observation, structured, self.is_error)
+
+    def _ordered(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, list):
+            return [self._ordered(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        order = next((names for names in self.field_orders if value.keys() == set(names)), tuple(value))
+        return {name: self._ordered(value[name]) for name in order}
+
+    def __str__(self) -> str:
+        lines = [str(effect) for effect in self.effects]
+        if self.structured is not None:
+            lines.append(f"structured {self.structured}")
+        if not isinstance(self.text, Wording):
+            lines.append(f"{'refuse' if self.is_error else 'answer'} {self.text}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ToolProgram:
+    """What one tool does, as its recorded calls show it. `str(program)` is a listing of it.
+
+    It is pure: the same state and arguments give the same result, and nothing is drawn or remembered.
+    """
+
+    schema: StateSchema
+    ids: Mapping[str, IdSequence]
+    """How new ids follow each other, for the collections that the tool adds to."""
+    faults: tuple[ItemFault, ...]
+    decisions: DecisionList
+    branches: tuple[Branch | None, ...]
+    """By outcome; None for an outcome whose recorded calls have no explanation."""
+
+    def run(self, state: JsonObject, arguments: JsonObject) -> ProgramResult | None:
+        """The effect and the answer of a call in a state.
+
+        None if the recordings do not show them: the call may have an outcome that has no explanation; a value that the
+        branch needs may be missing; or the branch sets a field to a constant, for instance a status to `sent`, and in
+        no recorded call the field had the value that it has now.
+        """
+        call = bind_before(IndexedState(state, self.schema), arguments, self.ids, self.faults)
+        outcome = self.decisions.outcome(call)
+        branch = None if outcome is None else self.branches[outcome]
+        if branch is None:
+            return None
+        if any(json.dumps(call.values.get(path)) not in known for path, known in branch.overwritten.items()):
+            return None
+        try:
+            return branch.run(call, self.ids, arguments)
+        except (NoValue, ImpossibleChange, ValueError):
+            return None
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for decision in self.decisions.decisions:
+            lines += [f"if {'' if decision.answer else 'not '}({decision.question}):", self._listing(decision.outcome)]
+        lines += ["otherwise:" if lines else "always:", self._listing(self.decisions.otherwise)]
+        return "\n".join(lines)
+
+    def _listing(self, outcome: int | None) -> str:
+        branch = None if outcome is None else self.branches[outcome]
+        text = "no answer" if branch is None else str(branch)
+        return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+def bind_before(
+    state: IndexedState, arguments: JsonObject, ids: Mapping[str, IdSequence], faults: tuple[ItemFault, ...]
+) -> Bindings:
+    """The bindings before a call, with the ids that it may make and the first faulty items of its lists."""
+    new_ids = {name: sequence.next_after(state.collections[name]) for name, sequence in ids.items()}
+    return bind(state, arguments, new_ids, faults=faults)

@@ -1,0 +1,1 @@
+"""The search for programs: expressions, effects and decisions that fit every recorded call."""

@@ -1,0 +1,170 @@
+"""The search for an expression that gives the right value in every recorded call.
+
+Of several that do, the first in this order is taken:
+
+1. a path that ends in the value's own field name, the shortest first, after the call before before it;
+2. an argument, or an id that the call makes. Not if the value is one of COMMON, unless it stands in a text;
+3. a constant, if all calls have the same value. In a text: after 4, since its words mostly name what it is about;
+4. any other path;
+5. an argument if it is given, and 1, 3 or 4 if it is not;
+6. a calculation: of two numbers, over a list or a collection, or with a constant. Only if the calls have at least two
+   different values;
+7. an object by its fields; a list by its items, one for each item of another list or each entity of a collection; a
+   text by its words; a text that is JSON as that.
+
+An expression that fits by chance fails in the next call: the more recordings there are, the fewer are left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from pydantic import JsonValue
+
+from dreamgym.state import same
+from dreamgym.synthesis.expressions import (
+    Constant,
+    Expression,
+    Fallback,
+    ForEach,
+    JsonText,
+    NoValue,
+    ObjectOf,
+    Variable,
+    style_of,
+)
+from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_argument, is_number, rank
+from dreamgym.synthesis.search.calculations import CalculationSearch
+from dreamgym.synthesis.search.sources import collection_of, list_excluding, lists
+from dreamgym.synthesis.search.texts import template_for
+
+COMMON = (None, True, False, 0, 1, "")
+"""Values that are equal by chance so often that an equal argument explains nothing."""
+
+
+class ExpressionSearch:
+    """Finds expressions over some recorded calls.
+
+    Args:
+        calls: the bindings of each call, or of each item if the expression stands inside of a loop.
+        depth: the number of loops around the expression.
+    """
+
+    def __init__(self, calls: Sequence[Bindings], depth: int = 0) -> None:
+        self.calls = calls
+        self._depth = depth
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The paths that are bound in all calls, by rank."""
+        shared = set(self.calls[0].values)
+        for call in self.calls[1:]:
+            shared &= call.values.keys()
+        return sorted(shared, key=rank)
+
+    @cached_property
+    def _calculations(self) -> CalculationSearch:
+        return CalculationSearch(self.calls, self.paths, counts_entities=not self._depth)
+
+    def find(self, targets: Sequence[JsonValue], name: str = "", *, in_text: bool = False) -> Expression | None:
+        """The expression that gives each call its target; None if there is none.
+
+        Args:
+            targets: one for each call.
+            name: the field that the value stands in.
+            in_text: the value is a part of a sentence.
+        """
+        paths = [
+            path
+            for path in self.paths
+            if all(same(call.values[path], target) for call, target in zip(self.calls, targets, strict=True))
+        ]
+        is_constant = all(same(target, targets[0]) for target in targets[1:])
+        is_common = is_constant and any(same(targets[0], one) for one in COMMON)
+        own_name = [path for path in paths if path[-1] == name]
+        roots = {"arg", "new", "item"} if in_text or not is_common else set()
+        of_call = [path for path in paths if path[0] in roots and not entities_on(path)]
+        if in_text and not of_call:
+            of_call = [path for path in paths if path[0] == "first"]  # a refusal names the item that it is about
+        # In a sentence that is always the same, a number belongs to the sentence, and a word mostly to the call.
+        names_call = in_text and not is_common and not (len(targets) > 1 and is_number(targets[0]) and is_constant)
+        if chosen := own_name[:1] or of_call[:1] or (paths[:1] if names_call else []):
+            return Variable(chosen[0])
+        found = self._fallback(targets, name) or (None if in_text else self._composed(targets))
+        if found is None and is_constant:
+            return Constant(json.dumps(targets[0]))
+        if found is None and paths:
+            return Variable(paths[0])
+        if found is None and all(is_number(target) for target in targets):
+            return self._calculations.find(targets)
+        return found
+
+    def _fallback(self, targets: Sequence[JsonValue], name: str) -> Expression | None:
+        """An argument that some calls give, and something else for the others."""
+        arguments = {path for call in self.calls for path in call.values if is_argument(path)}
+        for path in sorted(arguments, key=lambda path: (path[-1] != name, rank(path))):
+            values = [call.values.get(path) for call in self.calls]
+            empty = [i for i, value in enumerate(values) if value is None or value in ("", [])]
+            given = [i for i in range(len(values)) if i not in empty]
+            if empty and given and all(same(values[i], targets[i]) for i in given):
+                others = ExpressionSearch([self.calls[i] for i in empty], self._depth)
+                otherwise = others.find([targets[i] for i in empty], name)
+                if isinstance(otherwise, Variable | Constant):
+                    return Fallback(path, otherwise)
+        return None
+
+    def _composed(self, targets: Sequence[JsonValue]) -> Expression | None:
+        """An object, a list or a text by its parts."""
+        objects = [target for target in targets if isinstance(target, dict)]
+        arrays = [target for target in targets if isinstance(target, list)]
+        texts = [target for target in targets if isinstance(target, str)]
+        if len(objects) == len(targets):
+            if any(target.keys() != objects[0].keys() for target in objects):
+                return None
+            parts: list[tuple[str, Expression]] = []
+            for name in objects[0]:
+                part = self.find([target[name] for target in objects], name)
+                if part is None:
+                    return None
+                parts.append((name, part))
+            return ObjectOf(tuple(parts))
+        if len(arrays) == len(targets):
+            return self._list(arrays)
+        if len(texts) < len(targets):
+            return None
+        style = style_of(texts)
+        if style is not None:
+            content = self.find([json.loads(text) for text in texts])
+            return content and JsonText(content, *style)
+        return template_for(texts, self.calls, lambda values: self.find(values, in_text=True))
+
+    def _list(self, targets: Sequence[list[JsonValue]]) -> Expression | None:
+        if self._depth > 1:
+            return None
+        for source in lists(self.paths, self.calls):
+            for items in (source, *list_excluding(source, self.paths, self.calls)):
+                if expression := self._of_each(items.items, targets):
+                    return ForEach(items, expression)
+        for entities in collection_of(self.calls, targets):
+            if expression := self._of_each(entities.items, targets):
+                return ForEach(entities, expression)
+        return None
+
+    def _of_each(
+        self, items: Callable[[Bindings], list[Bindings]], targets: Sequence[list[JsonValue]]
+    ) -> Expression | None:
+        """What gives each element of the lists, if they have one for each item."""
+        inner: list[Bindings] = []
+        values: list[JsonValue] = []
+        for call, target in zip(self.calls, targets, strict=True):
+            try:
+                found = items(call)
+            except NoValue:
+                return None
+            if len(found) != len(target):
+                return None
+            inner += found
+            values += target
+        return ExpressionSearch(inner, self._depth + 1).find(values) if inner else None

@@ -1,0 +1,183 @@
+"""The search for what a loop goes over: a list, or the entities of a collection that pass filters."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from dreamgym.synthesis.expressions import Entities, Filter, Items
+from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_entity, is_number
+from dreamgym.types import JsonObject
+
+KINDS = 8
+"""A field with more values is not a category."""
+NARROWED = 12
+"""Most ways to narrow a collection that are tried, and most of each with a category besides."""
+LIMITS = frozenset({"limit", "count", "n", "top", "max_results", "page_size"})
+"""Names of arguments that limit how many entities are listed."""
+
+
+def lists(paths: Sequence[Path], calls: Sequence[Bindings]) -> list[Items]:
+    """The paths that are bound to a list in all calls."""
+    return [Items(path) for path in paths if all(isinstance(call.values[path], list) for call in calls)]
+
+
+def list_excluding(items: Items, paths: Sequence[Path], calls: Sequence[Bindings]) -> Iterator[Items]:
+    """The list without the items that equal an argument."""
+    own = {path for call in calls for item in call.items(items.path) for path in item.own}
+    for mine in sorted(path for path in own if path[0] == "item" and len(path) <= 2):
+        for other in paths:
+            if other[0] == "arg" and len(other) == 2:
+                yield Items(items.path, (mine, other))
+
+
+def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NARROWED) -> list[Entities]:
+    """Collections narrowed by one or two fields that equal a value of the call, and then to one category besides.
+
+    Args:
+        calls: the bindings of each call.
+        paths: the paths that are bound in all of them.
+        most: the largest number for each collection.
+    """
+    found: list[Entities] = []
+    for name in sorted(calls[0].state.collections):
+        collections = [call.state.collections[name] for call in calls]
+        matching: list[Filter] = []
+        for field in _fields(collections):
+            known = [{_scalar(entity.get(field)) for entity in collection.values()} for collection in collections]
+            for path in paths:
+                # Further than one entity from the call, a value is compared only with a field of its own name.
+                if (
+                    path[0] not in {"arg", "new", "item"}
+                    or is_entity(path)
+                    or (entities_on(path) and path[-1] != field)
+                ):
+                    continue
+                values = [_scalar(call.values[path]) for call in calls]
+                if any(value is not None and value in there for value, there in zip(values, known, strict=True)):
+                    matching.append(Filter(field, "is", path))
+        pairs = [
+            (one, other)
+            for number, one in enumerate(matching)
+            for other in matching[number + 1 :]
+            if one.field != other.field
+        ]
+        narrowed: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs][:NARROWED]
+        filters = list(narrowed)
+        categories = _categories(collections)
+        sizes = Counter(category.field for category in categories)
+        for category in sorted(categories, key=lambda one: (sizes[one.field], one.field, str(one.other))):
+            filters += [(*one, category) for one in narrowed]
+        found += [Entities(name, part) for part in filters[:most]]
+    return found
+
+
+def collection_of(calls: Sequence[Bindings], targets: Sequence[Sequence[JsonValue]]) -> Iterator[Entities]:
+    """For each collection, the filters and the order that give exactly the entities in the target lists."""
+    for name in sorted(calls[0].state.collections):
+        ids: list[list[str]] = []
+        for call, target in zip(calls, targets, strict=True):
+            found = [_shown_id(element, name, call) for element in target]
+            ids.append([identity for identity in found if identity is not None])
+        if [len(one) for one in ids] == [len(target) for target in targets] and any(ids):
+            yield from selecting(name, calls, ids)
+
+
+def selecting(
+    name: str, calls: Sequence[Bindings], ids: Sequence[Sequence[str]], *, ordered: bool = True
+) -> Iterator[Entities]:
+    """The selection with the fewest filters that gives these ids in every call; nothing if there is none.
+
+    Args:
+        name: the collection.
+        calls: the bindings of each call.
+        ids: of each call.
+        ordered: the ids must come in this order.
+    """
+    collections = [call.state.collections[name] for call in calls]
+
+    def gives(entities: Entities) -> bool:
+        for call, wanted in zip(calls, ids, strict=True):
+            found = entities.ids(call)
+            if list(wanted) != found if ordered else sorted(wanted) != sorted(found):
+                return False
+        return True
+
+    # Every filter that all wanted entities pass: if these select too many, so do any of them.
+    filters = tuple(
+        condition
+        for condition in _filters(collections, calls)
+        if all(
+            condition.passes(collection[identity], call)
+            for collection, call, wanted in zip(collections, calls, ids, strict=True)
+            for identity in wanted
+        )
+    )
+    arguments = sorted({path for call in calls for path in call.values if path[0] == "arg" and len(path) == 2})
+    orders = [("", False), ("", True)]
+    if ordered:
+        orders += [(field, descending) for field in _fields(collections) for descending in (False, True)]
+    for limit in ((), *(path for path in arguments if path[-1] in LIMITS)):
+        for order, descending in orders:
+            entities = Entities(name, filters, order, descending, limit)
+            if gives(entities):
+                for condition in reversed(filters):  # the least likely filter is the first that may go
+                    fewer = replace(entities, filters=tuple(one for one in entities.filters if one != condition))
+                    if gives(fewer):
+                        entities = fewer
+                yield entities
+                return
+
+
+def _filters(collections: Sequence[Mapping[str, JsonObject]], calls: Sequence[Bindings]) -> Iterator[Filter]:
+    """Every filter that there may be, the likeliest first."""
+    fields = _fields(collections)
+    paths = sorted({path for call in calls for path in call.values if path[0] in {"arg", "new", "item"}})
+    for kind in ("is", "contains", "at least", "at most"):
+        for field in fields:
+            for path in paths:
+                if not is_entity(path) and (kind == "is" or (path[0] == "arg" and len(path) == 2)):
+                    yield Filter(field, kind, path)
+    categories = _categories(collections)
+    yield from categories
+    yield from (Filter(category.field, "is not", category.other) for category in categories)
+
+
+def _categories(collections: Sequence[Mapping[str, JsonObject]]) -> list[Filter]:
+    """A filter for each value of each field that has few values."""
+    found: list[Filter] = []
+    entities = sum(len(collection) for collection in collections)
+    for field in _fields(collections):
+        values = {
+            json.dumps(entity[field])
+            for collection in collections
+            for entity in collection.values()
+            if field in entity and isinstance(entity[field], str | bool | None)
+        }
+        if len(values) <= min(KINDS, max(2, entities // 3)):
+            found += [Filter(field, "is", value) for value in sorted(values)]
+    return found
+
+
+def _shown_id(element: JsonValue, collection: str, call: Bindings) -> str | None:
+    """The id of the entity that an element of a list shows."""
+    entities = call.state.collections[collection]
+    if isinstance(element, str):
+        return element if element in entities else None
+    if not isinstance(element, dict):
+        return None
+    key = call.state.schema.collections[collection].key
+    candidates = [element.get(key), *(value for name, value in element.items() if name in {"id", "name"})]
+    return next((one for one in candidates if isinstance(one, str) and one in entities), None)
+
+
+def _fields(collections: Sequence[Mapping[str, JsonObject]]) -> list[str]:
+    return sorted({field for collection in collections for entity in collection.values() for field in entity})
+
+
+def _scalar(value: JsonValue) -> str | int | float | None:
+    return value if isinstance(value, str) or is_number(value) else None  # type: ignore[return-value]
