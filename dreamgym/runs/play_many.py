@@ -165,7 +165,7 @@ Play = Callable[[Planned], Awaitable[Trajectory]]
 """Plays one episode; what it raises is a failure of this episode alone, unless it is MissingPackage."""
 
 
-class Collection:
+class Collecting:
     """Plays what is not there yet, and keeps count.
 
     Args:
