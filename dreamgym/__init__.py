@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dreamgym.runs.collect import collect
     from dreamgym.runs.evaluate import evaluate
     from dreamgym.runs.experiment.compare import compare
+    from dreamgym.runs.fidelity import check
+    from dreamgym.runs.fit import fit
     from dreamgym.runs.opening import open_store, open_worlds, served
     from dreamgym.runs.train.config import TrainConfig
     from dreamgym.runs.train.run import train
@@ -48,11 +50,13 @@ _WHERE = {
     "DreamEnvironment": "dreamgym.dream.environment",
     "MemoryBuffer": "dreamgym.replay.memory",
     "TrainConfig": "dreamgym.runs.train.config",
+    "check": "dreamgym.runs.fidelity",
     "check_environment": "dreamgym.testing",
     "check_replay_buffer": "dreamgym.testing",
     "collect": "dreamgym.runs.collect",
     "compare": "dreamgym.runs.experiment.compare",
     "evaluate": "dreamgym.runs.evaluate",
+    "fit": "dreamgym.runs.fit",
     "load_model": "dreamgym.dream.load",
     "open_store": "dreamgym.runs.opening",
     "open_worlds": "dreamgym.runs.opening",
@@ -80,11 +84,13 @@ __all__ = [
     "Trajectory",
     "Transition",
     "__version__",
+    "check",
     "check_environment",
     "check_replay_buffer",
     "collect",
     "compare",
     "evaluate",
+    "fit",
     "load_model",
     "load_spec",
     "open_store",

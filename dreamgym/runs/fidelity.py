@@ -33,7 +33,7 @@ SPEAK_EVERY_S = 5.0
 
 def check(
     env: str,
-    against: Against,
+    against: Against | str,
     model: str | None = None,
     *,
     trajectories: Path | None = None,
@@ -55,6 +55,7 @@ def check(
     Raises:
         InvalidInput: nothing can be held out, a model is named for the real system, or `trajectories` is missing.
     """
+    against = Against(against)
     if against is Against.REAL and model is not None:
         raise InvalidInput("--model is for --against dream: the real system needs none")
     spec, chosen = load_spec(env), setting(model or "")

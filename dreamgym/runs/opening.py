@@ -50,6 +50,12 @@ async def open_store(dsn: str | None = None, encoder: str | None = None) -> Asyn
         await store.close()
 
 
+def check_left_out(against: Against | str, without: Collection[Part]) -> None:
+    """Raises InvalidInput if parts are to be left out of the real environment."""
+    if without and Against(against) is Against.REAL:
+        raise InvalidInput("--without is for dreams: leave it out with --against real")
+
+
 @asynccontextmanager
 async def open_worlds(
     env: EnvironmentSpec | str,
@@ -85,8 +91,7 @@ async def open_worlds(
 
     spec, left_out = load_spec(env) if isinstance(env, str) else env, frozenset(without)
     if Against(against) is Against.REAL:
-        if left_out:
-            raise InvalidInput("--without is for dreams: leave it out with --against real")
+        check_left_out(against, left_out)
         yield RealWorlds(spec, real_of(spec).create)
         return
     async with AsyncExitStack() as stack:
