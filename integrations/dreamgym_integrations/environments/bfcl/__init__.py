@@ -51,7 +51,7 @@ class BfclOptions(Frozen):
 
 
 class Bfcl:
-    """What the entry point gives: the description, the tasks, ways to play, and new worlds."""
+    """BFCL as an entry point gives it: description, tasks, behaviours and new worlds."""
 
     behaviours: Mapping[str, Behaviour] = behaviours(bfcl_suite)
 

@@ -42,7 +42,7 @@ class ScienceWorldOptions(Frozen):
 
 
 class ScienceWorld:
-    """What it is, its tasks, and ways to play it."""
+    """ScienceWorld as an entry point gives it: description, tasks, behaviours and new worlds."""
 
     def __init__(self, options: ScienceWorldOptions) -> None:
         self._options = options
@@ -66,22 +66,21 @@ class ScienceWorld:
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
+        is_easy = self._options.simplifications == "easy"
         tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
         for line in packed_lines(__name__, "worlds.tsv.xz"):
             split, kind, variation, instruction, start = line.split("\t")
-            tasks[split].append(self._task(split, kind, int(variation), instruction, json.loads(start)))
+            metadata: JsonObject = {"task": kind, "variation": int(variation), "split": split}
+            tasks[split].append(
+                Task(
+                    id=f"{self._name}-{split}-{kind}-{variation}",
+                    env=self._name,
+                    instruction=instruction,
+                    initial_state=json.loads(start) if is_easy else None,  # listed with the doors open
+                    metadata=metadata if is_easy else {**metadata, "simplifications": ""},
+                )
+            )
         return tasks
-
-    def _task(self, split: str, kind: str, variation: int, instruction: str, start: str) -> Task:
-        metadata: JsonObject = {"task": kind, "variation": variation, "split": split}
-        is_easy = self._options.simplifications == "easy"
-        return Task(
-            id=f"{self._name}-{split}-{kind}-{variation}",
-            env=self._name,
-            instruction=instruction,
-            initial_state=start if is_easy else None,  # listed with the doors open
-            metadata=metadata if is_easy else {**metadata, "simplifications": ""},
-        )
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a fold of the package's."""

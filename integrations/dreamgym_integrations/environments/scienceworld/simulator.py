@@ -28,7 +28,7 @@ class Variation(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """What the simulator says to a command."""
+    """The simulator's answer to a command."""
 
     reply: str
     score: int

@@ -5,7 +5,7 @@ tagger. Without data it plays with a small invented catalogue; `catalogue` (or t
 folder with the authors' `items_shuffle_1000.json` and `items_ins_v2_1000.json`, as they are or packed by xz.
 
 Success is the original's, a score of 1. The score itself, between 0 and 1, is in `info["score"]` and never is the
-reward, because in this house any positive reward at the end is a success.
+reward, because any positive reward at the end counts as a success.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class WebShopEnvironment:
 
 
 class WebShop:
-    """What the entry point gives: the description, the tasks, ways to play, and new visits."""
+    """WebShop as an entry point gives it: description, tasks, behaviours and new visits."""
 
     def __init__(self, options: WebShopOptions) -> None:
         self._options = options
@@ -167,16 +167,19 @@ class WebShop:
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
-        return {split: [self._task(split, *one) for one in self._shop.split(split)] for split in SPLITS}
-
-    def _task(self, split: str, number: int, goal: Goal) -> Task:
-        return Task(
-            id=f"{self._name}-{split}-{number}",
-            env=self._name,
-            instruction=goal.instruction,
-            initial_state=ShopVisit(self._shop, goal).observation,
-            metadata={"goal": number, "split": split},
-        )
+        return {
+            split: [
+                Task(
+                    id=f"{self._name}-{split}-{number}",
+                    env=self._name,
+                    instruction=goal.instruction,
+                    initial_state=ShopVisit(self._shop, goal).observation,
+                    metadata={"goal": number, "split": split},
+                )
+                for number, goal in self._shop.split(split)
+            ]
+            for split in SPLITS
+        }
 
     @cached_property
     def _goals(self) -> Mapping[str, Goal]:
