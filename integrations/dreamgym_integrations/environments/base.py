@@ -1,4 +1,4 @@
-"""What the environments share: checked options, splits, the tool of a text game, and play of a given skill."""
+"""Shared by all environments: checked options, splits, the tool of a text game, and play of a given skill."""
 
 from __future__ import annotations
 

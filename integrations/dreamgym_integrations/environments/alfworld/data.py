@@ -57,7 +57,7 @@ _GOAL = re.compile(r"Your task is to: (?!UNKNOWN GOAL)(.+?)\.?(?=\\n|\n|\")")
 
 
 class Targets(BaseModel):
-    """What a task is about."""
+    """The objects that a task is about."""
 
     object_target: str
     parent_target: str = ""
@@ -106,7 +106,7 @@ class Trial(BaseModel):
 
 
 class GameFile(BaseModel):
-    """What is read of a game.tw-pddl."""
+    """The fields of a game.tw-pddl that are used."""
 
     pddl_problem: str
     grammar: str
@@ -245,7 +245,7 @@ def worded(trial: Trial, game: str = "") -> str:
 
 
 def start(problem: str) -> str:
-    """What the agent sees first: every place to go to, by the numbers that the package gives them."""
+    """The first observation: every place to go to, by the numbers that the package gives them."""
     ids = {thing.lower() for thing in _THING.findall(problem)}
     kinds = {thing: thing.split("_bar_")[0] + ("basin" if "basin" in thing else "") for thing in ids}
     left = Counter(kinds.values())

@@ -32,7 +32,7 @@ RULES = (
 
 
 class BfclOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     classes: tuple[str, ...] = tuple(CLASSES)
     """Only the conversations that are about no other classes than these."""

@@ -19,7 +19,7 @@ from dreamgym_integrations.environments.bfcl.tools import NEXT, tool_of
 
 NEXT_CALL = ToolCall(name=NEXT)
 LONGEST = 60
-"""Of the texts in a state, shorter ones are taken for arguments."""
+"""Texts of a state up to this length are used as arguments."""
 
 
 class Caller:

@@ -30,7 +30,7 @@ PAGES = (
     *("login-user", "choose-list", "read-table", "simple-algebra", "simple-arithmetic", "copy-paste", "find-word"),
     *("odd-or-even", "unicode-test", "text-transform"),
 )
-"""Of the package's 125: those that a seed decides alone, without a clock, and that a script can play."""
+"""The pages, among the package's 125, that depend on the seed alone, not on a clock, and that a script can play."""
 SEEDS = {"train": range(10), "dev": range(10, 13), "test": range(13, 16)}
 SETTLE_S = 0.05
 """BrowserGym waits half a second; these pages answer at once."""
@@ -58,7 +58,7 @@ class MiniwobWorld(Frozen):
 
 @cache
 def miniwob_worlds() -> Sequence[MiniwobWorld]:
-    """All that were looked at."""
+    """The packed task list."""
     lines = packed_lines("dreamgym_integrations.environments.browser", "miniwob_worlds.jsonl.xz")
     return [MiniwobWorld.model_validate_json(line) for line in lines]
 

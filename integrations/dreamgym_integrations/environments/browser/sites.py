@@ -37,7 +37,7 @@ VARIABLES = {"webarena": "DREAMGYM_WEBARENA", "webarena_lite": "DREAMGYM_WEBAREN
 
 
 class SiteTask(Frozen):
-    """What we need of one row; the rest of it is kept as it is."""
+    """The fields of a task row that are used."""
 
     task_id: int
     old_task_id: int | None = None
@@ -146,7 +146,7 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
 
 
 def _placed(value: object, known: Mapping[str, str]) -> object:
-    """The same with addresses in the place of `__SHOPPING__` and the like."""
+    """The value with addresses in the place of `__SHOPPING__` and the like."""
     if isinstance(value, dict):
         return {key: _placed(item, known) for key, item in cast("JsonObject", value).items()}
     if isinstance(value, list):

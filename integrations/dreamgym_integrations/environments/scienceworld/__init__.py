@@ -31,7 +31,7 @@ answer `No known action matches that input.` and take no time."""
 
 
 class ScienceWorldOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     max_steps: int = Field(default=100, ge=1)
     """The package's own limit; one in ten of its own solutions is longer, as those of genetics are; 400 is enough."""

@@ -18,7 +18,7 @@ from dreamgym_integrations.environments.textworld.engine import Game, GameEnviro
 
 
 class GameOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     max_steps: int | None = Field(default=None, ge=1)
     """None: the game's own limit."""

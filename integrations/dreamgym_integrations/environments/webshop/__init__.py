@@ -62,7 +62,7 @@ TOOLS: Sequence[JsonObject] = (
 
 
 class WebShopOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     catalogue: str | None = None
     """A folder with the authors' data; None: what DREAMGYM_WEBSHOP names, or our own small catalogue."""
