@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.types import Task
-from dreamgym_integrations.environments.base import known_split
+from dreamgym_integrations.environments.base import check_split
 
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "valid_train"),
@@ -149,7 +149,7 @@ class Games:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, in an order that mixes the types. Raises UnknownName, or InvalidInput for none."""
-        known_split(split)
+        check_split(split)
         with closing(self._open()) as index:
             rows = index.execute("SELECT task FROM game WHERE split = ? ORDER BY place", (split,)).fetchall()
         if not rows:

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked
 from dreamgym_integrations.environments.bfcl.behaviours import behaviours
 from dreamgym_integrations.environments.bfcl.environment import BfclEnvironment
 from dreamgym_integrations.environments.bfcl.state import SYSTEMS, schema_of
@@ -76,7 +76,8 @@ class Bfcl:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split; no world occurs in two of them."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import MissingPackage, UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import checked, known_split, packed_lines
+from dreamgym_integrations.environments.base import check_split, checked, packed_lines
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
 from dreamgym_integrations.environments.browser.players import BEHAVIOURS
@@ -112,7 +112,7 @@ class Miniwob:
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split; no world occurs twice."""
         pages = self._options.pages or PAGES
-        known_split(split)
+        check_split(split)
         chosen = [world for world in miniwob_worlds() if world.split == split and world.page in pages]
         return [world.task("miniwob") for world in sorted(chosen, key=lambda world: world.seed)]
 

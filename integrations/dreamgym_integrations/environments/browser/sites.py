@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import checked, known_split
+from dreamgym_integrations.environments.base import check_split, checked
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.checks import Checks
 from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
@@ -186,7 +186,8 @@ class Sites:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A browser that nobody else uses."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split, packed_lines
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked, packed_lines
 from dreamgym_integrations.environments.scienceworld.behaviours import BEHAVIOURS
 from dreamgym_integrations.environments.scienceworld.environment import ACT, ScienceWorldEnvironment
 
@@ -84,7 +84,8 @@ class ScienceWorld:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a fold of the package's."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""

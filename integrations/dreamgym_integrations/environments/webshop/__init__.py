@@ -20,7 +20,7 @@ from pydantic import Field
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked
 from dreamgym_integrations.environments.webshop.goals import Goal
 from dreamgym_integrations.environments.webshop.players import behaviours
 from dreamgym_integrations.environments.webshop.shop import Shop, shop
@@ -151,7 +151,8 @@ class WebShop:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The goals of a split, in the original's order."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new visit to the one shop."""
