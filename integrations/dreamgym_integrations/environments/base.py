@@ -1,4 +1,4 @@
-"""What the environments share: checked options, splits, the tool of a text game, and play of a given skill."""
+"""Shared by all environments: checked options, splits, the tool of a text game, and play of a given skill."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def checked(options: type[OptionsT], env: str, given: JsonObject) -> OptionsT:
         raise InvalidInput(f"environment {env!r}, its options: {first_reason(error)}") from error
 
 
-def known_split(split: str) -> str:
-    """The split itself. Raises UnknownName unless it is one of SPLITS."""
+def check_split(split: str) -> None:
+    """Raises UnknownName unless the split is one of SPLITS."""
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    return split
 
 
 def packed_lines(package: str, name: str) -> list[str]:

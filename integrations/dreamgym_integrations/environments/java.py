@@ -62,7 +62,7 @@ class JavaMachine:
 
     @property
     def is_alive(self) -> bool:
-        """It has not ended."""
+        """Whether the machine runs."""
         return self.process.poll() is None
 
     def holds(self, thing: Any) -> bool:

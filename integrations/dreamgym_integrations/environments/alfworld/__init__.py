@@ -43,7 +43,7 @@ ACT = act_tool(
 
 
 class AlfworldOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     data: Path | None = None
     """None: ALFWORLD_DATA, or where the package puts it."""
@@ -149,7 +149,7 @@ class AlfworldEnvironment:
 
 
 def seen(answer: JsonObject) -> StepResult:
-    """What a worker tells of a step, as the agent's side has it."""
+    """A worker's answer as the result of a step."""
     observation, state, won = str(answer["answer"]), str(answer["state"]), bool(answer["won"])
     info: JsonObject = {"admissible": answer["admissible"]}
     if state != observation:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.types import Task
-from dreamgym_integrations.environments.base import known_split
+from dreamgym_integrations.environments.base import check_split
 
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "valid_train"),
@@ -57,7 +57,7 @@ _GOAL = re.compile(r"Your task is to: (?!UNKNOWN GOAL)(.+?)\.?(?=\\n|\n|\")")
 
 
 class Targets(BaseModel):
-    """What a task is about."""
+    """The objects that a task is about."""
 
     object_target: str
     parent_target: str = ""
@@ -106,7 +106,7 @@ class Trial(BaseModel):
 
 
 class GameFile(BaseModel):
-    """What is read of a game.tw-pddl."""
+    """The fields of a game.tw-pddl that are used."""
 
     pddl_problem: str
     grammar: str
@@ -149,7 +149,7 @@ class Games:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, in an order that mixes the types. Raises UnknownName, or InvalidInput for none."""
-        known_split(split)
+        check_split(split)
         with closing(self._open()) as index:
             rows = index.execute("SELECT task FROM game WHERE split = ? ORDER BY place", (split,)).fetchall()
         if not rows:
@@ -245,7 +245,7 @@ def worded(trial: Trial, game: str = "") -> str:
 
 
 def start(problem: str) -> str:
-    """What the agent sees first: every place to go to, by the numbers that the package gives them."""
+    """The first observation: every place to go to, by the numbers that the package gives them."""
     ids = {thing.lower() for thing in _THING.findall(problem)}
     kinds = {thing: thing.split("_bar_")[0] + ("basin" if "basin" in thing else "") for thing in ids}
     left = Counter(kinds.values())

@@ -54,7 +54,7 @@ Rule.parse_conjunctive_query = staticmethod(cache(Rule.parse_conjunctive_query))
 
 
 class Engine:
-    """What the games of this process share."""
+    """Data and built games that all games of this process share."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
@@ -184,7 +184,7 @@ class GamePlayer:
         self._look()
 
     def start(self) -> str:
-        """What is seen first, without greeting and task."""
+        """The first observation, without greeting and task."""
         if not self._start:
             self._start = str(self._logic.grammar.derive("#look.feedback#", self._context({})))
         return self._start

@@ -23,7 +23,7 @@ Plan = Callable[[Task], Awaitable[Sequence[str]]]
 
 MALFORMED = ("take", "go", "go to", "open", "put it down", "move north", "look at", "use", "wait", ".")
 IMPOSSIBLE_SHARE = 0.25
-"""Of the random commands of bad play: so many do not fit here, or are none."""
+"""Share of commands that do not fit the place, or are no command, among the random ones of bad play."""
 APPLIANCES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
 _CHANGES = {"hot": "heat", "cool": "cool", "clean": "clean", "heat": "heat"}
@@ -50,7 +50,7 @@ class HouseholdGoal:
 
 
 class HouseholdPlayer:
-    """What was seen so far, and the commands that it suggests."""
+    """Remembers what was seen so far and suggests good, possible and impossible commands."""
 
     def __init__(self, goal: HouseholdGoal, random: Random) -> None:
         self.random = random
@@ -146,7 +146,7 @@ class HouseholdPlayer:
                     self._deliver(thing)
 
     def _fits(self, thing: str) -> bool:
-        """It is where it should be, as it should be."""
+        """Whether the thing is in the place and in the condition that the goal asks for."""
         goal, at = self._goal, self._at
         is_there = kind(at) == goal.place and at == (self._home or at)
         return kind(thing) == goal.thing and is_there and (goal.change is None or thing in self._changed)

@@ -178,7 +178,7 @@ class WorkerEpisode:
         self._place: tuple[Worker, int] | None = None
 
     async def begin(self) -> JsonObject:
-        """What is seen first, or where the episode stands."""
+        """Start the episode, or bring it back to where it stands; returns the worker's answer."""
         self._place = self._place or self._pool.take()
         worker, number = self._place
         said: list[JsonValue] = [*self._said]

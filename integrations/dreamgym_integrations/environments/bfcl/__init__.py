@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked
 from dreamgym_integrations.environments.bfcl.behaviours import behaviours
 from dreamgym_integrations.environments.bfcl.environment import BfclEnvironment
 from dreamgym_integrations.environments.bfcl.state import SYSTEMS, schema_of
@@ -32,7 +32,7 @@ RULES = (
 
 
 class BfclOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     classes: tuple[str, ...] = tuple(CLASSES)
     """Only the conversations that are about no other classes than these."""
@@ -51,7 +51,7 @@ class BfclOptions(Frozen):
 
 
 class Bfcl:
-    """What the entry point gives: the description, the tasks, ways to play, and new worlds."""
+    """BFCL as an entry point gives it: description, tasks, behaviours and new worlds."""
 
     behaviours: Mapping[str, Behaviour] = behaviours(bfcl_suite)
 
@@ -76,7 +76,8 @@ class Bfcl:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split; no world occurs in two of them."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""

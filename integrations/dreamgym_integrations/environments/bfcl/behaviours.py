@@ -19,7 +19,7 @@ from dreamgym_integrations.environments.bfcl.tools import NEXT, tool_of
 
 NEXT_CALL = ToolCall(name=NEXT)
 LONGEST = 60
-"""Of the texts in a state, shorter ones are taken for arguments."""
+"""Texts of a state up to this length are used as arguments."""
 
 
 class Caller:
@@ -72,7 +72,10 @@ class Caller:
             return [self._value(name, items, known) for _ in range(self._random.randint(1, 3))]
         if kind == "boolean":
             return self._random.random() < 0.5
-        return self._scalar(name, kind, _up_to(schema.get("maximum"), known))
+        maximum = schema.get("maximum")
+        if isinstance(maximum, int | float):
+            known = [(called, value) for called, value in known if isinstance(value, int | float) and value <= maximum]
+        return self._scalar(name, kind, known)
 
     def _scalar(self, name: str, kind: str, known: Sequence[tuple[str, JsonValue]]) -> JsonValue:
         """A text or a number of the state, one of the same name where there is one, or a plain one."""
@@ -100,12 +103,6 @@ def _values(state: str) -> list[tuple[str, JsonValue]]:
     return found
 
 
-def _up_to(maximum: JsonValue, known: Sequence[tuple[str, JsonValue]]) -> Sequence[tuple[str, JsonValue]]:
-    if not isinstance(maximum, int | float):
-        return known
-    return [(name, value) for name, value in known if isinstance(value, int | float) and value <= maximum]
-
-
 def behaviours(suite: Callable[[], Suite]) -> Mapping[str, Behaviour]:
     """`expert` plays the ground truth, `noisy` and `mixed` with slips, `random` calls whatever fits a schema."""
 
@@ -115,7 +112,7 @@ def behaviours(suite: Callable[[], Suite]) -> Mapping[str, Behaviour]:
             conversation = _conversation(start, suite())
             caller = Caller(conversation, suite(), random)
             share, result = random.choice(slips), start
-            for call in _script(conversation):
+            for call in (call for calls in conversation.calls for call in (*calls, NEXT_CALL)):
                 for action in _slipped(call, caller, result.state, share, random):
                     if not result.done:
                         result = await environment.step(action)
@@ -145,12 +142,6 @@ def _conversation(start: StepResult, suite: Suite) -> Conversation:
     if found is None:
         raise InvalidInput("the behaviours of bfcl need its explicit state, which names the conversation")
     return found
-
-
-def _script(conversation: Conversation) -> Iterator[ToolCall]:
-    for calls in conversation.calls:
-        yield from calls
-        yield NEXT_CALL
 
 
 def _slipped(call: ToolCall, caller: Caller, state: str, share: float, random: Random) -> Iterator[ToolCall]:

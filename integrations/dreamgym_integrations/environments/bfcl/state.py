@@ -54,7 +54,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class System:
-    """What there is to tell of one API class."""
+    """How the attributes of one API class become parts of the state."""
 
     name: str
     values: Mapping[str, str] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class System:
     """Reads an instance whose attributes are no JSON; its keys are in `values` and `kinds`."""
 
     def state(self, instance: object) -> JsonObject:
-        """What an instance holds."""
+        """The parts of the state that an instance holds."""
         held = self.read(instance) if self.read else vars(instance)
         told: JsonObject = {self.called(name): jsonable(held.get(name)) for name in self.values}
         return told | {kind.name: kind.collected(held.get(name, {})) for name, kind in self.kinds.items()}
 
     def called(self, attribute: str) -> str:
-        """What a single value is called in the state."""
+        """Name of a single value in the state."""
         return f"{self.name}.{attribute}"
 
     def goal(self, state: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -135,7 +135,7 @@ def files(system: Any) -> JsonObject:
 
 
 def schema_of(systems: Sequence[System]) -> StateSchema:
-    """What a state of these systems may look like, with the conversation that it belongs to."""
+    """Schema of the states of these systems, with the conversation that they belong to."""
     requests = Kind("requests", "number", {"text": "string"})
     kinds = [requests, *(kind for system in systems for kind in system.kinds.values())]
     return StateSchema(

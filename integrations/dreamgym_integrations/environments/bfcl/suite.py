@@ -37,7 +37,7 @@ MAIN = tuple(CLASSES)[:4]
 
 @dataclass(frozen=True)
 class Conversation:
-    """What one user wants, in the order of their messages, in the world that the benchmark sets up for them."""
+    """One user's requests in their order, and how the instances of the API classes start."""
 
     id: str
     messages: tuple[str, ...]

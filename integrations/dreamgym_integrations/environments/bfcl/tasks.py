@@ -15,11 +15,11 @@ from dreamgym_integrations.environments.bfcl.tools import NEXT
 from dreamgym_integrations.environments.bfcl.world import ApiInstances, FunctionResult
 
 PLACES = ("train", "train", "dev", "train", "test")
-"""Of every five worlds, in the benchmark's order, the split of each."""
+"""The split of each of five worlds in a row, in the benchmark's order."""
 
 
 def instruction_of(conversation: Conversation) -> str:
-    """What the agent is told: how the conversation goes, which tools it is about, and the first message."""
+    """The agent's instruction: how the conversation goes, which tools it is about, and the first message."""
     lacking = f", except for {', '.join(sorted(conversation.excluded))}" if conversation.excluded else ""
     return (
         f"You serve a user with tools. In this conversation only those of {' and '.join(conversation.classes)} work"
@@ -66,7 +66,7 @@ def task_of(conversation: Conversation, suite: Suite, systems: Mapping[str, Syst
 
 
 def text_of(answer: FunctionResult) -> str:
-    """What the agent reads of an answer."""
+    """A function's result as the agent reads it."""
     return json.dumps(answer.structured, ensure_ascii=False)
 
 

@@ -7,6 +7,7 @@ every answer that its calls get is among the answers so far, and where it calls 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from dreamgym_integrations.environments.bfcl.suite import Conversation
 
 @dataclass(frozen=True)
 class FunctionResult:
-    """What a function returned."""
+    """Result of one function call."""
 
     said: str
-    """As the benchmark compares it."""
+    """The text that the benchmark compares."""
     structured: JsonObject
     is_error: bool = False
 
@@ -47,7 +48,7 @@ class ApiInstances:
             return FunctionResult(said, {"error": said}, is_error=True)
 
     def state(self, systems: Mapping[str, System]) -> JsonObject:
-        """What all instances hold."""
+        """The state of all instances."""
         state: JsonObject = {}
         for name, instance in self.instances.items():
             state |= systems[name].state(instance)
@@ -55,7 +56,7 @@ class ApiInstances:
 
 
 def answer_of(value: object) -> FunctionResult:
-    """What a function returned, in the benchmark's words and as an object."""
+    """The result of a call from the value that the function returned."""
     said = value if isinstance(value, str) else str(value)
     if isinstance(value, dict):
         try:
@@ -77,7 +78,7 @@ class Referee:
         self._answers: list[str] = []
         self._called = False
         self.verdicts: list[bool] = []
-        """Of each request that is closed, whether it was fulfilled."""
+        """Whether each closed request was fulfilled."""
 
     def note(self, answer: FunctionResult) -> None:
         """The agent called something and got this."""
@@ -89,7 +90,7 @@ class Referee:
         calls = self._conversation.calls[len(self.verdicts)]
         wanted = [self.truth.call(self._owners[call.name], call).said for call in calls]
         is_fulfilled = not calls or (
-            self._called and is_alike(world, self.truth) and not _missing(wanted, self._answers)
+            self._called and is_alike(world, self.truth) and not Counter(wanted) - Counter(self._answers)
         )
         self.verdicts.append(is_fulfilled)
         self._called = False
@@ -108,15 +109,3 @@ def is_alike(world: ApiInstances, truth: ApiInstances) -> bool:
 
 def _public(instance: object) -> Iterator[tuple[str, object]]:
     return ((name, value) for name, value in vars(instance).items() if not name.startswith("_"))
-
-
-def _missing(wanted: list[str], given: list[str]) -> list[str]:
-    """What of `wanted` is not in `given`, counted."""
-    left = list(given)
-    missing = []
-    for answer in wanted:
-        if answer in left:
-            left.remove(answer)
-        else:
-            missing.append(answer)
-    return missing

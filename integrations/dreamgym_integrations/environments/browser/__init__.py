@@ -27,7 +27,7 @@ RULES = (
 
 
 class BrowserOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     max_steps: int | None = Field(default=None, ge=1)
     """None: 20 on MiniWoB, 30 on sites."""

@@ -1,4 +1,4 @@
-"""What an agent does in a browser: the thirteen actions of the paper (appendix C), as BrowserGym names them, as tools.
+"""An agent's actions in a browser: the thirteen actions of the paper (appendix C), as BrowserGym names them, as tools.
 
 A call becomes the Python that BrowserGym runs, its arguments as literals: no word of an agent is ever code.
 `navigation_tools` are six more, for tasks that need an address or several tabs.
@@ -114,7 +114,7 @@ def _allowed(value: JsonValue, uploads: Path | None) -> JsonValue:
 
 
 def admissible(page: Page) -> list[str]:
-    """What can be done with the elements in view, as calls; TEXT stands for any words."""
+    """Calls that act on the elements in view; TEXT stands for any words."""
     calls: list[str] = []
     options = [element.name for element in page.elements if element.role == "option" and element.name]
     for element in page.elements:

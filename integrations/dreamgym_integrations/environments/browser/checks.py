@@ -1,4 +1,4 @@
-"""What WebArena counts as success: `string_match` on the answer, `url_match` on the page, `program_html` on contents.
+"""WebArena's checks of success: `string_match` on the answer, `url_match` on the page, `program_html` on contents.
 
 All checks of a task must hold. A `fuzzy_match` is a language model's in the original: here an answer that is the
 reference, but for case, spaces and punctuation, holds, and any other does not, which the step's info says (`unjudged`).
@@ -21,11 +21,11 @@ _CALL = re.compile(r"func:(\w+)\((.*)\)")
 _ARGUMENT = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 
 Helper = Callable[..., str]
-"""What a `func:` of a check calls, with the page and the arguments in quotes."""
+"""Called by a `func:` of a check, with the page and the arguments in quotes."""
 
 
 class CheckResult(NamedTuple):
-    """What the checks say."""
+    """Result of a task's checks."""
 
     succeeded: bool
     unjudged: bool = False

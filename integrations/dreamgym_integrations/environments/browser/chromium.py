@@ -31,7 +31,7 @@ _own = threading.local()
 
 
 class _PerThread:
-    """What BrowserGym takes for the one Playwright of the process."""
+    """Stands for the one Playwright of the process in BrowserGym; each thread has one of its own."""
 
     @property
     def selectors(self) -> Any:
@@ -50,7 +50,7 @@ class _Lent:
         self.new_context = browser.new_context
 
     def close(self) -> None:
-        """It goes on for the next episode."""
+        """Nothing: the browser stays open for the next episode."""
 
 
 class _Chromium:
@@ -88,7 +88,7 @@ class Browser:
 
     def __init__(self) -> None:
         self.page: Any = None
-        """What its environment plays on; touched in the thread alone."""
+        """BrowserGym's environment; only the thread touches it."""
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         # a daemon: a page that hangs must not keep the process from ending; Chromium ends with Playwright's pipe
         self._thread = threading.Thread(target=self._run, name="dreamgym-browser", daemon=True)

@@ -32,7 +32,7 @@ class TaskSetup:
     arguments: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     goal: str | None = None
-    """What the task must say; another one is another version of it."""
+    """The instruction that the task must have; another one means another version of the task."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class BrowserEnvironment:
 
 @dataclass(frozen=True)
 class _Played:
-    """What BrowserGym answered."""
+    """BrowserGym's answer to a reset or a step."""
 
     seen: Mapping[str, Any]
     reward: float = 0.0

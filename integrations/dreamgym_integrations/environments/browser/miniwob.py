@@ -17,7 +17,7 @@ from pathlib import Path
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import MissingPackage, UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import checked, known_split, packed_lines
+from dreamgym_integrations.environments.base import check_split, checked, packed_lines
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
 from dreamgym_integrations.environments.browser.players import BEHAVIOURS
@@ -30,7 +30,7 @@ PAGES = (
     *("login-user", "choose-list", "read-table", "simple-algebra", "simple-arithmetic", "copy-paste", "find-word"),
     *("odd-or-even", "unicode-test", "text-transform"),
 )
-"""Of the package's 125: those that a seed decides alone, without a clock, and that a script can play."""
+"""The pages, among the package's 125, that depend on the seed alone, not on a clock, and that a script can play."""
 SEEDS = {"train": range(10), "dev": range(10, 13), "test": range(13, 16)}
 SETTLE_S = 0.05
 """BrowserGym waits half a second; these pages answer at once."""
@@ -58,7 +58,7 @@ class MiniwobWorld(Frozen):
 
 @cache
 def miniwob_worlds() -> Sequence[MiniwobWorld]:
-    """All that were looked at."""
+    """The packed task list."""
     lines = packed_lines("dreamgym_integrations.environments.browser", "miniwob_worlds.jsonl.xz")
     return [MiniwobWorld.model_validate_json(line) for line in lines]
 
@@ -112,7 +112,7 @@ class Miniwob:
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split; no world occurs twice."""
         pages = self._options.pages or PAGES
-        known_split(split)
+        check_split(split)
         chosen = [world for world in miniwob_worlds() if world.split == split and world.page in pages]
         return [world.task("miniwob") for world in sorted(chosen, key=lambda world: world.seed)]
 

@@ -17,7 +17,7 @@ from dreamgym_integrations.environments.browser.tree import FIELDS, Element, Pag
 
 WORDS = ("hello", "12", "test")
 BAD_ID_SHARE = 0.1
-"""Of the random actions: so many name an id that is not on the page."""
+"""Share of random actions that name an id which is not on the page."""
 
 
 def click(bid: str) -> ToolCall:
@@ -52,7 +52,7 @@ def spoiled(plan: Sequence[ToolCall], page: Page) -> list[ToolCall]:
 
 
 def _other_text(value: str) -> str:
-    """Of the same form, so that a date stays one."""
+    """Another text of the same form: a date stays a date."""
     digit = next((place for place in reversed(range(len(value))) if value[place].isdigit()), None)
     if digit is None:
         return f"{value[::-1]}x"

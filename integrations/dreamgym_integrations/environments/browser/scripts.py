@@ -1,4 +1,4 @@
-"""What to do on the pages of MiniWoB that can be scripted: from the instruction and the first page, all calls.
+"""Scripts for pages of MiniWoB: from the instruction and the first page, all calls.
 
 Each script is found by the words of the instruction. One that does not find what it looks for gives no plan.
 """
@@ -133,7 +133,7 @@ def _log_in(page: Page, match: re.Match[str]) -> list[ToolCall]:
 
 
 def _cell(page: Page, match: re.Match[str]) -> str:
-    """What stands behind the name in the table."""
+    """The cell behind the name in the table."""
     if match[1] not in page.texts[:-1]:
         raise _NotFound(match[1])
     return page.texts[page.texts.index(match[1]) + 1]

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import checked, known_split
+from dreamgym_integrations.environments.base import check_split, checked
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.checks import Checks
 from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
@@ -37,7 +37,7 @@ VARIABLES = {"webarena": "DREAMGYM_WEBARENA", "webarena_lite": "DREAMGYM_WEBAREN
 
 
 class SiteTask(Frozen):
-    """What we need of one row; the rest of it is kept as it is."""
+    """The fields of a task row that are used."""
 
     task_id: int
     old_task_id: int | None = None
@@ -146,7 +146,7 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
 
 
 def _placed(value: object, known: Mapping[str, str]) -> object:
-    """The same with addresses in the place of `__SHOPPING__` and the like."""
+    """The value with addresses in the place of `__SHOPPING__` and the like."""
     if isinstance(value, dict):
         return {key: _placed(item, known) for key, item in cast("JsonObject", value).items()}
     if isinstance(value, list):
@@ -186,7 +186,8 @@ class Sites:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A browser that nobody else uses."""

@@ -1,4 +1,4 @@
-"""What of a page matters for a task: the abstract state that the paper (appendix C) has a language model extract.
+"""The part of a page that matters for a task, which the paper (appendix C) has a language model extract.
 
 Here it is a pure function of the text and the instruction, the same for a real page and for a simulated state: applied
 to its own result it changes nothing. Kept are three to ten elements with their exact ids, in the order of the page:

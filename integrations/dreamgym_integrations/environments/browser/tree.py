@@ -40,7 +40,7 @@ USUAL_MARKS = frozenset({"selected=false", "pressed=false", "disabled=false"})
 
 
 class Element(NamedTuple):
-    """What has an id, and can be acted on by it."""
+    """An element with an id, by which calls name it."""
 
     bid: str
     role: str
@@ -51,7 +51,7 @@ class Element(NamedTuple):
 
     @property
     def is_interactive(self) -> bool:
-        """It is there to be used."""
+        """Whether the element can be used."""
         return self.role in FIELDS | PRESSED or ("clickable" in self.marks and self.role not in FRAMES)
 
     def line(self) -> str:
@@ -61,7 +61,7 @@ class Element(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What a text shows."""
+    """A page as read from its text."""
 
     goal: str
     title: str
@@ -163,7 +163,7 @@ def _unquoted(text: str) -> str:
 
 
 def _text(node: _Node, names: Set[str]) -> str:
-    """What it says, unless an element that can be used is or is named by it."""
+    """The node's text; empty if it belongs to an element that can be used, or is the name of one."""
     element = node.element
     if element.role not in TEXT_ROLES or element.is_interactive:
         return ""

@@ -61,7 +61,7 @@ class McpOptions(Frozen):
 
     @property
     def server(self) -> str:
-        """What the server is called in messages."""
+        """Name of the server in messages."""
         return f"MCP server {self.url or ' '.join(self.command)!r}"
 
     def variables(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ class McpEnvironment:
 
 
 class McpServer:
-    """What the entry point gives: makes environments, and leaves the description to the folder."""
+    """An MCP server as an entry point gives it; the description is the folder's."""
 
     behaviours: Mapping[str, Behaviour] = {}
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dreamgym_integrations.environments.mcp import McpOptions
 
 MAX_PAGES = 100
-"""Of a listing: a server that hands out cursors for ever must not hang us."""
+"""Limit of pages in one listing: a server may hand out cursors without end."""
 SHOWN_CHARACTERS = 300
 
 logging.getLogger("mcp.client").addHandler(logging.NullHandler())  # a stray line on stdout is no traceback to us

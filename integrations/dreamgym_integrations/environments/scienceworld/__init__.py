@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split, packed_lines
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked, packed_lines
 from dreamgym_integrations.environments.scienceworld.behaviours import BEHAVIOURS
 from dreamgym_integrations.environments.scienceworld.environment import ACT, ScienceWorldEnvironment
 
@@ -31,7 +31,7 @@ answer `No known action matches that input.` and take no time."""
 
 
 class ScienceWorldOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     max_steps: int = Field(default=100, ge=1)
     """The package's own limit; one in ten of its own solutions is longer, as those of genetics are; 400 is enough."""
@@ -42,7 +42,7 @@ class ScienceWorldOptions(Frozen):
 
 
 class ScienceWorld:
-    """What it is, its tasks, and ways to play it."""
+    """ScienceWorld as an entry point gives it: description, tasks, behaviours and new worlds."""
 
     def __init__(self, options: ScienceWorldOptions) -> None:
         self._options = options
@@ -66,26 +66,26 @@ class ScienceWorld:
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
+        is_easy = self._options.simplifications == "easy"
         tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
         for line in packed_lines(__name__, "worlds.tsv.xz"):
             split, kind, variation, instruction, start = line.split("\t")
-            tasks[split].append(self._task(split, kind, int(variation), instruction, json.loads(start)))
+            metadata: JsonObject = {"task": kind, "variation": int(variation), "split": split}
+            tasks[split].append(
+                Task(
+                    id=f"{self._name}-{split}-{kind}-{variation}",
+                    env=self._name,
+                    instruction=instruction,
+                    initial_state=json.loads(start) if is_easy else None,  # listed with the doors open
+                    metadata=metadata if is_easy else {**metadata, "simplifications": ""},
+                )
+            )
         return tasks
-
-    def _task(self, split: str, kind: str, variation: int, instruction: str, start: str) -> Task:
-        metadata: JsonObject = {"task": kind, "variation": variation, "split": split}
-        is_easy = self._options.simplifications == "easy"
-        return Task(
-            id=f"{self._name}-{split}-{kind}-{variation}",
-            env=self._name,
-            instruction=instruction,
-            initial_state=start if is_easy else None,  # listed with the doors open
-            metadata=metadata if is_easy else {**metadata, "simplifications": ""},
-        )
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a fold of the package's."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""

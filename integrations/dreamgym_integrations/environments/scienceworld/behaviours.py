@@ -49,7 +49,7 @@ def room_of(state: str) -> str | None:
 
 
 class ScienceWorldPlayer:
-    """What was seen so far, and the commands that it suggests.
+    """Follows a solution, strays from it with bad commands, and finds its way back.
 
     Args:
         solution: the good commands in order.

@@ -28,7 +28,7 @@ class Variation(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """What the simulator says to a command."""
+    """The simulator's answer to a command."""
 
     reply: str
     score: int
@@ -81,7 +81,7 @@ class Simulator:
             return f"{self._java.freeActionLook().strip()}\n{self._java.freeActionInventory().strip()}"
 
     def description(self) -> str:
-        """What is to be done in this world."""
+        """The instruction of this world."""
         with java_failures(WHAT):
             return " ".join(self._java.getTaskDescription().split())
 

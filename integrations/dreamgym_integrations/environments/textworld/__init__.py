@@ -13,12 +13,12 @@ from pydantic import Field
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split, packed_lines
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked, packed_lines
 from dreamgym_integrations.environments.textworld.engine import Game, GameEnvironment, GameSeed, distinct_worlds
 
 
 class GameOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     max_steps: int | None = Field(default=None, ge=1)
     """None: the game's own limit."""
@@ -83,7 +83,8 @@ class TextWorldExpress:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split; no world occurs twice."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""

@@ -63,17 +63,17 @@ class Game:
     commands: str
     """The commands, in one line."""
     example: str
-    """One of them."""
+    """One command, as an example."""
     parameters: Mapping[str, int]
     """The package's own generation parameters, with the values that we play by default."""
     max_steps: int
     behaviours: Mapping[str, Behaviour]
     view: Callable[[Mapping[str, Any]], str]
-    """What is to be seen after an answer of the game; empty if the answer does not show it."""
+    """The view after an answer of the game; empty if the answer does not show it."""
     shorten: Callable[[str], str]
     """A reply that describes no place, in few words."""
     doing: str = "Do one thing."
-    """What the tool is for."""
+    """Purpose of the tool, in one sentence."""
     instruction: str | None = None
     """None: the game's own words."""
 

@@ -38,7 +38,7 @@ _PREPARED = re.compile(rf"^(?:(?:raw|{'|'.join(_DONE.values())}) )*")
 
 
 class HousePlayer:
-    """What was seen so far, and the commands that it suggests. A game's player says which one is good."""
+    """Remembers what was seen so far and suggests commands. Each game's player says which one is good."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -220,12 +220,12 @@ class Follower(HousePlayer):
     """Does what Simon says."""
 
     def command(self) -> str:
-        """What was said last."""
+        """The command that Simon said last."""
         said = re.findall(r"simon says, ([a-z ]+)\.", self.told)
         return said[-1] if said else "look around"
 
     def possible(self) -> list[str]:
-        """What was said, and commands like it."""
+        """The command that Simon said last, and commands like it."""
         return [self.command(), *(f"{verb} {fruit}" for verb in _VERBS for fruit in _FRUITS)]
 
 

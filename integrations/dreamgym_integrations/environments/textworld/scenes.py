@@ -85,7 +85,7 @@ class Scene:
 
     @property
     def within_reach(self) -> tuple[str, ...]:
-        """What can be seen here and is not carried."""
+        """Things that can be seen here and are not carried."""
         return (*self.things, *(item for held in self.holders.values() for item in held or ()))
 
 

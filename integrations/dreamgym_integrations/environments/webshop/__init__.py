@@ -5,7 +5,7 @@ tagger. Without data it plays with a small invented catalogue; `catalogue` (or t
 folder with the authors' `items_shuffle_1000.json` and `items_ins_v2_1000.json`, as they are or packed by xz.
 
 Success is the original's, a score of 1. The score itself, between 0 and 1, is in `info["score"]` and never is the
-reward, because in this house any positive reward at the end is a success.
+reward, because any positive reward at the end counts as a success.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import Field
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
-from dreamgym_integrations.environments.base import SPLITS, checked, known_split
+from dreamgym_integrations.environments.base import SPLITS, check_split, checked
 from dreamgym_integrations.environments.webshop.goals import Goal
 from dreamgym_integrations.environments.webshop.players import behaviours
 from dreamgym_integrations.environments.webshop.shop import Shop, shop
@@ -62,7 +62,7 @@ TOOLS: Sequence[JsonObject] = (
 
 
 class WebShopOptions(Frozen):
-    """What an environment folder may set under [real]."""
+    """Options of an environment folder, under [real]."""
 
     catalogue: str | None = None
     """A folder with the authors' data; None: what DREAMGYM_WEBSHOP names, or our own small catalogue."""
@@ -125,7 +125,7 @@ class WebShopEnvironment:
 
 
 class WebShop:
-    """What the entry point gives: the description, the tasks, ways to play, and new visits."""
+    """WebShop as an entry point gives it: description, tasks, behaviours and new visits."""
 
     def __init__(self, options: WebShopOptions) -> None:
         self._options = options
@@ -151,7 +151,8 @@ class WebShop:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The goals of a split, in the original's order."""
-        return self._tasks[known_split(split)]
+        check_split(split)
+        return self._tasks[split]
 
     def create(self) -> Environment:
         """A new visit to the one shop."""
@@ -167,16 +168,19 @@ class WebShop:
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
-        return {split: [self._task(split, *one) for one in self._shop.split(split)] for split in SPLITS}
-
-    def _task(self, split: str, number: int, goal: Goal) -> Task:
-        return Task(
-            id=f"{self._name}-{split}-{number}",
-            env=self._name,
-            instruction=goal.instruction,
-            initial_state=ShopVisit(self._shop, goal).observation,
-            metadata={"goal": number, "split": split},
-        )
+        return {
+            split: [
+                Task(
+                    id=f"{self._name}-{split}-{number}",
+                    env=self._name,
+                    instruction=goal.instruction,
+                    initial_state=ShopVisit(self._shop, goal).observation,
+                    metadata={"goal": number, "split": split},
+                )
+                for number, goal in self._shop.split(split)
+            ]
+            for split in SPLITS
+        }
 
     @cached_property
     def _goals(self) -> Mapping[str, Goal]:

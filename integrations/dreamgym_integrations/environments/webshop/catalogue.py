@@ -26,7 +26,7 @@ DEMANDS = ("items_ins_v2_1000.json", "items_ins_v2.json")
 SMALL = files("dreamgym_integrations.environments.webshop").joinpath("small")
 """The catalogue of our own: invented products of no real shop."""
 UNPRICED = 100.0
-"""What the original charges for a product whose price is known to be unknown."""
+"""The original's price of a product whose price is unknown."""
 _MISSING = "`./setup.sh -d small` in a copy of WebShop's repository brings items_shuffle_1000 and items_ins_v2_1000"
 
 
@@ -40,7 +40,7 @@ class Product:
     bullets: tuple[str, ...]
     category: str
     query: str
-    """What its authors searched for when they found it."""
+    """The authors' search that found the product."""
     product_category: str
     """The path of categories, by `›`."""
     prices: tuple[float, ...]
@@ -48,7 +48,7 @@ class Product:
     options: Mapping[str, tuple[str, ...]]
     attributes: tuple[str, ...]
     demand: str | None
-    """What somebody who wants it says; None: it is nobody's goal."""
+    """Instruction to buy it; None: it is nobody's goal."""
     demanded: tuple[str, ...]
     """The attributes that are wanted of it."""
 
@@ -59,7 +59,7 @@ class Product:
 
     @property
     def document(self) -> str:
-        """What the search finds it by."""
+        """The text that the search ranks."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         return " ".join([self.title, self.description, self.bullets[0], options]).lower()
 
@@ -100,7 +100,7 @@ def draw_prices(products: list[Product], random: Random) -> dict[str, float]:
 
 
 def _read(folder: Traversable, names: tuple[str, ...]) -> tuple[str, JsonValue]:
-    """What the first of the files that is there holds, with its name."""
+    """Content of the first of these files that exists, with its name."""
     for candidate in (packed for name in names for packed in (name, f"{name}.xz")):
         file = folder.joinpath(candidate)
         if not file.is_file():
@@ -155,7 +155,7 @@ def _prices(tag: JsonValue) -> tuple[float, ...]:
 
 
 def _options(customization: JsonValue) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What can be chosen: the name of an option, and its values as the pages show them."""
+    """Options of a product: name, and values as the pages show them."""
     if not isinstance(customization, dict):
         return
     for name, values in customization.items():

@@ -1,4 +1,4 @@
-"""What customers want: the synthetic goals of WebShop, in the order that its splits are counted in."""
+"""The synthetic goals of WebShop, in the order that its splits are counted in."""
 
 from __future__ import annotations
 

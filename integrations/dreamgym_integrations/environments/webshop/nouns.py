@@ -9,12 +9,12 @@ recorded purchases, and never another one where the product that was meant is bo
 
 from __future__ import annotations
 
-import lzma
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from importlib.resources import files
 from zlib import crc32
+
+from dreamgym_integrations.environments.base import packed_lines
 
 _NO_NOUNS = """\
 a all an and any are as at based be but by can comfortable cooling damaged designed discontinued each effective for
@@ -45,6 +45,5 @@ def nouns(title: str) -> tuple[str, ...]:
 @cache
 def _tagged() -> Mapping[str, str]:
     """By checksum: each noun as the letters since the one before, and its length."""
-    packed = files("dreamgym_integrations.environments.webshop").joinpath("nouns_1000.xz").read_bytes()
-    lines = (line.partition(" ") for line in lzma.decompress(packed).decode().splitlines())
-    return {checksum: places for checksum, _, places in lines}
+    lines = packed_lines("dreamgym_integrations.environments.webshop", "nouns_1000.xz")
+    return {checksum: places for checksum, _, places in (line.partition(" ") for line in lines)}

@@ -19,13 +19,13 @@ from dreamgym_integrations.environments.webshop.visit import BUY, JOINT, NEXT, P
 LAST_PAGE = 5
 MALFORMED = ("add to cart", "checkout", "item 1", "buy", "next page", "back", "filter by price", "sort by rating", "")
 IMPOSSIBLE_SHARE = 0.25
-"""Of the random clicks of bad play: so many are on what is not on the page."""
+"""Share of clicks on what is not on the page, among the random ones of bad play."""
 _ASIN = re.compile(r"[A-Z0-9]{10}")
 _PAGE = re.compile(r"Page (\d+) \(Total results: \d+\)")
 
 
 class Customer:
-    """What was seen so far, and the clicks that it suggests."""
+    """Remembers what was seen so far and suggests clicks."""
 
     def __init__(self, goal: Goal, random: Random) -> None:
         self._goal = goal
@@ -71,7 +71,7 @@ class Customer:
         return self._click(self._random.choice(self.possible()))
 
     def possible(self) -> list[str]:
-        """What the page suggests to click; of an item page that includes the names of options, which are refused."""
+        """Elements that the page suggests to click; on an item page also names of options, which are refused."""
         buttons = [text.lower() for text in ("Back to Search", "< Prev", "Next >") if text in self._texts]
         if self._number:
             return [*buttons, *(text.lower() for text in self._texts if _ASIN.fullmatch(text))]

@@ -1,4 +1,4 @@
-"""What a purchase is worth: the score of WebShop, between 0 and 1.
+"""The score of a purchase in WebShop, between 0 and 1.
 
 The share of what was wished (attributes, options, price) that the purchase fulfils, times how much the bought product
 is of the kind that was meant. Two things to know:
@@ -63,7 +63,7 @@ def _categories(product: Product) -> set[str]:
 
 
 def _has_attribute(bought: Product, wanted: str) -> bool:
-    """It is one of the product's attributes, or its texts tell of it."""
+    """Whether it is one of the product's attributes, or in its texts."""
     texts = (bought.title, " ".join(bought.bullets), bought.description)
     return _is_like_one_of(wanted, bought.attributes) or any(wanted in text.lower() for text in texts)
 

@@ -20,7 +20,7 @@ HELD_OUT = (500, 1500)
 
 
 class Shop:
-    """What does not change while customers come and go."""
+    """Products, prices, goals and the search, shared by all episodes."""
 
     def __init__(self, products: list[Product], seed: int) -> None:
         """Draw prices and goals with the seed. Raises MissingPackage, and InvalidInput where nobody wants anything."""
@@ -33,7 +33,7 @@ class Shop:
         self._index = SearchIndex((product.asin, product.document) for product in products)
 
     def search(self, query: str) -> list[Product]:
-        """What the search finds, the best first."""
+        """The products that the search finds, the best first."""
         return [self.products[asin] for asin in self._index.search(query, HITS)]
 
     def split(self, name: str) -> list[tuple[int, Goal]]:

@@ -43,9 +43,9 @@ class ShopVisit:
         self._product: Product | None = None
         self._options: dict[str, str] = {}
         self.score = 0.0
-        """What the purchase was worth."""
+        """Score of the purchase."""
         self.parts: JsonObject = {}
-        """What the score is made of."""
+        """Parts of the score."""
 
     @property
     def is_over(self) -> bool:
@@ -91,7 +91,7 @@ class ShopVisit:
         return True
 
     def elements(self) -> list[str]:
-        """What can be clicked, in small letters."""
+        """The elements that can be clicked, in small letters."""
         if self._open == "search":
             return [SEARCH]
         if self._open == "results":

@@ -32,7 +32,7 @@ _PICTOGRAPH = (
 _EMOJI = rf"{_PICTOGRAPH}\ufe0f?[\U0001f3fb-\U0001f3ff]?(?:\u200d{_PICTOGRAPH}\ufe0f?)*"
 _WORD = re.compile(rf"(?:(?<!_)_+)?{_ALPHANUMERIC}+(?:{_JOINT}{_ALPHANUMERIC}+)*_*|[{_IDEOGRAPH}]|{_EMOJI}")
 _SYLLABLE = re.compile(r"[aeiouy][^aeiouy]")
-"""What an ending must leave of a word to be taken off."""
+"""The rest of a word that an ending must leave to be taken off."""
 
 
 class Analyzer:

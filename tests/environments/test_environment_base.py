@@ -1,0 +1,42 @@
+"""All registered environments answer alike to an option or a split that they do not know."""
+
+from random import Random
+
+import pytest
+from dreamgym_integrations.environments.base import MIXED_SHARES, graded, mixed
+
+from dreamgym.environment import Environment, load_real
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.types import StepResult
+
+pytestmark = pytest.mark.anyio
+NAMES = ["alfworld", "arithmetic", "bfcl", "coin", "miniwob", "scienceworld", "webarena", "webarena_lite", "webshop"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "mcp"])
+def test_an_unknown_option_is_refused_with_the_environment_and_the_option(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^environment '{name}', its options: colour: "):
+        load_real(name, {"colour": "red"})
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"alfworld"}))
+def test_an_unknown_split_is_refused_before_any_task_is_read(name: str) -> None:
+    with pytest.raises(UnknownName, match="unknown split 'valid': there is dev, test, train"):
+        load_real(name).tasks("valid")
+
+
+async def test_graded_play_has_one_share_of_good_actions_and_mixed_play_draws_it_for_each_episode() -> None:
+    seen: list[tuple[float, float]] = []
+
+    async def play(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
+        seen.append((good, slips))
+
+    start, world = StepResult(observation=""), load_real("coin").create()
+    for seed in range(40):
+        await graded(play, 0.7, 0.2)(start, world, seed)
+    assert set(seen) == {(0.7, 0.2)}
+    seen.clear()
+    for seed in (*range(40), *range(40)):
+        await mixed(play, 0.2)(start, world, seed)
+    assert set(seen) == {(share, 0.2) for share in MIXED_SHARES}
+    assert seen[:40] == seen[40:], "the same seed draws the same share"
