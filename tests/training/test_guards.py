@@ -1,9 +1,11 @@
 """A run that cannot go on says why and what to do, and what it saved before stays whole."""
 
+import importlib
 import os
 import resource
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from lamp_runs import broken_after, same, trained, weights
 
 from dreamgym import EnvironmentSpec, StepResult, ToolCall
 from dreamgym.environment import Environment
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, TrainingStopped
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, TrainingStopped
 from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Settings, read_record
 
@@ -145,6 +147,17 @@ def test_a_finished_run_that_is_resumed_stays_what_it_is(
     trained(lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True)
     assert same(before, weights(tmp_path / "policy"))
     assert (tmp_path / "m.jsonl").read_text() == record
+
+
+@pytest.mark.parametrize("room", ["policy", "experience"])
+@pytest.mark.parametrize("package", ["torch", "trl"])
+def test_without_its_packages_a_trainer_names_the_extra(
+    room: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"dreamgym_integrations.trainers.{room}", raising=False)
+    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[train\]'"):
+        importlib.import_module(f"dreamgym_integrations.trainers.{room}")
 
 
 def test_a_line_of_the_record_that_was_cut_off_is_none(tmp_path: Path) -> None:

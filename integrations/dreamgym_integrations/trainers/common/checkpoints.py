@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import MissingPackage, TrainingStopped
+from safetensors import SafetensorError
 
-try:
-    from safetensors import SafetensorError
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
+from dreamgym.errors import TrainingStopped
 
 
 def checkpoints(folder: Path) -> list[Path]:

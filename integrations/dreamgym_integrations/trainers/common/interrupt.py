@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dreamgym.errors import MissingPackage
-
-try:
-    from transformers import TrainerCallback
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
+from transformers import TrainerCallback
 
 
 class Interrupt(TrainerCallback):  # type: ignore[misc]  # transformers is not typed

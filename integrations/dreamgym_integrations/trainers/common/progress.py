@@ -6,12 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dreamgym.errors import MissingPackage
-
-try:
-    from transformers import TrainerCallback
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
+from transformers import TrainerCallback
 
 SAY_EVERY_S = 10.0
 

@@ -8,13 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import MissingPackage
-
-try:
-    import torch
-    from transformers import PrinterCallback
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
+import torch
+from transformers import PrinterCallback
 
 
 def base_options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dict[str, Any]:

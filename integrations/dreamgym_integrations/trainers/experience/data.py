@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from datasets import Dataset, disable_progress_bars
 from pydantic import Field
+from transformers import AutoTokenizer
+from transformers.utils import logging
 
 from dreamgym.dream.model import Part
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.errors import InvalidInput
 from dreamgym.recordings.contradictions import contradicted
 from dreamgym.recordings.folder.files import write_whole
 from dreamgym.recordings.splits import split
@@ -28,13 +31,6 @@ from dreamgym_integrations.models.checkpoint import check_tokenizer
 from dreamgym_integrations.trainers.common.distributed import Processes, of_first
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
 from dreamgym_integrations.trainers.experience.rows import Example, examples, row
-
-try:
-    from datasets import Dataset, disable_progress_bars
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-except ImportError as error:
-    raise MissingPackage("fitting a model", "train") from error
 
 logging.disable_progress_bar()
 disable_progress_bars()

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dreamgym.errors import MissingPackage
-from dreamgym_integrations.trainers.experience.rows import Example
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-try:
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-except ImportError as error:
-    raise MissingPackage("a tiny experience model", "train") from error
+from dreamgym_integrations.trainers.experience.rows import Example
 
 PAD, END, *ROLES = ("\x1dpad\x1d", "\x1dend\x1d", "\x1dsystem\x1d", "\x1duser\x1d", "\x1dassistant\x1d")
 """Control characters are escaped in JSON, so nothing that an agent or a recording says can be read as one of these."""

@@ -14,7 +14,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import MissingPackage
+import torch
+from datasets import load_from_disk
+from transformers import AutoTokenizer, EarlyStoppingCallback, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
 from dreamgym.recordings.folder.files import write_whole
 from dreamgym_integrations.trainers.common.checkpoints import newest_with
 from dreamgym_integrations.trainers.common.distributed import Processes
@@ -23,14 +27,6 @@ from dreamgym_integrations.trainers.common.lora import adapter, merged_into
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.experience.data import EVALUATIONS, FitSettings, PreparedFit, working_folder
-
-try:
-    import torch
-    from datasets import load_from_disk
-    from transformers import AutoTokenizer, EarlyStoppingCallback, TrainerCallback
-    from trl import SFTConfig, SFTTrainer
-except ImportError as error:
-    raise MissingPackage("fitting a model", "train") from error
 
 RANK = 16
 """Rank of the adapter that `--lora` trains."""

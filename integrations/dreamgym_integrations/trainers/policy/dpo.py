@@ -11,21 +11,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from datasets import Dataset
+from trl import DPOConfig, DPOTrainer
+
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
-from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.errors import InvalidInput
 from dreamgym.types import StopReason, Trajectory
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
 from dreamgym_integrations.trainers.common.trl_setup import run_trainer
 from dreamgym_integrations.trainers.policy.model import ChatCodec, load_policy
 from dreamgym_integrations.trainers.policy.sft import action_text, options
-
-try:
-    from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
 
 Place = tuple[str, str, str]
 """World, instruction and state: where an action is better or worse than another."""

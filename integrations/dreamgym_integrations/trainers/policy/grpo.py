@@ -13,19 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from anyio.from_thread import BlockingPortal
+from trl import GRPOTrainer
 
-from dreamgym.errors import MissingPackage, TrainingStopped
+from dreamgym.errors import TrainingStopped
 from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Rollout, Segment
 from dreamgym_integrations.trainers.common.checkpoints import saving
-
-try:
-    import torch
-    from trl import GRPOTrainer
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
 
 
 @dataclass(frozen=True)

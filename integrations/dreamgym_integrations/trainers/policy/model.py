@@ -11,19 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from dreamgym.errors import InvalidInput, MissingPackage
+import torch
+from jinja2 import TemplateError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import Generation
 from dreamgym.types import JsonObject
-
-try:
-    import torch
-    from jinja2 import TemplateError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
-except ImportError as error:
-    raise MissingPackage("a policy checkpoint", "train") from error
+from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
 
 disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
 torch.set_num_threads(1)  # two threads of a small model on two busy cores were measured 14 times slower than one

@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from dreamgym.errors import MissingPackage
+import torch
+from torch import nn
+
 from dreamgym.training.advantages import generalised_advantages
 from dreamgym.training.rollout import Segment
 from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, ScoredRollout
-
-try:
-    import torch
-    from torch import nn
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
 
 HEAD = "value_head"
 

@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+from transformers import set_seed
+from trl import SFTConfig, SFTTrainer
+
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import user_message
-from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import Segment
 from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.common.checkpoints import save_model
@@ -19,14 +23,6 @@ from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec, load_policy
-
-try:
-    from datasets import Dataset
-    from transformers import set_seed
-    from trl import SFTConfig, SFTTrainer
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
-
 
 Row = dict[str, list[int]]
 """A conversation: `input_ids`, and `labels`, which are -100 wherever somebody else speaks."""

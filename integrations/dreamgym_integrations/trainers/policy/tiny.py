@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.types import Trajectory
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-try:
-    import torch
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-except ImportError as error:
-    raise MissingPackage("a tiny policy", "train") from error
+from dreamgym.errors import InvalidInput
+from dreamgym.types import Trajectory
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + '<end>' }}"

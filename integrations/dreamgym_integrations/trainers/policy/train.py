@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from anyio.from_thread import BlockingPortal
+from datasets import Dataset
+from transformers import TrainerCallback, set_seed
+from trl import GRPOConfig
 
-from dreamgym.errors import InvalidInput, MissingPackage
+from dreamgym.errors import InvalidInput
 from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Policy
@@ -36,13 +39,6 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     read_curriculum,
 )
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
-
-try:
-    from datasets import Dataset
-    from transformers import TrainerCallback, set_seed
-    from trl import GRPOConfig
-except ImportError as error:
-    raise MissingPackage("training", "train") from error
 
 Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
