@@ -16,7 +16,7 @@ from dreamgym.dream.prompt import as_data, filled
 from dreamgym.dream.structured_llm import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM, Message
-from dreamgym.state import parsed
+from dreamgym.state import State
 from dreamgym.types import JsonObject, Trajectory, Transition
 
 TOKENS, TOKENS_PER_STEP = 256, 128
@@ -120,7 +120,7 @@ def _numbered(trajectory: Trajectory) -> Iterable[tuple[int, Transition]]:
 
 def _shown(number: int, step: Transition) -> JsonObject:
     """One step; of explicit states what changes, of texts the state before where no answer has shown it."""
-    before, after = parsed(step.state), parsed(step.next_state)
+    before, after = State.of(step.state).content, State.of(step.next_state).content
     if before is not None and after is not None:
         changed: JsonObject = {
             "changes": [one.model_dump(mode="json") for one in changes_of(before, after, step.action.arguments)]

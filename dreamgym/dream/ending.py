@@ -48,7 +48,7 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
         logger.warning(
             "task %r: the judge says %s, the task's own check %s", query.task.id, prediction.provenance.judged, checked
         )
-    return _noted(prediction, checked=checked, open_end=False).model_copy(
+    return prediction.noted(checked=checked, open_end=False).model_copy(
         update={"success": checked, "terminated": prediction.terminated or checked}
     )
 
@@ -65,8 +65,7 @@ async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Predict
         logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, error)
         return _open(prediction)
     told = prediction.provenance
-    judged = _noted(
-        prediction,
+    judged = prediction.noted(
         judged=verdict.accomplished,
         open_end=False,
         prompt_tokens=told.prompt_tokens + verdict.prompt_tokens,
@@ -110,8 +109,4 @@ def _does_alike(action: ToolCall, query: Query) -> bool:
 
 
 def _open(prediction: Prediction) -> Prediction:
-    return _noted(prediction, open_end=True).model_copy(update={"success": False, "terminated": False})
-
-
-def _noted(prediction: Prediction, **what: object) -> Prediction:
-    return prediction.model_copy(update={"provenance": prediction.provenance.model_copy(update=what)})
+    return prediction.noted(open_end=True).model_copy(update={"success": False, "terminated": False})

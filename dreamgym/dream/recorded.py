@@ -1,4 +1,4 @@
-"""What was recorded of this very action in this very state, said again."""
+"""The tier of recordings: the answer that reality gave to this very action in this very state."""
 
 from __future__ import annotations
 
@@ -6,10 +6,30 @@ from collections.abc import Sequence
 
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.task_check import accomplished
-from dreamgym.replay.buffer import Demonstration
+from dreamgym.replay.buffer import GROUNDED, Demonstration
 from dreamgym.schema import fault_under
-from dreamgym.tools import completed
+from dreamgym.tools import completed, output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
+
+
+class RecordedTier:
+    """Repeats recordings of a deterministic environment.
+
+    There is no answer if recordings of one world contradict each other: something that no state shows decides there.
+    Nor is there one if an invented answer led to a recorded end: whether it is this task's end is for the model.
+    """
+
+    infers = False
+
+    async def answer(self, query: Query) -> Prediction | None:
+        """The recorded answer; None: there is none, or it cannot be trusted."""
+        exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
+        if not exact or is_contradicted(query, exact[0]):
+            return None
+        copy = repeat(query, exact[0])
+        if copy.provenance.open_end and is_invented(query.history):
+            return None
+        return copy if is_valid(query, copy) else None
 
 
 def repeat(query: Query, demonstration: Demonstration, *, model: str | None = None) -> Prediction:
@@ -51,8 +71,9 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
     )
 
 
-def is_valid(prediction: Prediction, schema: JsonObject | None) -> bool:
-    """Whether a tool's output schema, where it has one, allows the answer."""
+def is_valid(query: Query, prediction: Prediction) -> bool:
+    """Whether the answer is one that the called tool's output schema allows; without a schema any is."""
+    schema = output_schema(query.spec, query.action.name)
     if schema is None or prediction.is_error:
         return True
     return prediction.structured is not None and fault_under(schema, prediction.structured) is None

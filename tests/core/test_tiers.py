@@ -216,7 +216,7 @@ async def test_a_recorded_success_is_checked_too() -> None:
 
 async def test_what_an_answer_shows_of_what_is_known_in_part_is_known_from_then_on() -> None:
     note: JsonObject = {"note_id": "N-1", "text": "fragile"}
-    made, _ = await dream(lambda query: predicted([note, order(2)], query.state))
+    made, _ = await dream(lambda query: predicted([note, order(2)], query.state.text))
     result = await made.step(call("get_note", "N-1"))
     assert result.state == state(order(1), order(2), notes=[note])
     assert made.transitions[0].next_state == result.state
