@@ -44,7 +44,7 @@ def tiers_of(
         tiers.append(RefusedTier())
     if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(AgreeingTier(SynthesizedTier()))
-    tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in _of_other_packages()]
+    tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in of_other_packages()]
     return (*tiers, ModelTier(model, shown))
 
 
@@ -125,6 +125,7 @@ def _with_shown_facts(query: Query, prediction: Prediction) -> Prediction:
 
 
 @cache
-def _of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
+def of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
+    """What makes the tiers of other packages. Looked for once: to read what is installed takes 10 ms and more."""
     points = sorted(entry_points(group="dreamgym.tiers"), key=lambda point: point.name)
     return tuple(point.load() for point in points)

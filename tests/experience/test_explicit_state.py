@@ -16,7 +16,7 @@ from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.dream.prompt import PromptForm, judge_messages, step_messages
 from dreamgym.errors import PredictionError
 from dreamgym.llm import ScriptedLLM
-from dreamgym.state import StateSchema, apply, as_text
+from dreamgym.state import State, StateSchema, apply, as_text
 from dreamgym.types import JsonObject, Transition
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +149,17 @@ async def test_what_a_write_changes_is_shown_as_code_calculates_it() -> None:
     less = {"op": "increase", "path": "/orders/O-1/total", "value": -7}
     prediction, llm = await predicted(said(PAID, less, observation=SHOWN.replace("30", "24")), query=query)
     assert prediction.observation == SHOWN.replace("30", "23")
+    assert len(llm.asked) == 1
+
+
+async def test_what_a_write_changes_is_shown_as_code_calculates_it_whatever_the_id_is() -> None:
+    query = asked(call("refund"), step(call("refund"), world(), world("refunded"), SHOWN))
+    state = State.of(query.state.text.replace("O-1", "O/~1"), query.spec.state)
+    query = query.model_copy(update={"state": state, "action": call("refund", "O/~1")})
+    less = {"op": "increase", "path": "/orders/O~1~01/total", "value": -7}
+    shown = SHOWN.replace("O-1", "O/~1").replace("refunded", "paid")
+    prediction, llm = await predicted(said(less, observation=shown.replace("30", "24")), query=query)
+    assert prediction.observation == shown.replace("30", "23")
     assert len(llm.asked) == 1
 
 
