@@ -4,7 +4,8 @@ In this order:
 
 1. The task's own check says so (dreamgym.dream.task_check). Where it believes a state that a model's word alone has
    changed (`Provenance.unbounded`), a judge who is not shown that state must say so too.
-2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded.
+2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded
+   (`recorded_end_counts`).
 3. A model claims it and is a judge: its judge confirms the claim.
 4. Nobody claims it, but similar recorded steps ended their tasks: a judge is asked whether this one did too.
 
@@ -20,7 +21,7 @@ from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
 from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import MalformedAnswer
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.types import Provenance, ToolCall, Transition
+from dreamgym.types import Provenance, Tier, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,36 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
 def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
     """Whether the state after some steps rests on a model's word."""
     return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
+
+
+def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
+    """Whether a recorded end and a recorded success are the running task's too; otherwise its end is open.
+
+    They are if the step was recorded for a task with the same goal, nothing else was recorded of it in the same world
+    (else something decides that the state does not show), and the way to this state can be trusted: a state that an
+    invented answer led to may be made of the agent's own words to look like a recorded one. A check of the task's own
+    decides in the last two cases too.
+    """
+    if not demonstration.same_goal:
+        return False
+    is_checked = accomplished(query.task, demonstration.transition.next_state) is not None
+    return is_checked or not (is_invented(query.history) or is_contradicted(query, demonstration))
+
+
+def is_contradicted(query: Query, demonstration: Demonstration) -> bool:
+    """Whether the same action in the same state was recorded with another outcome in the same world."""
+    return any(
+        other.exact and other.world == demonstration.world and other.id != demonstration.id
+        for other in query.demonstrations
+    )
+
+
+def is_invented(history: Sequence[Transition]) -> bool:
+    """Whether an answer that was not recorded of its very state and action has changed the state."""
+    return any(
+        step.provenance.tier is not Tier.REAL and not step.provenance.exact and step.next_state != step.state
+        for step in history
+    )
 
 
 async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Prediction:
