@@ -84,7 +84,8 @@ def annotation_messages(spec: EnvironmentSpec, trajectory: Trajectory) -> list[M
         tools="\n".join(as_data(tool) for tool in spec.tools),
     )
     episode: JsonObject = {"task": trajectory.task.instruction, "accomplished": _is_accomplished(trajectory)}
-    lines = [as_data(episode), *(as_data(_shown(number, step)) for number, step in _numbered(trajectory))]
+    numbered = enumerate(trajectory.transitions, start=1)
+    lines = [as_data(episode), *(as_data(_shown(number, step)) for number, step in numbered)]
     return [Message(role="system", content=rules), Message(role="user", content="\n".join(lines))]
 
 
@@ -112,10 +113,6 @@ def _is_accomplished(trajectory: Trajectory) -> bool | None:
     """None where nobody said so."""
     ended = bool(trajectory.transitions) and trajectory.transitions[-1].result.terminated
     return trajectory.success if ended or trajectory.final_reward is not None else None
-
-
-def _numbered(trajectory: Trajectory) -> Iterable[tuple[int, Transition]]:
-    return enumerate(trajectory.transitions, start=1)
 
 
 def _shown(number: int, step: Transition) -> JsonObject:

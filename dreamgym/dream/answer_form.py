@@ -128,11 +128,15 @@ class AnswerForm:
         Raises:
             ValueError: what the answer lacks, has too much of or cannot be.
         """
+        query = self._query
         if fault := self._fault_of(answer):
             raise ValueError(fault)
         answer = self._seen_right(answer)
         observation = self._observation(answer)
-        content = with_stand_ins(observation, _blocks(self._query))
+        # recorded and earlier content, that of the called tool first
+        steps = sorted((*recorded(query), *history(query)), key=lambda step: step.action.name != query.action.name)
+        blocks = [block for step in steps if "content" in step.result.info for block in step.result.content]
+        content = with_stand_ins(observation, blocks)
         prediction = Prediction(
             reasoning=answer.reasoning,
             observation=observation,
@@ -145,10 +149,10 @@ class AnswerForm:
             provenance=Provenance(
                 tier=Tier.MODEL,
                 model=model,
-                retrieved=tuple(demonstration.id for demonstration in self._query.demonstrations)
-                if Part.RETRIEVAL not in self._query.without
+                retrieved=tuple(shown.id for shown in query.demonstrations)
+                if Part.RETRIEVAL not in query.without
                 else (),
-                seed=self._query.seed,
+                seed=query.seed,
             ),
         )
         if answer.structured is None or self._output is None:
@@ -225,7 +229,13 @@ def recordings(query: Query) -> tuple[Demonstration, ...]:
         one.model_copy(update={"transition": completed(one.transition, query.spec)})
         for one in sorted(query.demonstrations, key=lambda one: one.id)
     )
-    return tuple(one for one in shown if not query.is_explicit or _is_known(one.transition))
+    if not query.is_explicit:
+        return tuple(shown)
+
+    def is_known(state: str) -> bool:
+        return State.of(state, query.spec.state).is_explicit
+
+    return tuple(one for one in shown if is_known(one.transition.state) and is_known(one.transition.next_state))
 
 
 def recorded(query: Query) -> tuple[Transition, ...]:
@@ -293,10 +303,6 @@ def _answer(query: Query, step: Transition, *, is_text_derived: bool) -> JsonObj
     return {name: parts[name] for name in names}
 
 
-def _is_known(step: Transition) -> bool:
-    return State.of(step.state).content is not None and State.of(step.next_state).content is not None
-
-
 def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue]) -> Operation:
     new = operation.value
     if operation.op != "set" or not _is_number(old) or not _is_number(new):
@@ -345,9 +351,3 @@ def _moved(value: JsonValue, root: str) -> JsonValue:
         for key, item in value.items()
         if key not in {"$schema", "$id"}
     }
-
-
-def _blocks(query: Query) -> list[JsonObject]:
-    """Recorded and earlier content, that of the called tool first."""
-    steps = sorted((*recorded(query), *history(query)), key=lambda step: step.action.name != query.action.name)
-    return [block for step in steps if "content" in step.result.info for block in step.result.content]

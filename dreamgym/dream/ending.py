@@ -111,23 +111,17 @@ def _may_have_ended(query: Query, prediction: Prediction) -> bool:
     """Nobody has decided it, and a similar step is known to have ended a task well."""
     if prediction.provenance.open_end:
         return True
-    if prediction.terminated or prediction.is_error or _is_known_not_to_end(query, prediction):
+    if prediction.terminated or prediction.is_error:
         return False
+    repeated = prediction.provenance.retrieved if prediction.provenance.exact else ()
+    if any(shown.same_goal and shown.id in repeated for shown in query.demonstrations):
+        return False  # it was recorded for a task with this goal, which it did not end
     return any(
         shown.transition.result.terminated
         and shown.transition.result.reward > 0
         and _does_alike(shown.transition.action, query)
         for shown in query.demonstrations
     )
-
-
-def _is_known_not_to_end(query: Query, prediction: Prediction) -> bool:
-    """It was recorded for a task with this goal."""
-
-    def is_repeated(shown: Demonstration) -> bool:
-        return shown.same_goal and shown.id in prediction.provenance.retrieved
-
-    return prediction.provenance.exact and any(map(is_repeated, query.demonstrations))
 
 
 def _does_alike(action: ToolCall, query: Query) -> bool:

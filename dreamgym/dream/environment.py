@@ -115,10 +115,13 @@ class DreamEnvironment:
             raise PredictionError(f"no tier of environment {self._spec.name!r} answers {action.name!r}")
         if tier.infers:
             self.asked = query, prediction
-            prediction = self._rated(query, prediction)
-            confidence = prediction.provenance.confidence
-            if confidence is not None and confidence < self._min_confidence:
-                return self._remember(query, prediction, _out_of_support(query))
+            if self._calibration is not None and prediction.provenance.tier is not Tier.RECORDED:
+                confidence = self._calibration.confidence(features(query, prediction))
+                prediction = prediction.noted(confidence=confidence)
+                if confidence < self._min_confidence:  # nobody can tell the rest: nothing happened, nothing is made up
+                    stop: JsonObject = {"state": query.state.text, "stop": StopReason.OUT_OF_SUPPORT.value}
+                    over = StepResult(observation=ENDED, truncated=True, is_error=True, info=stop)
+                    return self._remember(query, prediction, over)
         prediction = await ended(query, prediction, self._model)
         return self._remember(query, prediction, _result(prediction))
 
@@ -139,11 +142,6 @@ class DreamEnvironment:
             seed=self._seed,
             without=self._without,
         )
-
-    def _rated(self, query: Query, prediction: Prediction) -> Prediction:
-        if self._calibration is None or prediction.provenance.tier is Tier.RECORDED:
-            return prediction
-        return prediction.noted(confidence=self._calibration.confidence(features(query, prediction)))
 
     def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
         transition = Transition(
@@ -178,9 +176,3 @@ def _result(prediction: Prediction) -> StepResult:
         is_error=prediction.is_error,
         info=info,
     )
-
-
-def _out_of_support(query: Query) -> StepResult:
-    """The end of an episode that nobody can tell the rest of: nothing happened, and nothing is made up."""
-    info: JsonObject = {"state": query.state.text, "stop": StopReason.OUT_OF_SUPPORT.value}
-    return StepResult(observation=ENDED, truncated=True, is_error=True, info=info)

@@ -73,11 +73,12 @@ class Grounding:
             same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
             found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
         if not is_forbidden(self._spec, action):
-            found = tuple(shown for shown in found if not self._was_malformed(shown.transition))
+            found = tuple(
+                shown
+                for shown in found
+                if not (shown.transition.result.is_error and is_forbidden(self._spec, shown.transition.action))
+            )
         return _same_call_first(found, action)
-
-    def _was_malformed(self, step: Transition) -> bool:
-        return step.result.is_error and is_forbidden(self._spec, step.action)
 
     def _retrieval(
         self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, seed: int

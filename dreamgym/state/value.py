@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from pydantic import JsonValue
-
 from dreamgym.state.changes import Operation, apply, changed_fields, difference
 from dreamgym.state.json_values import mentioned, same
 from dreamgym.state.schema import StateSchema
@@ -112,7 +110,7 @@ def relevant(state: JsonObject, arguments: JsonObject, schema: StateSchema) -> J
     named = _entities_named(state, mentioned(arguments), schema)
     if not named:
         return state
-    onward = _entities_named(state, mentioned([_at(state, place) for place in named]), schema)
+    onward = _entities_named(state, mentioned([_collection(state, name)[identity] for name, identity in named]), schema)
     ids = frozenset(identity for _, identity in named)
     back = {
         (name, identity)
@@ -135,7 +133,3 @@ def _entities_named(state: JsonObject, words: frozenset[str], schema: StateSchem
 def _collection(state: JsonObject, name: str) -> JsonObject:
     part = state.get(name)
     return part if isinstance(part, dict) else {}
-
-
-def _at(state: JsonObject, place: tuple[str, str]) -> JsonValue:
-    return _collection(state, place[0])[place[1]]
