@@ -20,6 +20,7 @@ from dreamgym.dream.structured_llm import Answer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.state import Operation, State, apply, as_text, difference, fields, shown_in
+from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording, wording_of
 from dreamgym.tools import completed, output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
@@ -276,8 +277,9 @@ def answer_text(query: Query, transition: Transition) -> str:
 
 def changes_of(before: JsonObject, after: JsonObject, arguments: JsonObject) -> tuple[Operation, ...]:
     """The difference of two states as a model should say it: a number that the call does not name is increased."""
-    old, named = dict(fields(before)), [value for _, value in fields(arguments)]
-    return tuple(_as_increase(operation, old.get(operation.path), named) for operation in difference(before, after))
+    named = [value for _, value in fields(arguments)]
+    made = difference(before, after)
+    return tuple(_as_increase(operation, value_at(before, operation.path), named) for operation in made)
 
 
 def _answer(query: Query, step: Transition, *, is_text_derived: bool) -> JsonObject:
