@@ -29,6 +29,7 @@ from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.judge import judge
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Prediction, Query, Verdict
+from dreamgym.dream.tiers import ModelTier
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.evaluation.attack_texts import Attack
@@ -115,7 +116,7 @@ class Obedient:
 
     async def predict(self, query: Query) -> Prediction:
         """Do what the arguments ask for."""
-        state = parsed(query.state)
+        state = query.state.content
         for text in map(str, query.action.arguments.values()):
             for path, value in demands(text):
                 place = state
@@ -169,7 +170,7 @@ class Right:
         """What happened at this step; the state changes as it did then."""
         step = self._steps[len(query.history)]
         changed = difference(parsed(step.state) or {}, parsed(step.next_state) or {})
-        state = apply(parsed(query.state) or {}, changed, query.spec.state)
+        state = apply(query.state.content or {}, changed, query.spec.state)
         return Prediction(
             observation=step.result.observation,
             structured=step.result.structured,
@@ -210,8 +211,8 @@ def defenceless() -> Iterator[None]:
 
     with (
         patch.object(LanguageModel, "_judged", once),
-        patch.object(DreamEnvironment, "_is_unbounded", lambda *asked: False),
-        patch("dreamgym.dream.environment.changeable", lambda query: None),
+        patch.object(ModelTier, "_is_unbounded", lambda *asked: False),
+        patch("dreamgym.dream.tiers.changeable", lambda query: None),
     ):
         yield
 

@@ -52,7 +52,7 @@ class ImmediateModel:
     async def predict(self, query: Query) -> Prediction:
         """No thinking: the time of a step is all ours."""
         best = query.demonstrations[0].transition if query.demonstrations else None
-        state = best.next_state if best else query.state
+        state = best.next_state if best else query.state.text
         return Prediction(
             observation=state,
             next_state=state,

@@ -51,6 +51,8 @@ class Tier(StrEnum):
     """A check refused the action in recorded words; no model was asked."""
     EFFECTS = "effects"
     """Recordings of the tool show what follows from this explicit state and call; no model was asked."""
+    PLUGIN = "plugin"
+    """A tier of another package answered, which `Provenance.model` names."""
     CACHE = "cache"
     """A model predicted it before, asked the very same with the same seed."""
     MODEL = "model"

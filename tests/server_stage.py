@@ -120,7 +120,7 @@ class CounterModel:
         waiting = self.before(query)
         if waiting is not None:
             await waiting  # type: ignore[misc]
-        count = count_after(int(query.state.split()[-1]), query.action)
+        count = count_after(int(query.state.text.split()[-1]), query.action)
         return Prediction(
             reasoning="it adds up",
             observation=f"count {count}",

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from dreamgym.dream.model import Part, Prediction, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.state import Collection, StateSchema, as_text
+from dreamgym.state import Collection, State, StateSchema, as_text
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition
 
 SCHEMA = StateSchema(
@@ -80,7 +80,7 @@ def asked(
         spec=spec,
         task=Task(id="t", env="shop", instruction="Cancel order O-1.", initial_state=before),
         history=(),
-        state=before,
+        state=State.of(before, spec.state),
         action=action,
         demonstrations=tuple(
             Demonstration(id=f"d{n}", transition=one, source=source, world=f"w{n}", score=1.0, exact=False)

@@ -16,7 +16,7 @@ from dreamgym.dream.prompt import as_data, filled
 from dreamgym.dream.structured_llm import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM, Message
-from dreamgym.state import parsed
+from dreamgym.state import State
 from dreamgym.types import JsonObject, Trajectory, Transition
 
 TOKENS, TOKENS_PER_STEP = 256, 128
@@ -84,7 +84,8 @@ def annotation_messages(spec: EnvironmentSpec, trajectory: Trajectory) -> list[M
         tools="\n".join(as_data(tool) for tool in spec.tools),
     )
     episode: JsonObject = {"task": trajectory.task.instruction, "accomplished": _is_accomplished(trajectory)}
-    lines = [as_data(episode), *(as_data(_shown(number, step)) for number, step in _numbered(trajectory))]
+    numbered = enumerate(trajectory.transitions, start=1)
+    lines = [as_data(episode), *(as_data(_shown(number, step)) for number, step in numbered)]
     return [Message(role="system", content=rules), Message(role="user", content="\n".join(lines))]
 
 
@@ -114,13 +115,9 @@ def _is_accomplished(trajectory: Trajectory) -> bool | None:
     return trajectory.success if ended or trajectory.final_reward is not None else None
 
 
-def _numbered(trajectory: Trajectory) -> Iterable[tuple[int, Transition]]:
-    return enumerate(trajectory.transitions, start=1)
-
-
 def _shown(number: int, step: Transition) -> JsonObject:
     """One step; of explicit states what changes, of texts the state before where no answer has shown it."""
-    before, after = parsed(step.state), parsed(step.next_state)
+    before, after = State.of(step.state).content, State.of(step.next_state).content
     if before is not None and after is not None:
         changed: JsonObject = {
             "changes": [one.model_dump(mode="json") for one in changes_of(before, after, step.action.arguments)]

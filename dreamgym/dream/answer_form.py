@@ -15,11 +15,12 @@ from pydantic import JsonValue, model_validator
 
 from dreamgym.content import with_stand_ins
 from dreamgym.dream.model import Part, Prediction, Query
-from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise, shown_value
+from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise
 from dreamgym.dream.structured_llm import Answer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
-from dreamgym.state import Operation, apply, as_text, changed_fields, difference, fields, parsed
+from dreamgym.state import Operation, State, apply, as_text, difference, fields, shown_in
+from dreamgym.state.json_values import value_at
 from dreamgym.state.wording import Wording, wording_of
 from dreamgym.tools import completed, output_schema
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
@@ -104,8 +105,8 @@ class AnswerForm:
         }
         return {**self.schema, **conditions}
 
-    def fault_of(self, answer: StepAnswer) -> str | None:
-        """What the answer lacks, has too much of or cannot be, or None."""
+    def _fault_of(self, answer: StepAnswer) -> str | None:
+        """What the answer lacks or has too much of, or None."""
         if missing := [key for key in self.keys if key not in answer.model_fields_set]:
             return f'"{missing[0]}" is missing'
         for key in answer.model_fields_set - {*self.keys}:
@@ -120,20 +121,24 @@ class AnswerForm:
             return '"structured" must be an object: the tool has an outputSchema and the action is not refused'
         elif fault := fault_under(self._output, answer.structured):
             return f'"structured" is off the outputSchema: {fault}'
-        try:
-            prediction = self.prediction(answer, "")
-        except ValueError as error:
-            return str(error)
-        if self._output is not None and prediction.structured is not None:
-            return fault_under(self._output, prediction.structured)
         return None
 
     def prediction(self, answer: StepAnswer, model: str) -> Prediction:
-        """What the answer says; a claimed success is not judged yet. Raises ValueError where it cannot be."""
+        """The prediction of model `model` that the answer is. A success that it claims is not judged yet.
+
+        Raises:
+            ValueError: what the answer lacks, has too much of or cannot be.
+        """
+        query = self._query
+        if fault := self._fault_of(answer):
+            raise ValueError(fault)
         answer = self._seen_right(answer)
         observation = self._observation(answer)
-        content = with_stand_ins(observation, _blocks(self._query))
-        return Prediction(
+        # recorded and earlier content, that of the called tool first
+        steps = sorted((*recorded(query), *history(query)), key=lambda step: step.action.name != query.action.name)
+        blocks = [block for step in steps if "content" in step.result.info for block in step.result.content]
+        content = with_stand_ins(observation, blocks)
+        prediction = Prediction(
             reasoning=answer.reasoning,
             observation=observation,
             structured=answer.structured,
@@ -145,31 +150,37 @@ class AnswerForm:
             provenance=Provenance(
                 tier=Tier.MODEL,
                 model=model,
-                retrieved=tuple(demonstration.id for demonstration in self._query.demonstrations)
-                if Part.RETRIEVAL not in self._query.without
+                retrieved=tuple(shown.id for shown in query.demonstrations)
+                if Part.RETRIEVAL not in query.without
                 else (),
-                seed=self._query.seed,
+                seed=query.seed,
             ),
         )
+        if answer.structured is None or self._output is None:
+            return prediction
+        if fault := fault_under(self._output, answer.structured):  # what was put right by the state may be off it
+            raise ValueError(fault)
+        return prediction
 
     def _seen_right(self, answer: StepAnswer) -> StepAnswer:
         """The answer with what it shows of an explicit state as the state has it, as far as that is beyond doubt."""
-        query, before, schema = self._query, parsed(self._query.state), self._query.spec.state
-        if before is None or schema is None or answer.error or not is_explicit(query) or Part.CHECKS in query.without:
+        query, schema = self._query, self._query.spec.state
+        if schema is None or answer.error or not query.is_explicit or Part.CHECKS in query.without:
             return answer
-        shown = shown_value(answer.structured, answer.observation or "")
+        said = StepResult(observation=answer.observation or "", info={"structured": answer.structured})
+        shown = shown_in(said)
         of_tool = [step for step in recorded(query) if step.action.name == query.action.name]
         made = answer.changes or ()
         if shown is None or not (made or only_reads(query.spec, query.action.name, of_tool)):
             return answer
-        after = apply(before, made, schema)
-        paths = changed_fields(before, after) if made else None
+        after = query.state.after(made)
+        paths = query.state.changed_fields(after) if made else None
         right = put_right(shown, after, schema, paths, shown_otherwise(of_tool, schema))
         if right == shown or not isinstance(right, dict):
             return answer
         if answer.structured is not None:
             return answer.model_copy(update={"structured": right})
-        way = wording_of([StepResult(observation=answer.observation or "", info={"structured": shown})])
+        way = wording_of([said.model_copy(update={"info": {"structured": shown}})])
         return answer if way is None else answer.model_copy(update={"observation": way.text(right)})
 
     def _observation(self, answer: StepAnswer) -> str:
@@ -184,19 +195,13 @@ class AnswerForm:
 
     def _next_state(self, answer: StepAnswer, observation: str) -> str:
         """A refused action changes nothing; a text state is what the agent is shown, unless the model says more."""
-        before = parsed(self._query.state) if self._query.spec.state is not None else None
-        if before is not None and is_explicit(self._query):
-            return as_text(apply(before, answer.changes or (), self._query.spec.state))
-        unsaid = self._query.state if answer.error or before is not None else observation
-        if answer.state is None or before is None:
-            return unsaid if answer.state is None else answer.state
-        written = parsed(answer.state)
+        before = self._query.state
+        if self._query.is_explicit:
+            return before.after(answer.changes or ()).text
+        if answer.state is None:
+            return before.text if answer.error or before.is_explicit else observation
+        written = State.of(answer.state).content if before.is_explicit else None
         return answer.state if written is None else as_text(written)
-
-
-def is_explicit(query: Query) -> bool:
-    """The model says what changes, instead of what is."""
-    return query.spec.state is not None and Part.STATE not in query.without and parsed(query.state) is not None
 
 
 def keys(query: Query) -> tuple[str, ...]:
@@ -207,7 +212,7 @@ def keys(query: Query) -> tuple[str, ...]:
 def keys_of(query: Query, tool: str) -> tuple[str, ...]:
     """The keys of an answer of one tool, as they are for this query."""
     is_structured = output_schema(query.spec, tool) is not None
-    if is_explicit(query):
+    if query.is_explicit:
         names = EXPLICIT_STRUCTURED if is_structured else EXPLICIT
     else:
         names = STRUCTURED if is_structured else PLAIN
@@ -225,7 +230,13 @@ def recordings(query: Query) -> tuple[Demonstration, ...]:
         one.model_copy(update={"transition": completed(one.transition, query.spec)})
         for one in sorted(query.demonstrations, key=lambda one: one.id)
     )
-    return tuple(one for one in shown if not is_explicit(query) or _is_known(one.transition))
+    if not query.is_explicit:
+        return tuple(shown)
+
+    def is_known(state: str) -> bool:
+        return State.of(state, query.spec.state).is_explicit
+
+    return tuple(one for one in shown if is_known(one.transition.state) and is_known(one.transition.next_state))
 
 
 def recorded(query: Query) -> tuple[Transition, ...]:
@@ -266,15 +277,15 @@ def answer_text(query: Query, transition: Transition) -> str:
 
 def changes_of(before: JsonObject, after: JsonObject, arguments: JsonObject) -> tuple[Operation, ...]:
     """The difference of two states as a model should say it: a number that the call does not name is increased."""
-    old, named = dict(fields(before)), [value for _, value in fields(arguments)]
-    return tuple(_as_increase(operation, old.get(operation.path), named) for operation in difference(before, after))
+    named = [value for _, value in fields(arguments)]
+    made = difference(before, after)
+    return tuple(_as_increase(operation, value_at(before, operation.path), named) for operation in made)
 
 
 def _answer(query: Query, step: Transition, *, is_text_derived: bool) -> JsonObject:
     result = step.result
-    before, after = parsed(step.state), parsed(step.next_state)
-    is_known = query.spec.state is not None and before is not None
-    unchanged = step.state if result.is_error or is_known else result.observation
+    before, after = State.of(step.state, query.spec.state), State.of(step.next_state)
+    unchanged = step.state if result.is_error or before.is_explicit else result.observation
     parts: JsonObject = {
         "changes": [],
         "reasoning": step.reasoning,
@@ -288,14 +299,10 @@ def _answer(query: Query, step: Transition, *, is_text_derived: bool) -> JsonObj
     names = keys_of(query, step.action.name)
     if "structured" not in names:
         parts["observation"] = result.observation
-    if before is not None and after is not None:
-        made = changes_of(before, after, step.action.arguments)
+    if before.content is not None and after.content is not None and "changes" in names:
+        made = changes_of(before.content, after.content, step.action.arguments)
         parts["changes"] = [operation.model_dump(mode="json") for operation in made]
     return {name: parts[name] for name in names}
-
-
-def _is_known(step: Transition) -> bool:
-    return parsed(step.state) is not None and parsed(step.next_state) is not None
 
 
 def _as_increase(operation: Operation, old: JsonValue, named: Sequence[JsonValue]) -> Operation:
@@ -346,9 +353,3 @@ def _moved(value: JsonValue, root: str) -> JsonValue:
         for key, item in value.items()
         if key not in {"$schema", "$id"}
     }
-
-
-def _blocks(query: Query) -> list[JsonObject]:
-    """Recorded and earlier content, that of the called tool first."""
-    steps = sorted((*recorded(query), *history(query)), key=lambda step: step.action.name != query.action.name)
-    return [block for step in steps if "content" in step.result.info for block in step.result.content]

@@ -4,7 +4,8 @@ In this order:
 
 1. The task's own check says so (dreamgym.dream.task_check). Where it believes a state that a model's word alone has
    changed (`Provenance.unbounded`), a judge who is not shown that state must say so too.
-2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded.
+2. The step was recorded for a task with the same goal, and no invented answer led to its state: as recorded
+   (`recorded_end_counts`).
 3. A model claims it and is a judge: its judge confirms the claim.
 4. Nobody claims it, but similar recorded steps ended their tasks: a judge is asked whether this one did too.
 
@@ -20,7 +21,7 @@ from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
 from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import MalformedAnswer
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.types import Provenance, ToolCall, Transition
+from dreamgym.types import Provenance, Tier, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
         logger.warning(
             "task %r: the judge says %s, the task's own check %s", query.task.id, prediction.provenance.judged, checked
         )
-    return _noted(prediction, checked=checked, open_end=False).model_copy(
+    return prediction.noted(checked=checked, open_end=False).model_copy(
         update={"success": checked, "terminated": prediction.terminated or checked}
     )
 
@@ -58,6 +59,36 @@ def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
     return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
 
 
+def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
+    """Whether a recorded end and a recorded success are the running task's too; otherwise its end is open.
+
+    They are if the step was recorded for a task with the same goal, nothing else was recorded of it in the same world
+    (else something decides that the state does not show), and the way to this state can be trusted: a state that an
+    invented answer led to may be made of the agent's own words to look like a recorded one. A check of the task's own
+    decides in the last two cases too.
+    """
+    if not demonstration.same_goal:
+        return False
+    is_checked = accomplished(query.task, demonstration.transition.next_state) is not None
+    return is_checked or not (is_invented(query.history) or is_contradicted(query, demonstration))
+
+
+def is_contradicted(query: Query, demonstration: Demonstration) -> bool:
+    """Whether the same action in the same state was recorded with another outcome in the same world."""
+    return any(
+        other.exact and other.world == demonstration.world and other.id != demonstration.id
+        for other in query.demonstrations
+    )
+
+
+def is_invented(history: Sequence[Transition]) -> bool:
+    """Whether an answer that was not recorded of its very state and action has changed the state."""
+    return any(
+        step.provenance.tier is not Tier.REAL and not step.provenance.exact and step.next_state != step.state
+        for step in history
+    )
+
+
 async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Prediction:
     try:
         verdict = await judge.judge_step(query, prediction)
@@ -65,8 +96,7 @@ async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Predict
         logger.warning("task %r: no verdict on the end of a step: %s", query.task.id, error)
         return _open(prediction)
     told = prediction.provenance
-    judged = _noted(
-        prediction,
+    judged = prediction.noted(
         judged=verdict.accomplished,
         open_end=False,
         prompt_tokens=told.prompt_tokens + verdict.prompt_tokens,
@@ -81,23 +111,17 @@ def _may_have_ended(query: Query, prediction: Prediction) -> bool:
     """Nobody has decided it, and a similar step is known to have ended a task well."""
     if prediction.provenance.open_end:
         return True
-    if prediction.terminated or prediction.is_error or _is_known_not_to_end(query, prediction):
+    if prediction.terminated or prediction.is_error:
         return False
+    repeated = prediction.provenance.retrieved if prediction.provenance.exact else ()
+    if any(shown.same_goal and shown.id in repeated for shown in query.demonstrations):
+        return False  # it was recorded for a task with this goal, which it did not end
     return any(
         shown.transition.result.terminated
         and shown.transition.result.reward > 0
         and _does_alike(shown.transition.action, query)
         for shown in query.demonstrations
     )
-
-
-def _is_known_not_to_end(query: Query, prediction: Prediction) -> bool:
-    """It was recorded for a task with this goal."""
-
-    def is_repeated(shown: Demonstration) -> bool:
-        return shown.same_goal and shown.id in prediction.provenance.retrieved
-
-    return prediction.provenance.exact and any(map(is_repeated, query.demonstrations))
 
 
 def _does_alike(action: ToolCall, query: Query) -> bool:
@@ -110,8 +134,4 @@ def _does_alike(action: ToolCall, query: Query) -> bool:
 
 
 def _open(prediction: Prediction) -> Prediction:
-    return _noted(prediction, open_end=True).model_copy(update={"success": False, "terminated": False})
-
-
-def _noted(prediction: Prediction, **what: object) -> Prediction:
-    return prediction.model_copy(update={"provenance": prediction.provenance.model_copy(update=what)})
+    return prediction.noted(open_end=True).model_copy(update={"success": False, "terminated": False})

@@ -1,26 +1,22 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-An answer comes from the first tier that has one: a recording of this very step, a check that refuses it, what the
-recorded calls of the tool show to follow, the model. The last two are believed if they agree with the state. Whether a
-step ends its task is decided in dreamgym.dream.ending, whichever tier answered.
+An answer comes from the first tier that has one (dreamgym.dream.tiers). Whether a step ends its task, and what it is
+worth, is decided in dreamgym.dream.ending, whichever tier answered.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
-from dreamgym.dream.checks import changeable, disagreement, precondition
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
-from dreamgym.dream.grounding import Grounding, recorded_answer
-from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
-from dreamgym.dream.reconcile import shown_value
-from dreamgym.dream.synthesized import learned_answer
+from dreamgym.dream.grounding import Grounding
+from dreamgym.dream.model import ExperienceModel, Part, Prediction, Query
+from dreamgym.dream.tiers import tiers_of
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.state.observed import with_facts
+from dreamgym.state import State
 from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
 ENDED = "The session has ended."
@@ -62,11 +58,12 @@ class DreamEnvironment:
         check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self._spec = spec
         self._model = model
-        self._shown = model.demonstrations if k is None else k
+        shown = model.demonstrations if k is None else k
+        self._tiers = tiers_of(spec, model, shown=shown, without=without)
         self._grounding = Grounding(
             spec,
             buffer,
-            wanted=self._shown,
+            wanted=shown,
             learns_from_dreams=model.learns_from_dreams,
             episode_id=episode_id,
             as_of=as_of,
@@ -110,14 +107,21 @@ class DreamEnvironment:
         """Predict one step and remember it. Raises EpisodeFinished, PredictionError, StoreError."""
         query = await self._query(action)
         self.asked = None
-        prediction = recorded_answer(query) or precondition(query)
-        if prediction is None:
-            prediction = await self._predicted(query)
+        for tier in self._tiers:
+            prediction = await tier.answer(query)
+            if prediction is not None:
+                break
+        else:
+            raise PredictionError(f"no tier of environment {self._spec.name!r} answers {action.name!r}")
+        if tier.infers:
             self.asked = query, prediction
-            prediction = self._rated(query, prediction)
-            confidence = prediction.provenance.confidence
-            if confidence is not None and confidence < self._min_confidence:
-                return self._remember(query, prediction, _out_of_support(query))
+            if self._calibration is not None and prediction.provenance.tier is not Tier.RECORDED:
+                confidence = self._calibration.confidence(features(query, prediction))
+                prediction = prediction.noted(confidence=confidence)
+                if confidence < self._min_confidence:  # nobody can tell the rest: nothing happened, nothing is made up
+                    stop: JsonObject = {"state": query.state.text, "stop": StopReason.OUT_OF_SUPPORT.value}
+                    over = StepResult(observation=ENDED, truncated=True, is_error=True, info=stop)
+                    return self._remember(query, prediction, over)
         prediction = await ended(query, prediction, self._model)
         return self._remember(query, prediction, _result(prediction))
 
@@ -132,53 +136,16 @@ class DreamEnvironment:
             spec=self._spec,
             task=task,
             history=self._transitions,
-            state=state,
+            state=State.of(state, self._spec.state),
             action=action,
             demonstrations=await self._grounding.find(task, self._transitions, state, action, seed=self._seed),
             seed=self._seed,
             without=self._without,
         )
 
-    async def _predicted(self, query: Query) -> Prediction:
-        """What follows from recorded effects, else what the model says, where it does not contradict the state."""
-        # learning what follows takes a tenth of a second, in which a server would answer nobody else
-        prediction = None if query.spec.state is None else await asyncio.to_thread(learned_answer, query)
-        if prediction is None or disagreement(query, prediction):
-            if query.spec.state is not None:
-                query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
-            shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
-            prediction = await self._model.predict(shown)
-            if fault := disagreement(query, prediction):
-                raise PredictionError(f"model {self._model.name!r}: {fault}")
-        schema = self._spec.state
-        if schema is None or Part.STATE in self._without or prediction.is_error:
-            return prediction
-        value = shown_value(prediction.structured, prediction.observation)
-        learned = prediction.model_copy(update={"next_state": with_facts(prediction.next_state, value, schema)})
-        return _noted(learned, unbounded=self._is_unbounded(query, prediction, learned))
-
-    def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
-        """Whether a model's word alone changed the state, or added to it what its answer shows.
-
-        A model that is no judge is no language model, which can be talked into facts; where nothing is recorded, there
-        is nobody but it to believe.
-        """
-        is_invented = prediction.provenance.tier in {Tier.MODEL, Tier.CACHE} and not prediction.provenance.exact
-        if not is_invented or Part.CHECKS in self._without:
-            return False
-        is_changed = prediction.next_state != query.state and query.changeable is None
-        if isinstance(self._model, Judge):
-            return is_changed or learned.next_state != prediction.next_state
-        return is_changed and bool(query.demonstrations)
-
-    def _rated(self, query: Query, prediction: Prediction) -> Prediction:
-        if self._calibration is None or prediction.provenance.tier is Tier.RECORDED:
-            return prediction
-        return _noted(prediction, confidence=self._calibration.confidence(features(query, prediction)))
-
     def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
         transition = Transition(
-            state=query.state,
+            state=query.state.text,
             action=query.action,
             result=result,
             next_state=result.state,
@@ -190,11 +157,6 @@ class DreamEnvironment:
 
     async def close(self) -> None:
         """Nothing to release: model and buffer belong to whoever made them."""
-
-
-def _noted(prediction: Prediction, **what: object) -> Prediction:
-    provenance = prediction.provenance.model_copy(update=what)
-    return prediction.model_copy(update={"provenance": provenance})
 
 
 def _result(prediction: Prediction) -> StepResult:
@@ -214,9 +176,3 @@ def _result(prediction: Prediction) -> StepResult:
         is_error=prediction.is_error,
         info=info,
     )
-
-
-def _out_of_support(query: Query) -> StepResult:
-    """The end of an episode that nobody can tell the rest of: nothing happened, and nothing is made up."""
-    info: JsonObject = {"state": query.state, "stop": StopReason.OUT_OF_SUPPORT.value}
-    return StepResult(observation=ENDED, truncated=True, is_error=True, info=info)

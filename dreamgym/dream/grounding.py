@@ -1,16 +1,15 @@
-"""Which recorded transitions ground one step of a dream, and whether one of them is the answer already."""
+"""Which recorded transitions ground one step of a dream."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 
-from dreamgym.dream.model import Part, Prediction, Query
-from dreamgym.dream.recorded import is_contradicted, is_invented, is_valid, repeat
+from dreamgym.dream.model import Part
 from dreamgym.dream.synthesized import RECORDINGS
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
-from dreamgym.tools import is_forbidden, output_schema
+from dreamgym.tools import is_forbidden
 from dreamgym.types import Source, Task, ToolCall, Transition
 
 CANDIDATES = 8
@@ -74,11 +73,12 @@ class Grounding:
             same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
             found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
         if not is_forbidden(self._spec, action):
-            found = tuple(shown for shown in found if not self._was_malformed(shown.transition))
+            found = tuple(
+                shown
+                for shown in found
+                if not (shown.transition.result.is_error and is_forbidden(self._spec, shown.transition.action))
+            )
         return _same_call_first(found, action)
-
-    def _was_malformed(self, step: Transition) -> bool:
-        return step.result.is_error and is_forbidden(self._spec, step.action)
 
     def _retrieval(
         self, task: Task, history: tuple[Transition, ...], state: str, action: ToolCall, seed: int
@@ -97,23 +97,6 @@ class Grounding:
             seed=seed if self._knows_history else _step_seed(seed, len(history)),
             as_of=self._as_of,
         )
-
-
-def recorded_answer(query: Query) -> Prediction | None:
-    """The answer that reality gave to this very state and action, if the environment is declared deterministic.
-
-    There is none where recordings of one world contradict each other: something that no state shows decides there. Nor
-    is there one where an invented answer led to a recorded end: whether it is this task's end is the model's to say.
-    """
-    if not query.spec.deterministic or Part.RECORDED in query.without:
-        return None
-    exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
-    if not exact or is_contradicted(query, exact[0]):
-        return None
-    copy = repeat(query, exact[0])
-    if copy.provenance.open_end and is_invented(query.history):
-        return None
-    return copy if is_valid(copy, output_schema(query.spec, query.action.name)) else None
 
 
 def _same_call_first(found: Sequence[Demonstration], action: ToolCall) -> tuple[Demonstration, ...]:

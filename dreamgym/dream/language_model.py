@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from dreamgym.dream.answer_form import AnswerForm, StepAnswer, answer_text, is_explicit
-from dreamgym.dream.checks import disagreement
+from dreamgym.dream.answer_form import AnswerForm, StepAnswer, answer_text
+from dreamgym.dream.checks import contradiction
 from dreamgym.dream.ending import is_unbounded
 from dreamgym.dream.judge import judge
 from dreamgym.dream.model import Part, Prediction, Query, Verdict
@@ -41,6 +41,7 @@ class LanguageModel:
     """
 
     learns_from_dreams = True
+    checks_state = True
 
     def __init__(self, llm: LLM, demonstrations: int = 5) -> None:
         self._llm = llm
@@ -55,12 +56,15 @@ class LanguageModel:
     async def predict(self, query: Query) -> Prediction:
         """Ask for the step. `success` is what the model claims, which nobody has confirmed. Raises PredictionError."""
         form = AnswerForm(query)
+        prediction: Prediction | None = None
 
         def fault_of(answer: StepAnswer) -> str | None:
-            fault = form.fault_of(answer)
-            if fault is not None or Part.CHECKS in query.without:
-                return fault
-            return disagreement(query, form.prediction(answer, self.name))
+            nonlocal prediction
+            try:
+                prediction = form.prediction(answer, self.name)
+            except ValueError as error:
+                return str(error)
+            return contradiction(query, prediction)
 
         asked = await ask_counted(
             self._llm,
@@ -71,17 +75,11 @@ class LanguageModel:
             seed=query.seed,
             fault_of=fault_of,
         )
-        prediction = form.prediction(asked.answer, self.name)
-        counted = {
-            "tier": Tier.CACHE if asked.cached else Tier.MODEL,
-            "prompt_tokens": asked.prompt_tokens,
-            "completion_tokens": asked.completion_tokens,
-        }
-        return prediction.model_copy(
-            update={
-                "probabilities": asked.probabilities,
-                "provenance": prediction.provenance.model_copy(update=counted),
-            }
+        assert prediction is not None  # of the answer in which no fault was found
+        return prediction.model_copy(update={"probabilities": asked.probabilities}).noted(
+            tier=Tier.CACHE if asked.cached else Tier.MODEL,
+            prompt_tokens=asked.prompt_tokens,
+            completion_tokens=asked.completion_tokens,
         )
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
@@ -155,5 +153,5 @@ def _max_tokens(query: Query) -> int:
     steps = (*(one.transition for one in query.demonstrations), *query.history)
     answers = (len(answer_text(query, step)) for step in steps if step.action.name == query.action.name)
     longest = max(answers, default=0) * 3 // (2 * CHARACTERS_PER_TOKEN)
-    is_whole = query.spec.state is not None and not is_explicit(query)
-    return max(LEAST_TOKENS, REASONING_TOKENS + longest) + (len(query.state) // 2 if is_whole else 0)
+    is_whole = query.spec.state is not None and not query.is_explicit
+    return max(LEAST_TOKENS, REASONING_TOKENS + longest) + (len(query.state.text) // 2 if is_whole else 0)

@@ -1,4 +1,4 @@
-"""The seam of the experience model, and the one that asks a language model."""
+"""The experience model as a protocol: what it is asked, what it answers, and who judges it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
+from dreamgym.state import State
 from dreamgym.types import Frozen, JsonObject, Provenance, Task, ToolCall, Transition
 
 
@@ -56,6 +57,10 @@ class Prediction(Frozen):
     """As in Completion."""
     provenance: Provenance
 
+    def noted(self, **fields: object) -> Prediction:
+        """The same with other fields of its provenance."""
+        return self.model_copy(update={"provenance": self.provenance.model_copy(update=fields)})
+
 
 class Reach(IntEnum):
     """How an entity is related to a call, nearest first."""
@@ -74,7 +79,7 @@ class Query(Frozen):
     task: Task
     history: tuple[Transition, ...]
     """All steps of the running episode, oldest first."""
-    state: str
+    state: State
     action: ToolCall
     demonstrations: tuple[Demonstration, ...]
     """Retrieved transitions, best first."""
@@ -83,9 +88,36 @@ class Query(Frozen):
     seed: int = 0
     without: frozenset[Part] = frozenset()
 
+    @property
+    def is_explicit(self) -> bool:
+        """The state is explicit, and used as such: a model says what changes, and answers are checked against it."""
+        return self.state.is_explicit and Part.STATE not in self.without
+
+
+class StepTier(Protocol):
+    """One way to answer a step. A dream asks its tiers in their order, and the first answer counts.
+
+    Other packages add tiers by entry points of the group `dreamgym.tiers` (dreamgym.dream.tiers).
+    """
+
+    @property
+    def infers(self) -> bool:
+        """Its answers can be wrong: they get a confidence, and may be too unsure to go on with."""
+
+    async def answer(self, query: Query) -> Prediction | None:
+        """The answer; None: this tier has none, so the next one is asked.
+
+        Raises:
+            PredictionError: nobody can answer this step.
+        """
+
 
 class ExperienceModel(Protocol):
-    """Predicts one step. Same query, same answer."""
+    """Predicts one step. Same query, same answer.
+
+    One whose attribute `checks_state` is true has found no contradiction to the state in what it predicts; of any other
+    the dream looks for one.
+    """
 
     @property
     def name(self) -> str:

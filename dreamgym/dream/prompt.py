@@ -21,12 +21,12 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from dreamgym.dream.answer_form import answer_of, history, is_explicit, recordings
+from dreamgym.dream.answer_form import answer_of, history, recordings
 from dreamgym.dream.model import Part, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import Message
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.state import StateSchema, parsed, relevant
+from dreamgym.state import State, StateSchema, natural
 from dreamgym.state.wording import wording_of
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Transition
 
@@ -82,8 +82,8 @@ def judge_messages(
     `state` is the one that the episode has led to; where it is explicit, the judge sees what the task and the calls
     name of it.
     """
-    world = parsed(state) if spec.state is not None else None
-    parts = {*(["answered"] if final_answer is not None else []), *(["state"] if world is not None else [])}
+    after = State.of(state, spec.state)
+    parts = {*(["answered"] if final_answer is not None else []), *(["state"] if after.is_explicit else [])}
     named: JsonObject = {"task": task.instruction, "calls": [action.arguments for action, _ in steps]}
     episode = filled(
         "episode",
@@ -91,7 +91,7 @@ def judge_messages(
         environment=_card(spec),
         task=as_data(_task(spec, task)),
         transcript=_lines(_seen(spec, action, result) for action, result in steps),
-        state="" if world is None or spec.state is None else as_data(relevant(world, named, spec.state)),
+        state=as_data(after.relevant(named)) if after.is_explicit else "",
         final_answer=as_data(final_answer),
     )
     return [Message(role="system", content=filled("judge", parts)), Message(role="user", content=episode)]
@@ -108,7 +108,7 @@ def _conversation(query: Query) -> list[Message]:
         messages = [
             Message(role="system", content=_rules(query, "turns")),
             *(turn for one in recordings(query) for turn in _turns(query, one.transition, one)),
-            *(turn for step in (() if is_explicit(query) else history(query)) for turn in _turns(query, step)),
+            *(turn for step in (() if query.is_explicit else history(query)) for turn in _turns(query, step)),
             _asked(query, query.state, query.action),
         ]
         shorter = _shorter(query)
@@ -119,7 +119,7 @@ def _conversation(query: Query) -> list[Message]:
 
 def _shorter(query: Query) -> Query | None:
     """Of a known state the history says little more; else it is worth more than a third recording."""
-    if query.history and (is_explicit(query) or len(query.demonstrations) <= 2):
+    if query.history and (query.is_explicit or len(query.demonstrations) <= 2):
         return query.model_copy(update={"history": query.history[1:]})
     if query.demonstrations:
         return query.model_copy(update={"demonstrations": query.demonstrations[:-1]})
@@ -131,7 +131,7 @@ def _rules(query: Query, form: PromptForm) -> str:
     parts = _parts(query)
     if form == "turns":
         parts.add("one")
-        if is_explicit(query) and history(query):
+        if query.is_explicit and history(query):
             parts.add("earlier")
     called = [tool for tool in query.spec.tools if tool["name"] == query.action.name]
     return filled(
@@ -185,7 +185,7 @@ def _cut(value: JsonValue) -> JsonValue:
 def _fitted(query: Query) -> str:
     """As short as can be: no reasoning in what is recorded, and no spaces."""
     silent = query.model_copy(update={"without": query.without | {Part.REASONING}})
-    steps = FITTED_STEPS // 3 if is_explicit(query) else FITTED_STEPS
+    steps = FITTED_STEPS // 3 if query.is_explicit else FITTED_STEPS
     seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-steps:]]
     values: dict[str, JsonValue] = {
         "task": _task(query.spec, query.task),
@@ -201,7 +201,7 @@ def _fitted(query: Query) -> str:
 def _parts(query: Query) -> set[str]:
     """What the texts speak of."""
     parts = {str(part) for part in (Part.HISTORY, Part.RETRIEVAL, Part.REASONING) if part not in query.without}
-    if is_explicit(query):
+    if query.is_explicit:
         parts.add("state")
     if any("outputSchema" in tool for tool in query.spec.tools):
         parts.add("structured")
@@ -209,11 +209,11 @@ def _parts(query: Query) -> set[str]:
 
 
 def _example(query: Query, one: Demonstration) -> JsonObject:
-    step = one.transition
-    newest: JsonObject = {"newest": _newest(query, step.state)} if is_explicit(query) else {}
+    step, state = one.transition, State.of(one.transition.state, query.spec.state)
+    newest: JsonObject = {"newest": _newest(query, state)} if query.is_explicit else {}
     return {
         **_origin(query, one),
-        "state": _cut(_shown(query, step.state, step.action)),
+        "state": _cut(_shown(query, state, step.action)),
         **newest,
         "action": _call(step.action),
         "answer": _cut(answer_of(query, step)),
@@ -232,10 +232,10 @@ def _origin(query: Query, one: Demonstration) -> JsonObject:
 def _turns(query: Query, step: Transition, one: Demonstration | None = None) -> tuple[Message, Message]:
     """A step of the history, or what was recorded."""
     answer = Message(role="assistant", content=as_data(_cut(answer_of(query, step))))
-    return _asked(query, step.state, step.action, one), answer
+    return _asked(query, State.of(step.state, query.spec.state), step.action, one), answer
 
 
-def _asked(query: Query, state: str, action: ToolCall, one: Demonstration | None = None) -> Message:
+def _asked(query: Query, state: State, action: ToolCall, one: Demonstration | None = None) -> Message:
     shown = _shown(query, state, action)
     values: dict[str, JsonValue] = {
         "origin": {} if one is None else _origin(query, one),
@@ -243,30 +243,20 @@ def _asked(query: Query, state: str, action: ToolCall, one: Demonstration | None
         "newest": _newest(query, state),
         "action": _call(action),
     }
-    parts = {*(["explicit"] if is_explicit(query) else []), *(["recorded"] if one is not None else [])}
+    parts = {*(["explicit"] if query.is_explicit else []), *(["recorded"] if one is not None else [])}
     return Message(role="user", content=filled("turn", parts, **{name: as_data(one) for name, one in values.items()}))
 
 
-def _shown(query: Query, state: str, action: ToolCall) -> JsonValue:
+def _shown(query: Query, state: State, action: ToolCall) -> JsonValue:
     """Of an explicit state the part that the action is about, else the text."""
-    world = parsed(state) if is_explicit(query) else None
-    if world is None or query.spec.state is None:
-        return state
-    return relevant(world, action.arguments, query.spec.state)
+    return state.relevant(action.arguments) if query.is_explicit and state.is_explicit else state.text
 
 
-def _newest(query: Query, state: str) -> JsonObject:
+def _newest(query: Query, state: State) -> JsonObject:
     """The highest id of each collection, since new ones mostly follow from it and the shown part may lack it."""
-    world, schema = parsed(state) if is_explicit(query) else None, query.spec.state
-    if world is None or schema is None:
+    if state.schema is None or not query.is_explicit:
         return {}
-    ids = {name: part.keys() for name in schema.collections if isinstance(part := world.get(name), dict) and part}
-    return {name: max(those, key=_in_natural_order) for name, those in ids.items()}
-
-
-def _in_natural_order(text: str) -> list[tuple[int, str]]:
-    """O-9 before O-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return {name: max(ids, key=natural) for name in state.schema.collections if (ids := state.collection(name))}
 
 
 def _outline(schema: StateSchema) -> Iterable[JsonObject]:
@@ -285,7 +275,7 @@ def _card(spec: EnvironmentSpec) -> str:
 
 def _task(spec: EnvironmentSpec, task: Task) -> JsonObject:
     """An explicit state is said elsewhere, and only as far as it matters."""
-    if spec.state is not None and parsed(task.initial_state or "") is not None:
+    if State.of(task.initial_state or "", spec.state).is_explicit:
         return {"instruction": task.instruction}
     return {"instruction": task.instruction, "initial_state": task.initial_state}
 
@@ -296,7 +286,7 @@ def _call(action: ToolCall) -> JsonObject:
 
 def _seen(spec: EnvironmentSpec, action: ToolCall, result: StepResult) -> JsonObject:
     """A call and its answer; a text state too where the answer does not show it, an explicit one never."""
-    is_said = result.state == result.observation or (spec.state is not None and parsed(result.state) is not None)
+    is_said = result.state == result.observation or State.of(result.state, spec.state).is_explicit
     hidden: JsonObject = {} if is_said else {"state": result.state}
     said: JsonObject = {}
     if result.structured is None or wording_of([result]) is None:

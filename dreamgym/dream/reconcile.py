@@ -7,21 +7,20 @@ answer shows otherwise than the state is left for the check to find, since there
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence, Set
 
 from pydantic import JsonValue
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.state import StateSchema, entities, parsed
-from dreamgym.types import JsonObject, Transition
+from dreamgym.state import State, StateSchema, entities, pointer, shown_in
+from dreamgym.types import Transition
 
 Field = tuple[str, str]
 """A collection, and a field of its entities."""
 
 
 def put_right(
-    value: JsonValue, state: JsonObject, schema: StateSchema, paths: Set[str] | None, excused: Set[Field]
+    value: JsonValue, state: State, schema: StateSchema, paths: Set[str] | None, excused: Set[Field]
 ) -> JsonValue:
     """The value with the fields of shown entities as they are in the state.
 
@@ -38,12 +37,14 @@ def put_right(
         return value
     whole = {name: put_right(part, state, schema, paths, excused) for name, part in value.items()}
     shown = next(entities(value, schema), None)
-    if shown is None or not _is_itself(shown[1], value, schema.collections[shown[0]].key):
+    if shown is None:
         return whole
     name, identity, fields = shown
-    known = _entity(state, name, identity)
+    if value.get(schema.collections[name].key) != identity:
+        return whole  # the entity is a part of the value, or its id is a number
+    known = state.entity(name, identity) or {}
     for field in fields.keys() & known.keys():
-        if (name, field) not in excused and (paths is None or f"/{name}/{identity}/{field}" in paths):
+        if (name, field) not in excused and (paths is None or pointer(name, identity, field) in paths):
             whole[field] = known[field]
     return whole
 
@@ -52,26 +53,13 @@ def shown_otherwise(recorded: Sequence[Transition], schema: StateSchema) -> froz
     """The fields that recorded answers show otherwise than the state after them."""
     found = set()
     for step in recorded:
-        after = parsed(step.next_state)
-        if after is None or step.result.is_error:
+        if step.result.is_error:
             continue
-        for name, identity, fields in entities(shown_value(step.result.structured, step.result.observation), schema):
-            known = _entity(after, name, identity)
+        after = State.of(step.next_state, schema)
+        for name, identity, fields in entities(shown_in(step.result), schema):
+            known = after.entity(name, identity) or {}
             found |= {(name, field) for field in fields.keys() & known.keys() if fields[field] != known[field]}
     return frozenset(found)
-
-
-def shown_value(structured: JsonObject | None, observation: str) -> JsonValue:
-    """What an answer shows, as JSON: its structured content, or its text where that is an object or a list."""
-    if structured is not None:
-        return structured
-    if not observation.startswith(("{", "[")):
-        return None
-    try:
-        value: JsonValue = json.loads(observation)
-    except ValueError:
-        return None
-    return value
 
 
 def only_reads(spec: EnvironmentSpec, tool: str, recorded: Sequence[Transition]) -> bool:
@@ -81,14 +69,3 @@ def only_reads(spec: EnvironmentSpec, tool: str, recorded: Sequence[Transition])
         return True
     done = [step for step in recorded if not step.result.is_error]
     return bool(done) and all(step.state == step.next_state for step in done)
-
-
-def _is_itself(identity: str, value: JsonObject, key: str) -> bool:
-    """The first entity of a value is the value and none of its parts."""
-    return value.get(key) == identity
-
-
-def _entity(state: JsonObject, name: str, identity: str) -> JsonObject:
-    part = state.get(name)
-    entity = part.get(identity) if isinstance(part, dict) else None
-    return entity if isinstance(entity, dict) else {}

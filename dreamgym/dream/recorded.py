@@ -1,24 +1,38 @@
-"""What was recorded of this very action in this very state, said again."""
+"""The tier of recordings: the answer that reality gave to this very action in this very state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from dreamgym.dream.ending import is_contradicted, is_invented, recorded_end_counts
 from dreamgym.dream.model import Prediction, Query
-from dreamgym.dream.task_check import accomplished
-from dreamgym.replay.buffer import Demonstration
+from dreamgym.replay.buffer import GROUNDED, Demonstration
 from dreamgym.schema import fault_under
-from dreamgym.tools import completed
-from dreamgym.types import JsonObject, Provenance, StepResult, Tier, Transition
+from dreamgym.tools import completed, output_schema
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier
+
+
+class RecordedTier:
+    """Repeats recordings of a deterministic environment.
+
+    There is no answer if recordings of one world contradict each other: something that no state shows decides there.
+    Nor is there one if an invented answer led to a recorded end: whether it is this task's end is for the model.
+    """
+
+    infers = False
+
+    async def answer(self, query: Query) -> Prediction | None:
+        """The recorded answer; None: there is none, or it cannot be trusted."""
+        exact = [shown for shown in query.demonstrations if shown.exact and shown.source in GROUNDED]
+        if not exact or is_contradicted(query, exact[0]):
+            return None
+        copy = repeat(query, exact[0])
+        if copy.provenance.open_end and is_invented(query.history):
+            return None
+        return copy if is_valid(query, copy) else None
 
 
 def repeat(query: Query, demonstration: Demonstration, *, model: str | None = None) -> Prediction:
-    """The recorded answer to the letter, with its end and its success if they say anything of the running task.
+    """The recorded answer to the letter, with its end and its success if they count for the running task.
 
-    They do if the step was recorded for a task with the same goal, nothing else was recorded of it in the same world
-    (else something decides that the state does not show), and the way to this state can be trusted: a state that an
-    invented answer led to may be made of the agent's own words to look like a recorded one. A check of the task's own
-    decides in the last two cases too. Otherwise the end is open (`Provenance.open_end`).
     It is of the tier `recorded` only if the environment is declared deterministic: elsewhere the real system may
     answer otherwise the next time.
 
@@ -29,9 +43,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
     """
     recorded = demonstration.transition
     result = completed(recorded, query.spec).result
-    is_checked = accomplished(query.task, recorded.next_state) is not None
-    is_told = is_checked or not (is_invented(query.history) or is_contradicted(query, demonstration))
-    is_own = demonstration.same_goal and is_told
+    is_own = recorded_end_counts(query, demonstration)
     return Prediction(
         observation=result.observation,
         structured=result.structured,
@@ -51,8 +63,9 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
     )
 
 
-def is_valid(prediction: Prediction, schema: JsonObject | None) -> bool:
-    """Whether a tool's output schema, where it has one, allows the answer."""
+def is_valid(query: Query, prediction: Prediction) -> bool:
+    """Whether the answer is one that the called tool's output schema allows; without a schema any is."""
+    schema = output_schema(query.spec, query.action.name)
     if schema is None or prediction.is_error:
         return True
     return prediction.structured is not None and fault_under(schema, prediction.structured) is None
@@ -61,19 +74,3 @@ def is_valid(prediction: Prediction, schema: JsonObject | None) -> bool:
 def content_of(result: StepResult) -> tuple[JsonObject, ...] | None:
     """The content blocks, where they are more than the observation as one text."""
     return tuple(result.content) if "content" in result.info else None
-
-
-def is_contradicted(query: Query, demonstration: Demonstration) -> bool:
-    """Whether the same action in the same state was recorded with another outcome in the same world."""
-    return any(
-        other.exact and other.world == demonstration.world and other.id != demonstration.id
-        for other in query.demonstrations
-    )
-
-
-def is_invented(history: Sequence[Transition]) -> bool:
-    """Whether an answer that was not recorded of its very state and action has changed the state."""
-    return any(
-        step.provenance.tier is not Tier.REAL and not step.provenance.exact and step.next_state != step.state
-        for step in history
-    )

@@ -86,7 +86,9 @@ async def ask_counted(
             raise PredictionError(str(error)) from error
         completions.append(completion)
         try:
-            answer = _parsed(completion, form)
+            if completion.finish_reason == "length":
+                raise ValueError(f"it was cut off after {completion.completion_tokens} tokens; be shorter")
+            answer = form.model_validate_json(completion.text)
         except ValueError as error:
             fault: str | None = first_reason(error)
         else:
@@ -106,10 +108,3 @@ async def ask_counted(
         for question in asked[:-1]:
             await llm.forget(question, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
     raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
-
-
-def _parsed(completion: Completion, form: type[Form]) -> Form:
-    """Raises ValueError (which ValidationError is) saying what is wrong with the answer."""
-    if completion.finish_reason == "length":
-        raise ValueError(f"it was cut off after {completion.completion_tokens} tokens; be shorter")
-    return form.model_validate_json(completion.text)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from dreamgym.errors import InvalidInput
 from dreamgym.schema import schema_of
-from dreamgym.state import parsed
+from dreamgym.state import State
 from dreamgym.types import Task
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,15 @@ def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | 
         state: that the episode has led to.
         answers: all observations of the episode.
     """
-    check, world = task.metadata.get("success"), parsed(state)
-    if (check is None and "answers" not in task.metadata) or (check is not None and world is None):
+    check = task.metadata.get("success")
+    content = None if check is None else State.of(state).content
+    if content is None and (check is not None or "answers" not in task.metadata):
         return None
     try:
         missing = Counter(map(_canonical, _wanted(task)))
         if missing:
             missing -= Counter(map(_canonical, answers))
-        return not missing and (check is None or schema_of(check).fault(world) is None)
+        return not missing and (check is None or schema_of(check).fault(content) is None)
     except InvalidInput as error:
         logger.warning("task %r: its check cannot be used: %s", task.id, error)
         return None

@@ -90,6 +90,13 @@ def unescaped(path: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
 
 
+def value_at(value: JsonValue, path: str) -> JsonValue:
+    """What a JSON pointer leads to through objects; None if nothing is there. Lists are not entered."""
+    for name in unescaped(path):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def short(value: JsonValue) -> str:
     """A value as an error names it: JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-
-from pydantic import JsonValue
+from functools import cached_property, lru_cache
 
 from dreamgym.state.changes import Operation, apply, changed_fields, difference
 from dreamgym.state.json_values import mentioned, same
 from dreamgym.state.schema import StateSchema
 from dreamgym.types import JsonObject
+
+CACHED_CHARACTERS = 20_000
+"""Longer texts are parsed anew by each `State`: 256 of them would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,8 @@ class State:
     @cached_property
     def content(self) -> JsonObject | None:
         """The JSON object that the text is, parsed once; None: words. It is shared: nobody may change it."""
-        return parsed(self.text)
+        # the recordings that ground one step mostly ground the next one too
+        return _parsed_before(self.text) if len(self.text) <= CACHED_CHARACTERS else parsed(self.text)
 
     @property
     def is_explicit(self) -> bool:
@@ -75,7 +77,7 @@ class State:
 
     def after(self, operations: Sequence[Operation]) -> State:
         """The state with the changes made in their order. Raises ImpossibleChange."""
-        return State.of(apply(self.content or {}, operations, self.schema), self.schema) if operations else self
+        return State.of(apply(self.content or {}, operations, self.schema), self.schema)
 
 
 def parsed(text: str) -> JsonObject | None:
@@ -87,6 +89,11 @@ def parsed(text: str) -> JsonObject | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+@lru_cache(maxsize=256)
+def _parsed_before(text: str) -> JsonObject | None:
+    return parsed(text)
 
 
 def as_text(state: JsonObject) -> str:
@@ -103,7 +110,7 @@ def relevant(state: JsonObject, arguments: JsonObject, schema: StateSchema) -> J
     named = _entities_named(state, mentioned(arguments), schema)
     if not named:
         return state
-    onward = _entities_named(state, mentioned([_at(state, place) for place in named]), schema)
+    onward = _entities_named(state, mentioned([_collection(state, name)[identity] for name, identity in named]), schema)
     ids = frozenset(identity for _, identity in named)
     back = {
         (name, identity)
@@ -126,7 +133,3 @@ def _entities_named(state: JsonObject, words: frozenset[str], schema: StateSchem
 def _collection(state: JsonObject, name: str) -> JsonObject:
     part = state.get(name)
     return part if isinstance(part, dict) else {}
-
-
-def _at(state: JsonObject, place: tuple[str, str]) -> JsonValue:
-    return _collection(state, place[0])[place[1]]

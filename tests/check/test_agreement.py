@@ -79,7 +79,7 @@ async def test_every_call_is_asked_with_what_was_recorded_before_it_and_never_wi
     model = Asked()
     await predicted(SPEC, model, TWO)
     assert [query.history for query in model.queries] == [TWO.transitions[:n] for n in range(4)]
-    assert [query.state for query in model.queries] == ["", "count 1", "count 3", "only up"]
+    assert [query.state.text for query in model.queries] == ["", "count 1", "count 3", "only up"]
 
 
 async def test_k_is_how_many_recordings_are_shown_and_0_shows_none() -> None:

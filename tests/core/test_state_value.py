@@ -19,6 +19,7 @@ from dreamgym.state import (
     shown_in,
     unescaped,
 )
+from dreamgym.state.json_values import value_at
 from dreamgym.types import JsonObject, StepResult
 
 SCHEMA = StateSchema(
@@ -71,7 +72,7 @@ def test_a_change_leads_to_another_state_and_leaves_this_one() -> None:
     assert after.entity("orders", "O-1") == {"id": "O-1", "paid": True}
     assert SHOP.changes(after) == (PAY,)
     assert SHOP.changed_fields(after) == {"/orders/O-1/paid"}
-    assert SHOP.after(()) is SHOP
+    assert SHOP.after(()) == SHOP
     with pytest.raises(ImpossibleChange, match="O-7"):
         SHOP.after([PAY.model_copy(update={"path": "/orders/O-7/paid"})])
 
@@ -136,6 +137,13 @@ def test_leaves_are_the_values_that_hold_no_others() -> None:
     value: JsonValue = {"a": [1, {"b": None}], "c": {}, "d": [], "0": "x"}
     assert list(leaves(value)) == [(("a", 0), 1), (("a", 1, "b"), None), (("0",), "x")]
     assert list(leaves(5)) == [((), 5)]
+
+
+def test_a_pointer_leads_to_a_value_or_to_nothing() -> None:
+    value: JsonValue = {"a/b": {"~": [1]}, "": 0}
+    assert value_at(value, "/a~1b/~0") == [1]
+    assert value_at(value, "/") == 0
+    assert value_at(value, "/a~1b/~0/0") is value_at(value, "/x/y") is None
 
 
 def test_a_pointer_leads_through_any_names() -> None:

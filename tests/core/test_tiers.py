@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 
 import pytest
 from shop_state import SHOP, call, order, predicted, shop, state, step
 
+from dreamgym.dream import tiers
 from dreamgym.dream.confidence import FEATURES, Calibration, calibrate, features
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part, Prediction, Query
@@ -216,7 +218,7 @@ async def test_a_recorded_success_is_checked_too() -> None:
 
 async def test_what_an_answer_shows_of_what_is_known_in_part_is_known_from_then_on() -> None:
     note: JsonObject = {"note_id": "N-1", "text": "fragile"}
-    made, _ = await dream(lambda query: predicted([note, order(2)], query.state))
+    made, _ = await dream(lambda query: predicted([note, order(2)], query.state.text))
     result = await made.step(call("get_note", "N-1"))
     assert result.state == state(order(1), order(2), notes=[note])
     assert made.transitions[0].next_state == result.state
@@ -307,3 +309,64 @@ async def test_without_the_learned_effects_the_model_is_asked() -> None:
     made, model = await dream(says, *RECORDED, task=start, without=frozenset({Part.EFFECTS}))
     await made.step(call("get_order", 4))
     assert len(model.asked) == 1
+
+
+class Foreign:
+    """A tier of another package: it answers each call of one tool."""
+
+    infers = True
+
+    def __init__(self, tool: str, says: Prediction) -> None:
+        self._tool = tool
+        self._says = says
+
+    async def answer(self, query: Query) -> Prediction | None:
+        return self._says if query.action.name == self._tool else None
+
+
+Install = Callable[[dict[str, Foreign]], None]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Registers tiers by name, as packages do by entry points."""
+
+    def install(made: dict[str, Foreign]) -> None:
+        points = [EntryPoint(name, f"another.package:{name}", "dreamgym.tiers") for name in made]
+        monkeypatch.setattr(tiers, "entry_points", lambda group: points if group == "dreamgym.tiers" else [])
+        monkeypatch.setattr(EntryPoint, "load", lambda self: lambda spec: made[self.name])
+        tiers.of_other_packages.cache_clear()
+
+    yield install
+    tiers.of_other_packages.cache_clear()
+
+
+async def test_the_tier_of_another_package_answers_before_the_model(installed: Install) -> None:
+    installed({"b": Foreign("get_order", predicted(order(2), START)), "a": Foreign("cancel_order", BY_MODEL)})
+    made, model = await dream(BY_MODEL, calibration=sure(0.9))
+    assert (await made.step(call("get_order", 2))).observation == json.dumps(order(2))
+    assert model.asked == []
+    provenance = made.transitions[0].provenance
+    assert (provenance.tier, provenance.model) == (Tier.PLUGIN, "m")
+    assert provenance.confidence == pytest.approx(0.9, abs=0.02)
+    assert made.asked is not None
+
+
+async def test_tiers_of_other_packages_are_asked_in_the_order_of_their_names(installed: Install) -> None:
+    installed({name: Foreign("get_order", predicted(f"by {name}", START)) for name in ("b", "a")})
+    made, _ = await dream(BY_MODEL)
+    assert (await made.step(GET)).observation == "by a"
+
+
+async def test_the_tier_of_another_package_is_not_believed_against_the_state(installed: Install) -> None:
+    installed({"a": Foreign("get_order", predicted(order(1, "lost"), START))})
+    made, model = await dream(BY_MODEL)
+    assert (await made.step(GET)).observation == json.dumps(order(1))
+    assert len(model.asked) == 1
+    assert made.transitions[0].provenance.tier is Tier.MODEL
+
+
+async def test_what_was_recorded_of_this_very_step_answers_before_any_other_tier(installed: Install) -> None:
+    installed({"a": Foreign("get_order", predicted("by a", START))})
+    made, _ = await dream(BY_MODEL, GOT, spec=shop(deterministic=True))
+    assert (await made.step(GET)).observation == GOT.result.observation

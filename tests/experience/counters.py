@@ -3,7 +3,7 @@
 from dreamgym.dream.model import Part, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
-from dreamgym.state import Collection, StateSchema, as_text
+from dreamgym.state import Collection, State, StateSchema, as_text
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition
 
 ORDER: JsonObject = {
@@ -93,7 +93,7 @@ def asked(
         spec=spec,
         task=Task(id="t", env="shop", instruction="Refund order O-1.", initial_state=as_text(world())),
         history=history,
-        state=start if isinstance(start, str) else as_text(start),
+        state=State.of(start, spec.state),
         action=action,
         demonstrations=tuple(
             Demonstration(id=f"d{n}", transition=one, source=Source.REAL, world="w", score=1.0, exact=False)

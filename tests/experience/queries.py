@@ -3,6 +3,7 @@
 from dreamgym.dream.model import Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
+from dreamgym.state import State
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, Task, Tier, ToolCall, Transition
 
 HOUSE = EnvironmentSpec(
@@ -80,7 +81,7 @@ def query(
         spec=spec,
         task=Task(id="t1", env=spec.name, instruction=instruction, initial_state="kitchen.", metadata=metadata or {}),
         history=history,
-        state=state,
+        state=State.of(state, spec.state),
         action=action,
         demonstrations=tuple(
             Demonstration(

@@ -7,8 +7,9 @@ from pydantic import JsonValue
 from queries import HOUSE, act, query, transition
 from shop_state import SCHEMA, SHOP, asked, call, order, predicted, state, step
 
-from dreamgym.dream.checks import changeable, disagreement, precondition
+from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.model import Part, Query
+from dreamgym.dream.refused import refusal
 from dreamgym.state import Collection, StateSchema
 from dreamgym.state.observed import with_facts
 from dreamgym.types import JsonObject, Source, Tier, ToolCall, Transition
@@ -19,15 +20,15 @@ MISSED = step(BEFORE, call("get_order", 9), "There is no order O-9.", refused=Tr
 
 
 def test_a_call_about_an_order_that_does_not_exist_is_refused_in_recorded_words() -> None:
-    refusal = precondition(asked(state(order(3)), call("get_order", 44), GOT, MISSED))
-    assert refusal is not None
-    assert (refusal.observation, refusal.is_error) == ("There is no order O-44.", True)
-    assert refusal.next_state == state(order(3))
-    assert (refusal.provenance.tier, refusal.provenance.retrieved) == (Tier.CHECK, ("d1",))
+    refused = refusal(asked(state(order(3)), call("get_order", 44), GOT, MISSED))
+    assert refused is not None
+    assert (refused.observation, refused.is_error) == ("There is no order O-44.", True)
+    assert refused.next_state == state(order(3))
+    assert (refused.provenance.tier, refused.provenance.retrieved) == (Tier.CHECK, ("d1",))
 
 
 def test_what_exists_is_not_refused() -> None:
-    assert precondition(asked(state(order(44)), call("get_order", 44), GOT, MISSED)) is None
+    assert refusal(asked(state(order(44)), call("get_order", 44), GOT, MISSED)) is None
 
 
 @pytest.mark.parametrize(
@@ -41,29 +42,29 @@ def test_what_exists_is_not_refused() -> None:
     ],
 )
 def test_what_the_recordings_do_not_show_is_not_refused(recorded: tuple[Transition, ...]) -> None:
-    assert precondition(asked(BEFORE, call("get_order", 44), *recorded)) is None
+    assert refusal(asked(BEFORE, call("get_order", 44), *recorded)) is None
 
 
 def test_another_tools_refusal_and_a_dreamed_one_teach_nothing() -> None:
     other = [one.model_copy(update={"action": call("cancel_order", 9)}) for one in (GOT, MISSED)]
-    assert precondition(asked(BEFORE, call("get_order", 44), *other)) is None
-    assert precondition(asked(BEFORE, call("get_order", 44), GOT, MISSED, source=Source.SYNTHETIC)) is None
+    assert refusal(asked(BEFORE, call("get_order", 44), *other)) is None
+    assert refusal(asked(BEFORE, call("get_order", 44), GOT, MISSED, source=Source.SYNTHETIC)) is None
 
 
 @pytest.mark.parametrize("part", [Part.CHECKS, Part.STATE])
 def test_a_check_that_is_left_out_refuses_and_finds_nothing(part: Part) -> None:
     without = frozenset({part})
-    assert precondition(asked(BEFORE, call("get_order", 44), GOT, MISSED, without=without)) is None
+    assert refusal(asked(BEFORE, call("get_order", 44), GOT, MISSED, without=without)) is None
     wrong = predicted(order(1, "lost"), BEFORE)
-    assert disagreement(asked(BEFORE, call("get_order", 1)), wrong) is not None
-    assert disagreement(asked(BEFORE, call("get_order", 1), without=without), wrong) is None
+    assert contradiction(asked(BEFORE, call("get_order", 1)), wrong) is not None
+    assert contradiction(asked(BEFORE, call("get_order", 1), without=without), wrong) is None
 
 
 def test_a_collection_that_is_known_in_part_denies_nothing() -> None:
     kinds = {"orders": SCHEMA.collections["orders"].model_copy(update={"complete": False})}
     spec = SHOP.model_copy(update={"state": StateSchema(collections=kinds)})
-    assert precondition(asked(BEFORE, call("get_order", 44), GOT, MISSED, spec=spec)) is None
-    assert disagreement(asked(BEFORE, call("get_order", 44), spec=spec), predicted(order(44), BEFORE)) is None
+    assert refusal(asked(BEFORE, call("get_order", 44), GOT, MISSED, spec=spec)) is None
+    assert contradiction(asked(BEFORE, call("get_order", 44), spec=spec), predicted(order(44), BEFORE)) is None
 
 
 def test_ids_inside_of_lists_are_arguments_too() -> None:
@@ -75,9 +76,9 @@ def test_ids_inside_of_lists_are_arguments_too() -> None:
         step(BEFORE, several(1, 9), "O-9 is unknown", refused=True),
     )
     for asked_for in ((1, 44), (44, 2), (2, 1, 44)):
-        refusal = precondition(asked(BEFORE, several(*asked_for), *recorded))
-        assert refusal is not None
-        assert refusal.observation == "O-44 is unknown"
+        refused = refusal(asked(BEFORE, several(*asked_for), *recorded))
+        assert refused is not None
+        assert refused.observation == "O-44 is unknown"
 
 
 def test_of_several_things_that_are_missing_the_refusal_tells_the_right_one() -> None:
@@ -87,19 +88,19 @@ def test_of_several_things_that_are_missing_the_refusal_tells_the_right_one() ->
     done = step(BEFORE, merge(1, 2), "merged")
     both = step(BEFORE, merge(8, 9, 3), "no O-8, 3 times", refused=True)
     second = step(BEFORE, merge(1, 9), "cannot merge into O-9", refused=True)
-    asked_both = precondition(asked(BEFORE, merge(44, 55, 7), done, second, both))
+    asked_both = refusal(asked(BEFORE, merge(44, 55, 7), done, second, both))
     assert asked_both is not None
     assert asked_both.observation == "no O-44, 7 times"
-    assert precondition(asked(BEFORE, merge(1, 55), done, both)) is None, "which of the two it was for is not known"
-    only = precondition(asked(BEFORE, merge(2, 55), done, both, second))
+    assert refusal(asked(BEFORE, merge(1, 55), done, both)) is None, "which of the two it was for is not known"
+    only = refusal(asked(BEFORE, merge(2, 55), done, both, second))
     assert only is not None
     assert only.observation == "cannot merge into O-55"
 
 
 def test_environments_of_text_have_no_such_checks() -> None:
     text = query(HOUSE, "kitchen", act("fly"), transition("kitchen", act("jump"), "what?", "kitchen", is_error=True))
-    assert precondition(text) is None
-    assert disagreement(text, predicted("anything", "anything")) is None
+    assert refusal(text) is None
+    assert contradiction(text, predicted("anything", "anything")) is None
 
 
 @pytest.mark.parametrize(
@@ -121,25 +122,25 @@ def test_environments_of_text_have_no_such_checks() -> None:
     ],
 )
 def test_an_answer_agrees_with_the_state_after_it(shown: object, after: str, fault: str | None) -> None:
-    found = disagreement(asked(BEFORE, call("get_order", 1)), predicted(shown, after))
+    found = contradiction(asked(BEFORE, call("get_order", 1)), predicted(shown, after))
     assert found is None if fault is None else found is not None and fault in found
 
 
 def test_structured_content_is_compared_before_text() -> None:
     answer = predicted("{}", BEFORE, structured=order(1, "lost"))
-    assert "'status'" in str(disagreement(asked(BEFORE, call("get_order", 1)), answer))
+    assert "'status'" in str(contradiction(asked(BEFORE, call("get_order", 1)), answer))
 
 
 def test_a_refusal_changes_nothing_unless_the_tools_recorded_ones_do() -> None:
     question = asked(BEFORE, call("cancel_order", 1), MISSED)
-    assert disagreement(question, predicted("No.", BEFORE, refused=True)) is None
-    found = disagreement(question, predicted("No.", state(order(1)), refused=True))
+    assert contradiction(question, predicted("No.", BEFORE, refused=True)) is None
+    found = contradiction(question, predicted("No.", state(order(1)), refused=True))
     assert found == (
         "the action is refused, and yet /orders/O-2/order_id, /orders/O-2/status, /orders/O-2/total changed"
     )
     counted = step(BEFORE, call("cancel_order", 1), "No.", state(order(1, "tried"), order(2)), refused=True)
     assert (
-        disagreement(asked(BEFORE, call("cancel_order", 1), counted), predicted("No.", state(), refused=True)) is None
+        contradiction(asked(BEFORE, call("cancel_order", 1), counted), predicted("No.", state(), refused=True)) is None
     )
 
 
@@ -147,10 +148,10 @@ def test_what_a_tools_own_recordings_show_otherwise_is_not_compared_for_this_too
     gross = step(BEFORE, call("get_order", 1), order(1, total=11.9))
     gone = step(BEFORE, call("get_order", 5), order(5))
     for shown in (order(2, total=23.8), order(7)):
-        assert disagreement(asked(BEFORE, call("get_order", 2)), predicted(shown, BEFORE)) is not None
-        assert disagreement(asked(BEFORE, call("get_order", 2), gross, gone), predicted(shown, BEFORE)) is None
-        assert disagreement(asked(BEFORE, call("cancel_order", 2), gross, gone), predicted(shown, BEFORE)) is not None
-    assert disagreement(asked(BEFORE, call("get_order", 2), gross), predicted(order(2, "lost"), BEFORE)) is not None
+        assert contradiction(asked(BEFORE, call("get_order", 2)), predicted(shown, BEFORE)) is not None
+        assert contradiction(asked(BEFORE, call("get_order", 2), gross, gone), predicted(shown, BEFORE)) is None
+        assert contradiction(asked(BEFORE, call("cancel_order", 2), gross, gone), predicted(shown, BEFORE)) is not None
+    assert contradiction(asked(BEFORE, call("get_order", 2), gross), predicted(order(2, "lost"), BEFORE)) is not None
 
 
 STATUS = st.sampled_from(["paid", "sent", "lost"])
@@ -162,7 +163,7 @@ def test_a_list_of_orders_is_right_exactly_where_each_is_there_as_shown(
 ) -> None:
     after = state(*(order(n, status) for n, status in have.items()))
     answer = predicted([order(n, status) for n, status in shown.items()], after)
-    found = disagreement(asked(after, call("get_order", "all")), answer)
+    found = contradiction(asked(after, call("get_order", "all")), answer)
     assert (found is None) == all(have.get(n) == status for n, status in shown.items())
 
 
@@ -193,9 +194,9 @@ def bounded(*recorded: Transition) -> Query:
 
 def test_a_call_may_change_what_recorded_calls_of_its_tool_changed_of_entities_as_near_to_it() -> None:
     asking = bounded(*SHIPPED)
-    assert disagreement(asking, predicted(order(2, "shipped"), state(order(1), order(2, "shipped")))) is None
+    assert contradiction(asking, predicted(order(2, "shipped"), state(order(1), order(2, "shipped")))) is None
     for beyond in (state(order(1)), state(order(1, "shipped"), order(2)), state(order(1), order(2), order(3))):
-        fault = disagreement(asking, predicted({}, beyond))
+        fault = contradiction(asking, predicted({}, beyond))
         assert fault is not None
         assert "which no recorded call of 'ship_order' changed" in fault
 

@@ -9,7 +9,7 @@ from stalls import SPEC, call, play, recordings, start
 
 from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
-from dreamgym.dream.synthesized import learned_answer
+from dreamgym.dream.synthesized import synthesized
 from dreamgym.errors import PredictionError
 from dreamgym.state import as_text, parsed
 from dreamgym.types import JsonObject, Transition
@@ -35,7 +35,7 @@ def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> tuple[
     for _ in range(20):
         tool = draw.choice(["get_stall", "list_lots", "reserve", "buy", "cancel", "close_stall", "rename"])
         step = play(state_of(real), call(tool, draw, state_of(real)), draw)
-        prediction = learned_answer(query(SPEC, dreamed, step.action, *shown[tool]))
+        prediction = synthesized(query(SPEC, dreamed, step.action, *shown[tool]))
         if prediction is None:
             reads += real == step.next_state
             continue

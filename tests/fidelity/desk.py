@@ -95,7 +95,7 @@ class DeskModel:
         self._wrong = wrong
 
     async def predict(self, query: Query) -> Prediction:
-        result, after = answer(parsed(query.state) or {}, query.action)
+        result, after = answer(query.state.content or {}, query.action)
         right = Prediction(
             observation=result.observation,
             structured=result.structured,
@@ -111,7 +111,7 @@ class DeskModel:
 
 def gullible(query: Query, right: Prediction) -> Prediction:
     """Believes every word: an order that is not there is dealt with all the same, and a claimed success is one."""
-    state = json.loads(query.state)
+    state = json.loads(query.state.text)
     order = {"order_id": "O-1", "status": STATUS.get(query.action.name, "paid")}
     state["orders"]["O-1"] = order
     claims = any(word in json.dumps(query.action.arguments).lower() for word in ("success", "done", "accomplish"))

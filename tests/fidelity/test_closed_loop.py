@@ -67,7 +67,7 @@ async def test_a_dream_that_believes_everything_is_caught_playing_along() -> Non
     def believes(query: Query, right: Prediction) -> Prediction:
         """Whatever is asked is done to the order that the task is about."""
         number = query.task.id[-1]
-        state = json.loads(query.state)
+        state = json.loads(query.state.text)
         state["orders"][f"O-{number}"]["status"] = desk.STATUS[query.task.id.partition("-")[0]]
         return right.model_copy(update={"next_state": as_text(state), "is_error": False, "observation": "done"})
 
@@ -83,7 +83,7 @@ async def test_a_dream_that_believes_everything_is_caught_playing_along() -> Non
 
 async def test_a_dream_that_refuses_everything_is_found_by_the_calls_that_reality_accepts() -> None:
     def refuses(query: Query, right: Prediction) -> Prediction:
-        return right.model_copy(update={"next_state": query.state, "is_error": True, "observation": "no"})
+        return right.model_copy(update={"next_state": query.state.text, "is_error": True, "observation": "no"})
 
     result = await looped(DeskModel(refuses), checks=False)
     assert result.play_along is not None
@@ -261,7 +261,7 @@ async def test_a_dream_that_remembers_agrees_with_reality_in_every_read() -> Non
 
 async def test_a_dream_that_forgets_what_was_written_is_found_in_the_reads_after_it() -> None:
     def forgets(query: Query, right: Prediction) -> Prediction:
-        return right if query.action.name == "get" else right.model_copy(update={"next_state": query.state})
+        return right if query.action.name == "get" else right.model_copy(update={"next_state": query.state.text})
 
     result = await remembered(DeskModel(forgets), checks=False)
     assert result.agree_by_writes[0].mean == 1.0

@@ -83,7 +83,7 @@ async def test_a_state_that_an_attack_wrote_counts_as_earned() -> None:
         """Does the operation that an argument asks for."""
         for text in query.action.arguments.values():
             if '"op": "set"' in str(text):
-                state = json.loads(query.state)
+                state = json.loads(query.state.text)
                 state["orders"][f"O-{query.task.id[-1]}"]["status"] = "shipped"
                 return right.model_copy(update={"next_state": as_text(state)})
         return right

@@ -185,7 +185,7 @@ async def test_a_model_that_always_says_the_same_is_caught() -> None:
     def constant(query: Query, right: Prediction) -> Prediction:
         order = {"order_id": "O-1", "status": "paid"}
         return right.model_copy(
-            update={"observation": json.dumps(order), "structured": order, "next_state": query.state}
+            update={"observation": json.dumps(order), "structured": order, "next_state": query.state.text}
         )
 
     calls = await predict(

@@ -126,6 +126,7 @@ async def test_whoever_stops_waiting_does_not_harm_the_others(model: CheckpointM
 async def test_rubbish_of_an_untrained_checkpoint_is_no_prediction(folder: Path) -> None:
     from dreamgym.dream.model import Query
     from dreamgym.environment import EnvironmentSpec
+    from dreamgym.state import State
     from dreamgym.types import Task
 
     experience = load_model(str(folder))
@@ -134,7 +135,7 @@ async def test_rubbish_of_an_untrained_checkpoint_is_no_prediction(folder: Path)
         spec=spec,
         task=Task(id="t", env="e", instruction="w1"),
         history=(),
-        state="w1",
+        state=State.of("w1"),
         action=ToolCall(name="act"),
         demonstrations=(),
     )

@@ -19,6 +19,7 @@ from dreamgym.recordings.log import Exchange, Note
 from dreamgym.redaction import RedactionRules, Redactor
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.replay.postgres import Store
+from dreamgym.state import State
 from dreamgym.types import JsonObject, Source, Trajectory
 
 HEADER = "h3ader-only-value"
@@ -136,7 +137,7 @@ def test_no_prompt_holds_a_secret(folder: Path) -> None:
     query = Query(
         spec=spec,
         task=trajectory.task,
-        state=steps[-1].state,
+        state=State.of(steps[-1].state, spec.state),
         action=steps[-1].action,
         history=steps[:-1],
         demonstrations=(

@@ -19,7 +19,7 @@ from dreamgym.dream.model import Part, Verdict
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.llm import Message, ScriptedLLM
-from dreamgym.state import StateSchema, as_text
+from dreamgym.state import State, StateSchema, as_text
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -175,8 +175,8 @@ class StatedModel(CounterModel):
     """Dreams it."""
 
     async def predict(self, query: Any) -> Any:
-        count = json.loads(query.state)["count"] + query.action.arguments["n"]
-        as_words = query.model_copy(update={"state": f"count {json.loads(query.state)['count']}"})
+        count = json.loads(query.state.text)["count"] + query.action.arguments["n"]
+        as_words = query.model_copy(update={"state": State.of(f"count {json.loads(query.state.text)['count']}")})
         said = await super().predict(as_words)
         return said.model_copy(update={"observation": "added", "next_state": as_text({"count": count})})
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from dreamgym.state import StateSchema, entities
+from dreamgym.state import StateSchema, entities, shown_in
 from dreamgym.types import JsonObject, StepResult, Trajectory
 
 Place = tuple[str, str, str]
@@ -23,18 +22,8 @@ class Shown(NamedTuple):
 
 
 def answered(result: StepResult) -> JsonValue:
-    """An answer as JSON: its structured content, or its text where that is an object or a list; an error shows none."""
-    if result.is_error:
-        return None
-    if result.structured is not None:
-        return result.structured
-    if not result.observation.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        value: JsonValue = json.loads(result.observation)
-    except (ValueError, RecursionError):
-        return None
-    return value
+    """What an answer shows of the state, as JSON; an error shows nothing of it."""
+    return None if result.is_error else shown_in(result)
 
 
 def facts_in(trajectory: Trajectory, schema: StateSchema) -> dict[Place, list[Shown]]:
