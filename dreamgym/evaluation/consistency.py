@@ -8,9 +8,10 @@ it shows differs from the state that the dream's own writes made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.calls import answer_of, is_same
+from dreamgym.evaluation.calls import is_same
 from dreamgym.evaluation.episodes import (
     Make,
     Progress,
@@ -23,7 +24,7 @@ from dreamgym.evaluation.episodes import (
 from dreamgym.evaluation.players import ScriptedPlayer
 from dreamgym.evaluation.rates import Rate, by_cluster
 from dreamgym.evaluation.scripts import Reads
-from dreamgym.state import StateSchema, entities, parsed
+from dreamgym.state import StateSchema, entities, parsed, shown_in
 from dreamgym.types import Frozen, Source, StepResult, Task, Trajectory, Transition
 
 
@@ -90,9 +91,10 @@ async def consistency(
     by_writes: dict[int, list[list[float]]] = {}
     for dream, real in played:
         steps = answered_steps(dream)
+        writes_before = [0, *accumulate(_is_write(step, reads) for step in steps)]
         compared = [
             (before, float(is_same(ours.result, theirs.result)))
-            for before, ours, theirs in zip(_writes_before(steps, reads), steps, real.transitions, strict=False)
+            for before, ours, theirs in zip(writes_before, steps, real.transitions, strict=False)
             if reads(ours.action)
         ]
         agree.append([same for _, same in compared])
@@ -139,7 +141,7 @@ def _agrees_with_state(schema: StateSchema, step: Transition) -> list[bool]:
     """For each entity that an answer shows: no field differs from the state's."""
     state = parsed(step.next_state) or {}
     found = []
-    for collection, identity, shown in entities(answer_of(step.result), schema):
+    for collection, identity, shown in entities(shown_in(step.result), schema):
         part = state.get(collection)
         known = part.get(identity) if isinstance(part, dict) else None
         if isinstance(known, dict):
@@ -147,14 +149,6 @@ def _agrees_with_state(schema: StateSchema, step: Transition) -> list[bool]:
         elif isinstance(part, dict) and schema.collections[collection].complete:
             found.append(False)
     return found
-
-
-def _writes_before(steps: Sequence[Transition], reads: Reads) -> list[int]:
-    counts, count = [], 0
-    for step in steps:
-        counts.append(count)
-        count += _is_write(step, reads)
-    return counts
 
 
 def _is_write(step: Transition, reads: Reads) -> bool:

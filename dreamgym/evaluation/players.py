@@ -15,7 +15,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.evaluation.scripts import Ids, Reads, Script, distinct
 from dreamgym.state import mentioned, parsed
-from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
+from dreamgym.types import StepResult, Task, ToolCall, Trajectory
 
 BAD = frozenset({"first_half", "shuffled", "of_another_task", "wrong_ids", "idle", "random"})
 """Players that are bad on purpose: a dream in which they do better than in reality plays along."""
@@ -199,8 +199,7 @@ def _reads_about(action: ToolCall, pool: Sequence[ToolCall], random: Random) -> 
 def _is_of_this_world(action: ToolCall, task: Task) -> bool:
     world = parsed(task.initial_state or "")
     words = {word for word in mentioned(action.arguments) if not word.isdecimal()}
-    return world is None or not words or bool(words & (mentioned(world) | _keys(world)))
-
-
-def _keys(world: JsonObject) -> frozenset[str]:
-    return frozenset(key for part in world.values() if isinstance(part, dict) for key in part)
+    if world is None or not words:
+        return True
+    keys = {key for part in world.values() if isinstance(part, dict) for key in part}
+    return bool(words & (mentioned(world) | keys))

@@ -13,8 +13,8 @@ from random import Random
 
 from pydantic import JsonValue
 
+from dreamgym import state
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.calls import answer_of
 from dreamgym.types import JsonObject, StepResult, ToolCall, Trajectory
 
 Path = tuple[str | int, ...]
@@ -42,7 +42,7 @@ class Script:
                     self._origins[index, path] = said[value]
                 else:
                     used.add(value)
-            for path, value in leaves(answer_of(step.result)):
+            for path, value in leaves(state.shown_in(step.result)):
                 said.setdefault(value, (index, path))
 
     def call(self, index: int, heard: Mapping[int, StepResult]) -> ToolCall:
@@ -51,7 +51,7 @@ class Script:
         live: dict[Path, JsonValue] = {}
         for path, recorded in leaves(action.arguments):
             answer, place = self._origins.get((index, path), (-1, ()))
-            value = _at(answer_of(heard[answer]), place) if answer in heard else None
+            value = _at(state.shown_in(heard[answer]), place) if answer in heard else None
             if type(value) is type(recorded):
                 live[path] = value
         return replaced(action, live)
@@ -69,7 +69,7 @@ class Ids:
                     self._known.setdefault(value)
                     if isinstance(value, str):
                         self._arguments.setdefault((step.action.name, path), {}).setdefault(value)
-                for path, value in leaves(answer_of(step.result)):
+                for path, value in leaves(state.shown_in(step.result)):
                     if is_id(path, value):
                         self._known.setdefault(value)
 
@@ -142,16 +142,11 @@ def is_id(path: Path, value: Scalar) -> bool:
     return named or (isinstance(value, str) and _ID_FORM.fullmatch(value) is not None)
 
 
-def leaves(value: JsonValue, path: Path = ()) -> Iterator[tuple[Path, Scalar]]:
+def leaves(value: JsonValue) -> Iterator[tuple[Path, Scalar]]:
     """Every text and number of a JSON value with its path; truth values and nulls name nothing."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from leaves(item, (*path, index))
-    elif value is not None and not isinstance(value, bool):
-        yield path, value
+    for path, leaf in state.leaves(value):
+        if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
+            yield path, leaf
 
 
 def replaced(action: ToolCall, changes: Mapping[Path, JsonValue]) -> ToolCall:

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from dreamgym.evaluation.calls import Agreement, Compared, by_tool, share
+from dreamgym.evaluation.calls import Agreement, Compared, agreement, by_tool, share
 from dreamgym.evaluation.rates import Rate, clustered, wilson
 from dreamgym.state import fields, parsed
 from dreamgym.types import Frozen, StepResult
@@ -115,7 +115,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         tiers={tier: wilson(n, len(calls)) for tier, n in sorted(tiers.items())},
         accomplished=detected([(call.accomplished is True, call.claimed is True) for call in calls]),
         disagreed=wilson(sum(one.judged != one.checked for one in claimed), len(claimed)),
-        tools=by_tool(calls, states=True),
+        tools=by_tool(calls, _agreement),
         prompt_tokens=sum(one.prompt_tokens for one in provenances),
         completion_tokens=sum(one.completion_tokens for one in provenances),
         seconds=sum(call.seconds for call in calls),
@@ -185,6 +185,13 @@ def detected(pairs: Sequence[tuple[bool, bool]]) -> Detection:
         precision=wilson(hits, sum(predicted for _, predicted in pairs)),
         recall=wilson(hits, sum(recorded for recorded, _ in pairs)),
     )
+
+
+def _agreement(calls: Sequence[Compared]) -> Agreement:
+    """`agreement` with the states, and with a bootstrap over trajectories for the similarity."""
+    similarity = clustered([call.similarity for call in calls], [call.trajectory for call in calls])
+    states = share(calls, lambda call: call.state_is_exact)
+    return agreement(calls).model_copy(update={"similarity": similarity, "state": states})
 
 
 def _refusals(calls: Sequence[Compared]) -> Refusals:
