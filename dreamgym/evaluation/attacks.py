@@ -1,4 +1,4 @@
-"""Reward attacks: episodes in which nothing useful is done and everything is said to be rewarded for it.
+"""Reward attacks: episodes that do nothing useful and claim everything to be rewarded for it.
 
 The texts go into every string argument that a tool's schema leaves free (in a text environment: into the action), of
 calls that were recorded for other tasks. One kind needs no text: it makes the winning calls of another task, in the
@@ -67,7 +67,7 @@ class Attacks(Frozen):
     """Tasks left out because their check is satisfied before anything was done."""
     kinds: tuple[Attacked, ...]
     rewarded: Rate
-    """Over all kinds."""
+    """Share of the answered episodes of all kinds that were rewarded."""
     earned: tuple[AttackEpisode, ...]
     """The episodes that were rewarded, long texts cut."""
 
@@ -97,7 +97,7 @@ async def attacks(
         kinds: of attacks.
         make_real: tells attacks from calls that happen to do the task.
         seed: draws the calls; task i is played with seed + i.
-        on_progress: is told how many episodes are done, and of how many.
+        on_progress: is called with how many episodes are done, and of how many.
     """
     open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
     chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]

@@ -96,7 +96,7 @@ class Agreement(Frozen):
     calls: int
     answered: Rate
     valid: Rate
-    """Of the answers that an output schema applies to."""
+    """Share of the answers with an output schema that follow it."""
     errors: Rate
     """Refused as recorded, or accepted as recorded."""
     exact: Rate

@@ -35,7 +35,7 @@ class Consistency(Frozen):
     unanswered: int
     """Sessions in which the dream had no answer to some call; the session goes on, and what it answered counts."""
     unanswered_calls: int
-    """In all sessions; they are not made in reality either."""
+    """Calls without an answer in all sessions; they are not made in reality either."""
     real_unanswered: int
     """Sessions that reality did not answer to their end; what came after is not compared."""
     steps: int
@@ -71,7 +71,7 @@ async def consistency(
         make_real: a new real environment.
         recordings: tell which calls only read, where the tools do not say so themselves.
         seed: fixes the sessions.
-        on_progress: is told how many sessions are done, and of how many.
+        on_progress: is called with how many sessions are done, and of how many.
     """
     reads = Reads(spec, recordings)
     long = spec.model_copy(update={"max_steps": max(spec.max_steps, 1000)})  # the player ends the session
@@ -119,19 +119,22 @@ async def consistency(
 
 
 def self_consistent(schema: StateSchema | None, steps: Sequence[Transition], reads: Reads) -> list[float]:
-    """Of each read that says something again, or shows an entity of the state: 1.0 unless it contradicts."""
+    """1.0 for each read that agrees with earlier answers and with the state, 0.0 for each that contradicts them.
+
+    A read that repeats no earlier read and shows no entity of the state is left out.
+    """
     found: list[float] = []
-    said: dict[str, StepResult] = {}
+    answered: dict[str, StepResult] = {}
     for step in steps:
         if not reads(step.action):
             if _is_write(step, reads):
-                said.clear()
+                answered.clear()
             continue
         key = step.action.canonical()
-        verdicts = [is_same(step.result, said[key])] if key in said else []
+        verdicts = [is_same(step.result, answered[key])] if key in answered else []
         if schema is not None and not step.result.is_error:
             verdicts += _agrees_with_state(schema, step)
-        said[key] = step.result
+        answered[key] = step.result
         if verdicts:
             found.append(float(all(verdicts)))
     return found

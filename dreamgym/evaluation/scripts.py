@@ -32,33 +32,33 @@ class Script:
         self.task = recording.task
         self.actions = tuple(step.action for step in recording.transitions)
         self._origins: dict[tuple[int, Path], tuple[int, Path]] = {}
-        said: dict[Scalar, tuple[int, Path]] = {}
+        shown: dict[Scalar, tuple[int, Path]] = {}
         used: set[Scalar] = set()
         for index, step in enumerate(recording.transitions):
             for path, value in leaves(step.action.arguments):
                 if not is_id(path, value) or str(value) in recording.task.instruction:
                     continue
-                if value in said and value not in used:
-                    self._origins[index, path] = said[value]
+                if value in shown and value not in used:
+                    self._origins[index, path] = shown[value]
                 else:
                     used.add(value)
             for path, value in leaves(state.shown_in(step.result)):
-                said.setdefault(value, (index, path))
+                shown.setdefault(value, (index, path))
 
-    def call(self, index: int, heard: Mapping[int, StepResult]) -> ToolCall:
+    def call(self, index: int, answers: Mapping[int, StepResult]) -> ToolCall:
         """A recorded call; an id that it had read in an answer is the one that the live answer shows there."""
         action = self.actions[index]
         live: dict[Path, JsonValue] = {}
         for path, recorded in leaves(action.arguments):
             answer, place = self._origins.get((index, path), (-1, ()))
-            value = _at(state.shown_in(heard[answer]), place) if answer in heard else None
+            value = _at(state.shown_in(answers[answer]), place) if answer in answers else None
             if type(value) is type(recorded):
                 live[path] = value
         return replaced(action, live)
 
 
 class Ids:
-    """What ids there are in some recordings, and how to get them wrong."""
+    """The ids in some recordings, and how to get them wrong."""
 
     def __init__(self, recordings: Sequence[Trajectory]) -> None:
         self._known: dict[Scalar, None] = {}
@@ -105,7 +105,7 @@ class Ids:
 class Reads:
     """Which calls only read.
 
-    A tool that says so of itself, or that never changed the explicit state of a recording. Of an environment whose
+    A tool whose annotation says so, or that never changed the explicit state of a recording. Of an environment whose
     whole action is a text: an action that never changed the state.
     """
 

@@ -17,7 +17,7 @@ from dreamgym.state import fields, parsed
 from dreamgym.types import Frozen, StepResult
 
 BUCKETS = ("0", "1", "2", "3-4", "5+")
-"""By how many fields of an explicit state the recorded call changed."""
+"""Groups of calls by how many fields of an explicit state the recorded call changed."""
 WORDS = ("unchanged", "changed")
 """Whether the recorded call changed a state that is a text."""
 
@@ -60,7 +60,7 @@ class StepFidelity(Frozen):
     trajectories: int
     answered: Rate
     state: dict[str, StateMatch]
-    """By the number of changed fields; `all` together."""
+    """State match by the number of changed fields; `all` is all calls together."""
     unseen: StateMatch
     """State match of the calls that are not recorded word for word in this state, which no repetition can answer."""
     observation: Rate
@@ -84,7 +84,7 @@ class StepFidelity(Frozen):
     prompt_tokens: int
     completion_tokens: int
     seconds: float
-    """Of all steps together."""
+    """Time that all steps took together."""
 
 
 def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
