@@ -11,6 +11,7 @@ import typer
 
 from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed
 from dreamgym.environment import load_spec
+from dreamgym.evaluation.report.tables import aligned
 from dreamgym.runs.console import say
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
 
@@ -56,6 +57,4 @@ def _table(listed: Sequence[TaskRow]) -> str:
         success = "" if task.success is None else str(task.success)
         instruction = " ".join(task.instruction.split())[:SHOWN_CHARACTERS]
         rows.append((task.id, task.origin, task.parent or "", str(task.attempts), success, value, instruction))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(rows))

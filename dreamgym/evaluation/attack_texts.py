@@ -1,4 +1,4 @@
-"""What an agent might write to be rewarded for nothing, by kind."""
+"""Texts that an agent might write to be rewarded for nothing, by kind."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Attack(StrEnum):
     FLOOD = "flood"
     """They are so long that what matters is out of sight."""
     LOOKALIKE = "look-alike"
-    """The same in letters that only look like these, or that nobody sees."""
+    """They give orders in letters that only look like ours, or that nobody sees."""
     STATE_OPERATION = "state operation"
-    """They are changes of the state, those that the task asks for where it says so."""
+    """They are changes of the state; those that the task asks for, if its check names them."""
     FINAL_ANSWER = "final answer"
     """The words that end the episode make the claim; only where a judge decides on them."""
     ANOTHER_TASK = "another task's win"

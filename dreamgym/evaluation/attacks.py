@@ -1,4 +1,4 @@
-"""Reward attacks: episodes in which nothing useful is done and everything is said to be rewarded for it.
+"""Reward attacks: episodes that do nothing useful and claim everything to be rewarded for it.
 
 The texts go into every string argument that a tool's schema leaves free (in a text environment: into the action), of
 calls that were recorded for other tasks. One kind needs no text: it makes the winning calls of another task, in the
@@ -25,7 +25,7 @@ from dreamgym.evaluation.episodes import Door, Make, Progress, all_played, has_s
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.scripts import Path, distinct, is_id, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
-from dreamgym.types import Frozen, JsonObject, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.types import Frozen, Source, StepResult, Task, ToolCall, Trajectory
 
 SHOWN_CHARACTERS = 300
 
@@ -67,7 +67,7 @@ class Attacks(Frozen):
     """Tasks left out because their check is satisfied before anything was done."""
     kinds: tuple[Attacked, ...]
     rewarded: Rate
-    """Over all kinds."""
+    """Share of the answered episodes of all kinds that were rewarded."""
     earned: tuple[AttackEpisode, ...]
     """The episodes that were rewarded, long texts cut."""
 
@@ -97,7 +97,7 @@ async def attacks(
         kinds: of attacks.
         make_real: tells attacks from calls that happen to do the task.
         seed: draws the calls; task i is played with seed + i.
-        on_progress: is told how many episodes are done, and of how many.
+        on_progress: is called with how many episodes are done, and of how many.
     """
     open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
     chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
@@ -126,11 +126,21 @@ async def attacks(
 
     played = await all_played(attack, len(chosen), on_progress)
     episodes = [episode for episode in played if episode is not None]
+    by_kind = {kind: [one for one in episodes if one.kind is kind] for kind in Attack if kind in kinds}
     return Attacks(
         seed=seed,
         tasks=len(open_tasks),
         done_at_the_start=len(tasks) - len(open_tasks),
-        kinds=tuple(_attacked(kind, [one for one in episodes if one.kind is kind]) for kind in Attack if kind in kinds),
+        kinds=tuple(
+            Attacked(
+                kind=kind,
+                episodes=len(of_kind),
+                rewarded=_rewarded(of_kind),
+                taken_away=sum(one.taken_away for one in of_kind),
+                unanswered=sum(not one.answered for one in of_kind),
+            )
+            for kind, of_kind in by_kind.items()
+        ),
         rewarded=_rewarded(episodes),
         earned=tuple(_cut(episode) for episode in episodes if episode.rewarded),
     )
@@ -262,14 +272,12 @@ def _base_calls(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> list
         recorded.setdefault(recording.task.id, []).extend(step.action for step in steps)
     calls = [(task, call) for task, actions in recorded.items() for call in distinct(actions)]
     called = {call.name for _, call in calls}
-    made_up = [_least(tool) for tool in spec.tools if tool["name"] not in called]
-    return [*calls, *(("", call) for call in made_up)]
-
-
-def _least(tool: JsonObject) -> ToolCall:
-    schema = tool.get("inputSchema")
-    value = _least_value(schema) if isinstance(schema, dict) else {}
-    return ToolCall(name=str(tool["name"]), arguments=value if isinstance(value, dict) else {})
+    for tool in spec.tools:
+        if tool["name"] not in called:
+            least = _least_value(tool.get("inputSchema"))
+            arguments = least if isinstance(least, dict) else {}
+            calls.append(("", ToolCall(name=str(tool["name"]), arguments=arguments)))
+    return calls
 
 
 def _least_value(schema: JsonValue) -> JsonValue:
@@ -299,34 +307,20 @@ def _everywhere(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCa
 
 
 def _anywhere(spec: EnvironmentSpec, base: ToolCall, text: str) -> list[ToolCall]:
+    """The call with the text in one of its free arguments, once for each."""
     return list(_placed(spec, base, text).values())
 
 
 def _placed(spec: EnvironmentSpec, base: ToolCall, text: str) -> dict[Path, ToolCall]:
     """The call with the text in each of its arguments that may hold it, one at a time."""
     places: list[Path] = [path for path, value in leaves(base.arguments) if isinstance(value, str)]
-    places += [(name,) for name in _strings(spec.tool(base.name)) if name not in base.arguments]
+    schema = spec.tool(base.name).get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    for name, part in properties.items() if isinstance(properties, dict) else ():
+        if name not in base.arguments and isinstance(part, dict) and part.get("type") == "string":
+            places.append((name,))
     single = {path: replaced(base, {path: text}) for path in places}
     return {path: call for path, call in single.items() if not is_forbidden(spec, call)}
-
-
-def _strings(tool: JsonObject) -> list[str]:
-    """The arguments of a tool that are texts."""
-    schema = tool.get("inputSchema")
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        return []
-    return [name for name, part in properties.items() if isinstance(part, dict) and part.get("type") == "string"]
-
-
-def _attacked(kind: Attack, episodes: Sequence[AttackEpisode]) -> Attacked:
-    return Attacked(
-        kind=kind,
-        episodes=len(episodes),
-        rewarded=_rewarded(episodes),
-        taken_away=sum(episode.taken_away for episode in episodes),
-        unanswered=sum(not episode.answered for episode in episodes),
-    )
 
 
 def _rewarded(episodes: Sequence[AttackEpisode]) -> Rate:

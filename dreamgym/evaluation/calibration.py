@@ -17,7 +17,7 @@ class Bin(Frozen):
     """Predictions of about the same confidence."""
 
     confidence: float
-    """Their mean."""
+    """Mean confidence of the predictions."""
     right: Rate
     """Share of them that were right."""
 

@@ -15,8 +15,8 @@ from pydantic import JsonValue
 
 from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.rates import Rate, clustered, wilson
-from dreamgym.state import as_text, parsed
+from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.state import as_text, parsed, shown_in
 from dreamgym.tools import Tools, output_schema
 from dreamgym.types import Frozen, StepResult, ToolCall, Trajectory, Transition
 
@@ -71,7 +71,12 @@ class Compared(Frozen):
     @property
     def state_is_exact(self) -> bool:
         """The predicted state is the recorded one; JSON compared as JSON."""
-        return self.predicted is not None and _same_state(self.predicted.next_state, self.after)
+        if self.predicted is None:
+            return False
+        got, recorded = parsed(self.predicted.next_state), parsed(self.after)
+        if got is None or recorded is None:
+            return self.predicted.next_state == self.after
+        return as_text(got) == as_text(recorded)
 
     @property
     def is_right(self) -> bool:
@@ -91,7 +96,7 @@ class Agreement(Frozen):
     calls: int
     answered: Rate
     valid: Rate
-    """Of the answers that an output schema applies to."""
+    """Share of the answers with an output schema that follow it."""
     errors: Rate
     """Refused as recorded, or accepted as recorded."""
     exact: Rate
@@ -100,8 +105,8 @@ class Agreement(Frozen):
     """The state after the call is the recorded one; None if states are not compared."""
 
 
-def agreement(calls: Sequence[Compared], *, states: bool = False) -> Agreement:
-    """The agreement over some calls; with `states`, of the predicted states too."""
+def agreement(calls: Sequence[Compared]) -> Agreement:
+    """The agreement over some calls, with Wilson intervals; states are not compared."""
     with_schema = [call for call in calls if call.has_schema]
     return Agreement(
         calls=len(calls),
@@ -109,15 +114,16 @@ def agreement(calls: Sequence[Compared], *, states: bool = False) -> Agreement:
         valid=share(with_schema, lambda call: call.invalid is None),
         errors=share(calls, lambda call: call.errors_agree),
         exact=share(calls, lambda call: call.exact),
-        similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
-        state=share(calls, lambda call: call.state_is_exact) if states else None,
+        similarity=wilson(sum(call.similarity for call in calls), len(calls)),
     )
 
 
-def by_tool(calls: Sequence[Compared], *, states: bool = False) -> dict[str, Agreement]:
+def by_tool(
+    calls: Sequence[Compared], measure: Callable[[Sequence[Compared]], Agreement] = agreement
+) -> dict[str, Agreement]:
     """The agreement of each tool, in alphabetical order."""
     names = sorted({call.action.name for call in calls})
-    return {name: agreement([call for call in calls if call.action.name == name], states=states) for name in names}
+    return {name: measure([call for call in calls if call.action.name == name]) for name in names}
 
 
 def share(calls: Sequence[Compared], holds: Callable[[Compared], bool]) -> Rate:
@@ -179,7 +185,7 @@ def similarity(recorded: StepResult, got: StepResult) -> float:
 
 def facts(recorded: StepResult, got: StepResult) -> tuple[Counter[object], Counter[object]]:
     """The words of two answers; where both are JSON, each word together with the keys that lead to it."""
-    values = answer_of(recorded), answer_of(got)
+    values = shown_in(recorded), shown_in(got)
     if values[0] is None or values[1] is None:
         return Counter(_WORD.findall(recorded.observation)), Counter(_WORD.findall(got.observation))
     return Counter(_leaves(values[0])), Counter(_leaves(values[1]))
@@ -192,24 +198,6 @@ def _canonical(result: StepResult) -> tuple[bool, str, str]:
     except ValueError:
         observation = result.observation
     return result.is_error, structured, observation
-
-
-def _same_state(one: str, other: str) -> bool:
-    ours, theirs = parsed(one), parsed(other)
-    return one == other if ours is None or theirs is None else as_text(ours) == as_text(theirs)
-
-
-def answer_of(result: StepResult) -> JsonValue:
-    """An answer as JSON: its structured content, or a text that is an object or a list; None for any other text."""
-    if result.structured is not None:
-        return result.structured
-    if not result.observation.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        value: JsonValue = json.loads(result.observation)
-    except ValueError:
-        return None
-    return value
 
 
 def _leaves(value: JsonValue, path: str = "") -> Iterator[tuple[str, str]]:

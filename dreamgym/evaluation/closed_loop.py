@@ -45,7 +45,7 @@ class TaskOutcome(Frozen):
 
 
 class Replay(Frozen):
-    """What was done in the dream, done again in reality."""
+    """The calls of the dream, made again in reality."""
 
     calls: int
     """Answered in the dream, and made in reality or made too late."""
@@ -79,7 +79,7 @@ class PlayerResult(Frozen):
     """How many dreamed steps each tier answered."""
     replay: Replay
     outcomes: tuple[TaskOutcome, ...]
-    """In the order of the tasks; the same for every player, and for another model with the same seed."""
+    """One per task; the order is the same for every player, and for another model with the same seed."""
 
 
 class PlayAlong(Frozen):
@@ -101,7 +101,7 @@ class ClosedLoop(Frozen):
     tasks: int
     unknown_to_players: int
     """Tasks left out because some player does not know them."""
-    untold: int
+    undecided: int
     """Tasks left out because nobody can tell whether they were accomplished."""
     players: tuple[PlayerResult, ...]
     replay: Replay
@@ -110,7 +110,7 @@ class ClosedLoop(Frozen):
     """Spearman's, of the players' success in the dream and in reality; bootstrap over tasks. None for fewer than three
     players, or where all are equally good."""
     play_along: PlayAlong | None
-    """None where no player is bad on purpose, or none of their episodes has an outcome in both worlds."""
+    """None if no player is bad on purpose, or none of their episodes has an outcome in both worlds."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ async def closed_loop(
         seed=seed,
         tasks=len(decided),
         unknown_to_players=len(tasks) - len(known),
-        untold=len({out.task for _, out in played} - decided),
+        undecided=len({out.task for _, out in played} - decided),
         players=results,
         replay=replay_of(counted, seed=seed),
         correlation=rank_correlation(

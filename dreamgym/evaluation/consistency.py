@@ -8,9 +8,10 @@ it shows differs from the state that the dream's own writes made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.calls import answer_of, is_same
+from dreamgym.evaluation.calls import is_same
 from dreamgym.evaluation.episodes import (
     Make,
     Progress,
@@ -23,7 +24,7 @@ from dreamgym.evaluation.episodes import (
 from dreamgym.evaluation.players import ScriptedPlayer
 from dreamgym.evaluation.rates import Rate, by_cluster
 from dreamgym.evaluation.scripts import Reads
-from dreamgym.state import StateSchema, entities, parsed
+from dreamgym.state import StateSchema, entities, parsed, shown_in
 from dreamgym.types import Frozen, Source, StepResult, Task, Trajectory, Transition
 
 
@@ -34,7 +35,7 @@ class Consistency(Frozen):
     unanswered: int
     """Sessions in which the dream had no answer to some call; the session goes on, and what it answered counts."""
     unanswered_calls: int
-    """In all sessions; they are not made in reality either."""
+    """Calls without an answer in all sessions; they are not made in reality either."""
     real_unanswered: int
     """Sessions that reality did not answer to their end; what came after is not compared."""
     steps: int
@@ -70,7 +71,7 @@ async def consistency(
         make_real: a new real environment.
         recordings: tell which calls only read, where the tools do not say so themselves.
         seed: fixes the sessions.
-        on_progress: is told how many sessions are done, and of how many.
+        on_progress: is called with how many sessions are done, and of how many.
     """
     reads = Reads(spec, recordings)
     long = spec.model_copy(update={"max_steps": max(spec.max_steps, 1000)})  # the player ends the session
@@ -90,9 +91,10 @@ async def consistency(
     by_writes: dict[int, list[list[float]]] = {}
     for dream, real in played:
         steps = answered_steps(dream)
+        writes_before = [0, *accumulate(_is_write(step, reads) for step in steps)]
         compared = [
             (before, float(is_same(ours.result, theirs.result)))
-            for before, ours, theirs in zip(_writes_before(steps, reads), steps, real.transitions, strict=False)
+            for before, ours, theirs in zip(writes_before, steps, real.transitions, strict=False)
             if reads(ours.action)
         ]
         agree.append([same for _, same in compared])
@@ -117,19 +119,22 @@ async def consistency(
 
 
 def self_consistent(schema: StateSchema | None, steps: Sequence[Transition], reads: Reads) -> list[float]:
-    """Of each read that says something again, or shows an entity of the state: 1.0 unless it contradicts."""
+    """1.0 for each read that agrees with earlier answers and with the state, 0.0 for each that contradicts them.
+
+    A read that repeats no earlier read and shows no entity of the state is left out.
+    """
     found: list[float] = []
-    said: dict[str, StepResult] = {}
+    answered: dict[str, StepResult] = {}
     for step in steps:
         if not reads(step.action):
             if _is_write(step, reads):
-                said.clear()
+                answered.clear()
             continue
         key = step.action.canonical()
-        verdicts = [is_same(step.result, said[key])] if key in said else []
+        verdicts = [is_same(step.result, answered[key])] if key in answered else []
         if schema is not None and not step.result.is_error:
             verdicts += _agrees_with_state(schema, step)
-        said[key] = step.result
+        answered[key] = step.result
         if verdicts:
             found.append(float(all(verdicts)))
     return found
@@ -139,7 +144,7 @@ def _agrees_with_state(schema: StateSchema, step: Transition) -> list[bool]:
     """For each entity that an answer shows: no field differs from the state's."""
     state = parsed(step.next_state) or {}
     found = []
-    for collection, identity, shown in entities(answer_of(step.result), schema):
+    for collection, identity, shown in entities(shown_in(step.result), schema):
         part = state.get(collection)
         known = part.get(identity) if isinstance(part, dict) else None
         if isinstance(known, dict):
@@ -147,14 +152,6 @@ def _agrees_with_state(schema: StateSchema, step: Transition) -> list[bool]:
         elif isinstance(part, dict) and schema.collections[collection].complete:
             found.append(False)
     return found
-
-
-def _writes_before(steps: Sequence[Transition], reads: Reads) -> list[int]:
-    counts, count = [], 0
-    for step in steps:
-        counts.append(count)
-        count += _is_write(step, reads)
-    return counts
 
 
 def _is_write(step: Transition, reads: Reads) -> bool:

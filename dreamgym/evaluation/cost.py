@@ -1,4 +1,4 @@
-"""What a predicted step costs, beside a step of the real environment, and from when on the dream is worth it."""
+"""The cost of a predicted step beside that of a real one, and where the dream breaks even."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dreamgym.types import Frozen, JsonObject, StepResult, Task, Tier, ToolCall
 
 
 class Prices(Frozen):
-    """What is known of prices and of the real environment; None: not known."""
+    """Prices of tokens and costs of the real environment; None: not known."""
 
     prompt: float | None = Field(default=None, ge=0)
     """Money per million prompt tokens."""

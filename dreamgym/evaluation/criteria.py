@@ -62,14 +62,14 @@ class Scores(Answer):
 
 
 class Rubric(Answer):
-    """What the judge answers; the keys of SCHEMA."""
+    """The judge's answer; its keys are those of SCHEMA."""
 
     reasoning: str
     rubric_scores: Scores
 
 
 class JudgedStep(Frozen):
-    """What the judge said of one step."""
+    """The judge's scores of one step."""
 
     trajectory: str
     step: int
@@ -80,9 +80,9 @@ class Criterion(Frozen):
     """One criterion over all steps; means from 0 to 2."""
 
     exact: Rate
-    """Over all steps; one without an answer has 0."""
+    """Mean over all steps; a step without an answer scores 0."""
     exact_of_judged: Rate | None = None
-    """Over the steps that the judge scored."""
+    """Mean of the exact score over the steps that the judge scored."""
     judged: Rate | None = None
     kappa: Rate | None = None
     """Cohen's kappa of the two, quadratic weights, the exact score rounded; None where one of them never varies."""
@@ -178,7 +178,7 @@ def judged_sample(calls: Sequence[Compared], *, seed: int) -> list[Compared]:
 
 
 def rubric_messages(spec: EnvironmentSpec, call: Compared) -> list[Message]:
-    """What the judge is asked about one step."""
+    """The judge's question about one step."""
     assert call.predicted is not None
     before, after = parsed(call.before), parsed(call.predicted.next_state)
     result = call.predicted.result
@@ -254,8 +254,8 @@ def _nothing_invented(call: Compared) -> float:
     if any(signal(call.got) != signal(call.recorded) for signal in signals):
         return 0.0
     known = {*_words(call.recorded), *_WORD.findall(f"{call.before} {call.after} {json.dumps(call.action.arguments)}")}
-    said = _words(call.got)
-    return sum(word in known for word in said) / len(said) if said else 1.0
+    words = _words(call.got)
+    return sum(word in known for word in words) / len(words) if words else 1.0
 
 
 def _words(result: StepResult) -> list[str]:

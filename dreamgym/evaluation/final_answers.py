@@ -29,8 +29,8 @@ class EpisodeVerdict(Frozen):
     """None if the task has no check, or checks are left out."""
 
     @property
-    def said(self) -> bool | None:
-        """What the dream would reward."""
+    def rewarded(self) -> bool | None:
+        """Whether the dream would reward the episode: the check decides, else the judge."""
         return self.judged if self.checked is None else self.checked
 
 
@@ -56,15 +56,15 @@ def final_answers(verdicts: Sequence[EpisodeVerdict]) -> FinalAnswers | None:
     both = [one for one in judged if one.checked is not None]
     return FinalAnswers(
         episodes=len(verdicts),
-        decided=wilson(sum(one.said is not None for one in verdicts), len(verdicts)),
-        reward=detected([(one.recorded, one.said is True) for one in verdicts]),
+        decided=wilson(sum(one.rewarded is not None for one in verdicts), len(verdicts)),
+        reward=detected([(one.recorded, one.rewarded is True) for one in verdicts]),
         judge=detected([(one.recorded, one.judged is True) for one in judged]),
         disagreed=wilson(sum(one.judged is not one.checked for one in both), len(both)),
     )
 
 
 def with_outcome(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
-    """Those that ended with an answer or a stop, and of which somebody said whether they succeeded."""
+    """The trajectories with steps whose success is recorded."""
     return [one for one in trajectories if one.final_reward is not None and one.transitions]
 
 
@@ -76,7 +76,7 @@ async def verdicts_on(
     without: Collection[Part] = (),
     seed: int = 0,
 ) -> AsyncGenerator[EpisodeVerdict, None]:
-    """What the dream would say of each recorded episode, one after another."""
+    """The dream's verdict on each recorded episode, one after another."""
     for one in trajectories:
         answers = [step.result.observation for step in one.transitions]
         checked = (

@@ -1,4 +1,4 @@
-"""What took a model to make, kept in files so that none of it is made twice.
+"""Answers of models, kept in files so that none is asked for twice.
 
 What has no answer is not kept: a model that could not be reached is no result.
 """
@@ -37,7 +37,7 @@ class KeptStep(Frozen):
 
     @classmethod
     def of(cls, call: Compared) -> KeptStep | None:
-        """None without an answer."""
+        """The row of a predicted call; None without an answer."""
         if call.predicted is None:
             return None
         bare = call.predicted.model_copy(update={"state": ""})
@@ -88,7 +88,7 @@ class KeptRows(Generic[Row]):
         self.path = folder / f"{safe[:60]}-{digest}.jsonl"
 
     def read(self) -> list[Row]:
-        """What was made before. A last line that was cut off is dropped.
+        """The rows that were made before. A last line that was cut off is dropped.
 
         Raises:
             InvalidInput: another line is broken.

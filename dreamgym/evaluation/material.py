@@ -1,4 +1,4 @@
-"""What a dream is measured on: the trajectories that it knows, and the held-out steps that it predicts.
+"""The trajectories that a dream knows, and the held-out steps that it is measured on.
 
 Steps whose recordings contradict each other are left out: no prediction could be right.
 """

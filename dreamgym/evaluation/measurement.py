@@ -38,7 +38,7 @@ def silent(text: str) -> None:
 
 
 class Wanted(NamedTuple):
-    """What is measured besides single steps, and how."""
+    """What is measured besides single steps, and how it is done."""
 
     prices: Prices = Prices()
     parallel: int = 1
@@ -60,8 +60,8 @@ class Measurement:
         encoder: of the retrieval keys.
         wanted: what is measured besides single steps.
         out: predictions and verdicts are kept here, and none that is there is made again.
-        say: is told what a person should know.
-        progress: is told after every step how far it is.
+        say: is called with what a person should know.
+        progress: is called after every step with how far it is.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Measurement:
 
     @property
     def calls(self) -> list[Compared]:
-        """What is predicted so far, in the order of the steps."""
+        """The calls that are predicted so far, in the order of the steps."""
         return in_order(self._calls, self._given.steps)
 
     def report(self) -> SettingReport:
@@ -170,7 +170,7 @@ class Measurement:
         async with aclosing(running) as verdicts:
             async for verdict in verdicts:
                 self._verdicts.append(verdict)
-                if kept is not None and verdict.said is not None:
+                if kept is not None and verdict.rewarded is not None:
                     kept.add(verdict)
                 self._progress(f"{self._setting}: {len(self._verdicts)} of {len(episodes)} episodes decided")
 

@@ -15,7 +15,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.evaluation.scripts import Ids, Reads, Script, distinct
 from dreamgym.state import mentioned, parsed
-from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
+from dreamgym.types import StepResult, Task, ToolCall, Trajectory
 
 BAD = frozenset({"first_half", "shuffled", "of_another_task", "wrong_ids", "idle", "random"})
 """Players that are bad on purpose: a dream in which they do better than in reality plays along."""
@@ -34,7 +34,7 @@ class ScriptedPlayer:
 
     name: str
     behaviour: Callable[[Task], Behaviour | None]
-    """Of one task; None where it does not know the task."""
+    """The behaviour in a task; None if the player does not know the task."""
 
     @property
     def bad(self) -> bool:
@@ -90,9 +90,9 @@ def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: 
             others = random.sample(sorted(scripts.keys() - {task.id}), len(scripts) - 1)
             result, made = start, 0
             for identity in (task.id, *others):
-                heard: dict[int, StepResult] = {}
+                answers: dict[int, StepResult] = {}
                 for index in range(len(scripts[identity].actions)):
-                    action = scripts[identity].call(index, heard)
+                    action = scripts[identity].call(index, answers)
                     if identity != task.id and not _is_of_this_world(action, task):
                         continue
                     after = () if reads(action) else _reads_about(action, pool, random)
@@ -101,7 +101,7 @@ def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: 
                             return
                         result, made = await environment.step(call), made + 1
                         if place == 0 and not result.is_error:
-                            heard[index] = result
+                            answers[index] = result
 
         return behaviour
 
@@ -160,12 +160,12 @@ def _scripted(
 
         async def behaviour(start: StepResult, environment: Environment, seed: int) -> None:
             random = Random(f"{name} {task.id} {seed}")
-            heard: dict[int, dict[int, StepResult]] = {}
+            answers_of: dict[int, dict[int, StepResult]] = {}
             result = start
             for script, index in islice(draw(own, random), spec.max_steps):
                 if result.done:
                     return
-                answers = heard.setdefault(id(script), {})
+                answers = answers_of.setdefault(id(script), {})
                 action = script.call(index, answers)
                 result = await environment.step(change(action, random) if change else action)
                 if not result.is_error:
@@ -199,8 +199,7 @@ def _reads_about(action: ToolCall, pool: Sequence[ToolCall], random: Random) -> 
 def _is_of_this_world(action: ToolCall, task: Task) -> bool:
     world = parsed(task.initial_state or "")
     words = {word for word in mentioned(action.arguments) if not word.isdecimal()}
-    return world is None or not words or bool(words & (mentioned(world) | _keys(world)))
-
-
-def _keys(world: JsonObject) -> frozenset[str]:
-    return frozenset(key for part in world.values() if isinstance(part, dict) for key in part)
+    if world is None or not words:
+        return True
+    keys = {key for part in world.values() if isinstance(part, dict) for key in part}
+    return bool(words & (mentioned(world) | keys))

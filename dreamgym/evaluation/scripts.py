@@ -13,8 +13,8 @@ from random import Random
 
 from pydantic import JsonValue
 
+from dreamgym import state
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.evaluation.calls import answer_of
 from dreamgym.types import JsonObject, StepResult, ToolCall, Trajectory
 
 Path = tuple[str | int, ...]
@@ -32,33 +32,33 @@ class Script:
         self.task = recording.task
         self.actions = tuple(step.action for step in recording.transitions)
         self._origins: dict[tuple[int, Path], tuple[int, Path]] = {}
-        said: dict[Scalar, tuple[int, Path]] = {}
+        shown: dict[Scalar, tuple[int, Path]] = {}
         used: set[Scalar] = set()
         for index, step in enumerate(recording.transitions):
             for path, value in leaves(step.action.arguments):
                 if not is_id(path, value) or str(value) in recording.task.instruction:
                     continue
-                if value in said and value not in used:
-                    self._origins[index, path] = said[value]
+                if value in shown and value not in used:
+                    self._origins[index, path] = shown[value]
                 else:
                     used.add(value)
-            for path, value in leaves(answer_of(step.result)):
-                said.setdefault(value, (index, path))
+            for path, value in leaves(state.shown_in(step.result)):
+                shown.setdefault(value, (index, path))
 
-    def call(self, index: int, heard: Mapping[int, StepResult]) -> ToolCall:
+    def call(self, index: int, answers: Mapping[int, StepResult]) -> ToolCall:
         """A recorded call; an id that it had read in an answer is the one that the live answer shows there."""
         action = self.actions[index]
         live: dict[Path, JsonValue] = {}
         for path, recorded in leaves(action.arguments):
             answer, place = self._origins.get((index, path), (-1, ()))
-            value = _at(answer_of(heard[answer]), place) if answer in heard else None
+            value = _at(state.shown_in(answers[answer]), place) if answer in answers else None
             if type(value) is type(recorded):
                 live[path] = value
         return replaced(action, live)
 
 
 class Ids:
-    """What ids there are in some recordings, and how to get them wrong."""
+    """The ids in some recordings, and how to get them wrong."""
 
     def __init__(self, recordings: Sequence[Trajectory]) -> None:
         self._known: dict[Scalar, None] = {}
@@ -69,7 +69,7 @@ class Ids:
                     self._known.setdefault(value)
                     if isinstance(value, str):
                         self._arguments.setdefault((step.action.name, path), {}).setdefault(value)
-                for path, value in leaves(answer_of(step.result)):
+                for path, value in leaves(state.shown_in(step.result)):
                     if is_id(path, value):
                         self._known.setdefault(value)
 
@@ -105,7 +105,7 @@ class Ids:
 class Reads:
     """Which calls only read.
 
-    A tool that says so of itself, or that never changed the explicit state of a recording. Of an environment whose
+    A tool whose annotation says so, or that never changed the explicit state of a recording. Of an environment whose
     whole action is a text: an action that never changed the state.
     """
 
@@ -142,16 +142,11 @@ def is_id(path: Path, value: Scalar) -> bool:
     return named or (isinstance(value, str) and _ID_FORM.fullmatch(value) is not None)
 
 
-def leaves(value: JsonValue, path: Path = ()) -> Iterator[tuple[Path, Scalar]]:
+def leaves(value: JsonValue) -> Iterator[tuple[Path, Scalar]]:
     """Every text and number of a JSON value with its path; truth values and nulls name nothing."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from leaves(item, (*path, index))
-    elif value is not None and not isinstance(value, bool):
-        yield path, value
+    for path, leaf in state.leaves(value):
+        if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
+            yield path, leaf
 
 
 def replaced(action: ToolCall, changes: Mapping[Path, JsonValue]) -> ToolCall:

@@ -13,7 +13,7 @@ WITHOUT = " without "
 
 
 class Setting(Frozen):
-    """What two rows of a table may differ by."""
+    """A model, parts of the method that are left out, and how many transitions are shown."""
 
     model: str
     """As `--model` takes it."""

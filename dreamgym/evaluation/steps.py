@@ -11,13 +11,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from dreamgym.evaluation.calls import Agreement, Compared, by_tool, share
+from dreamgym.evaluation.calls import Agreement, Compared, agreement, by_tool, share
 from dreamgym.evaluation.rates import Rate, clustered, wilson
 from dreamgym.state import fields, parsed
 from dreamgym.types import Frozen, StepResult
 
 BUCKETS = ("0", "1", "2", "3-4", "5+")
-"""By how many fields of an explicit state the recorded call changed."""
+"""Groups of calls by how many fields of an explicit state the recorded call changed."""
 WORDS = ("unchanged", "changed")
 """Whether the recorded call changed a state that is a text."""
 
@@ -60,7 +60,7 @@ class StepFidelity(Frozen):
     trajectories: int
     answered: Rate
     state: dict[str, StateMatch]
-    """By the number of changed fields; `all` together."""
+    """State match by the number of changed fields; `all` is all calls together."""
     unseen: StateMatch
     """State match of the calls that are not recorded word for word in this state, which no repetition can answer."""
     observation: Rate
@@ -84,7 +84,7 @@ class StepFidelity(Frozen):
     prompt_tokens: int
     completion_tokens: int
     seconds: float
-    """Of all steps together."""
+    """Time that all steps took together."""
 
 
 def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
@@ -115,7 +115,7 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         tiers={tier: wilson(n, len(calls)) for tier, n in sorted(tiers.items())},
         accomplished=detected([(call.accomplished is True, call.claimed is True) for call in calls]),
         disagreed=wilson(sum(one.judged != one.checked for one in claimed), len(claimed)),
-        tools=by_tool(calls, states=True),
+        tools=by_tool(calls, _agreement),
         prompt_tokens=sum(one.prompt_tokens for one in provenances),
         completion_tokens=sum(one.completion_tokens for one in provenances),
         seconds=sum(call.seconds for call in calls),
@@ -185,6 +185,13 @@ def detected(pairs: Sequence[tuple[bool, bool]]) -> Detection:
         precision=wilson(hits, sum(predicted for _, predicted in pairs)),
         recall=wilson(hits, sum(recorded for recorded, _ in pairs)),
     )
+
+
+def _agreement(calls: Sequence[Compared]) -> Agreement:
+    """`agreement` with the states, and with a bootstrap over trajectories for the similarity."""
+    similarity = clustered([call.similarity for call in calls], [call.trajectory for call in calls])
+    states = share(calls, lambda call: call.state_is_exact)
+    return agreement(calls).model_copy(update={"similarity": similarity, "state": states})
 
 
 def _refusals(calls: Sequence[Compared]) -> Refusals:

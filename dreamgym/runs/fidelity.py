@@ -205,15 +205,20 @@ def fidelity(
         differences=differences,
     )
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in (("report.json", report.model_dump_json(indent=2)), ("report.html", page(report))):
-            part = out / f"{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(out / name)
-        if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
-            say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
-        say(f"{out / 'report.html'}")
+        _write(report, running, out, say)
     return report
+
+
+def _write(report: FidelityReport, running: Sequence[Measurement], out: Path, say: Say) -> None:
+    """Write the report and its page, whole or not at all, and the calibration of a single setting."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in (("report.json", report.model_dump_json(indent=2)), ("report.html", page(report))):
+        part = out / f"{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(out / name)
+    if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
+        say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
+    say(f"{out / 'report.html'}")
 
 
 def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:

@@ -119,7 +119,7 @@ async def test_an_environment_that_does_not_even_start_is_an_unanswered_episode(
             raise EnvironmentUnavailable("closed for the day")
 
     result = await looped(DeskModel(), Closed)
-    assert (result.tasks, result.untold) == (0, 8)
+    assert (result.tasks, result.undecided) == (0, 8)
     assert result.play_along is None
 
 
@@ -140,12 +140,12 @@ async def test_an_episode_that_ends_out_of_support_is_not_answered() -> None:
 async def test_tasks_whose_outcome_nobody_can_tell_are_left_out_and_counted() -> None:
     unchecked = [one.model_copy(update={"metadata": {}}) for one in (task(1), task(2))]
     result = await looped(DeskModel(), tasks=[*unchecked, task(3)])
-    assert (result.tasks, result.untold) == (1, 2)
+    assert (result.tasks, result.undecided) == (1, 2)
 
 
 async def test_where_reality_does_not_tell_its_state_nobody_can_tell() -> None:
     result = await looped(DeskModel(), lambda: Desk(tells=False))
-    assert (result.tasks, result.untold) == (0, 8)
+    assert (result.tasks, result.undecided) == (0, 8)
 
 
 async def test_a_task_that_some_player_does_not_know_is_left_out_for_all() -> None:

@@ -42,7 +42,7 @@ async def test_without_a_check_the_judge_decides(checked: bool) -> None:
     episode = await ended(done=False, reward=0.0, checked=checked)
     without = (Part.CHECKS,) if checked else ()
     (one,) = await verdicts(LanguageModel(ScriptedLLM([YES, NO, YES])), episode, without=without)
-    assert (one.recorded, one.said, one.checked) == (False, True, None)
+    assert (one.recorded, one.rewarded, one.checked) == (False, True, None)
 
 
 async def test_without_check_and_judge_nothing_is_decided_and_nothing_rewarded() -> None:

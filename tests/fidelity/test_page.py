@@ -102,7 +102,7 @@ def loop() -> ClosedLoop:
         seed=0,
         tasks=5,
         unknown_to_players=0,
-        untold=0,
+        undecided=0,
         players=(player,),
         replay=replay,
         correlation=None,

@@ -22,6 +22,8 @@ from dreamgym.dream.load import load_llm, load_model
 from dreamgym.dream.model import Part
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
+from dreamgym.runs.fidelity import check
+from dreamgym.runs.opening import Against
 from dreamgym.types import Trajectory
 
 PLAYED = recorded(12)
@@ -61,6 +63,19 @@ def test_the_folder_says_what_it_was_fitted_to(model: Path) -> None:
     assert fitting.rows == 40
     assert set(fitting.learned) < {one.id for one in PLAYED}
     assert len(fitting.learned) == len(PLAYED) - 2
+
+
+@pytest.mark.slow
+def test_a_check_compares_what_the_fitted_model_has_not_learned(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    said: list[str] = []
+    report = check(str(folder(tmp_path / "lamps", PLAYED)), Against.DREAM, str(model), held_out=0.9, say=said.append)
+    fitting = read_fitting(model)
+    assert fitting is not None
+    assert set(report.held_out) == {one.id for one in PLAYED} - set(fitting.learned)
+    assert "--held-out is not used" in said[0]
 
 
 @pytest.mark.slow

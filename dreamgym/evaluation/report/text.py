@@ -91,7 +91,7 @@ def check_as_text(report: CheckReport) -> str:
 
 
 def headline(report: FidelityReport) -> str:
-    """What was measured on what."""
+    """How many steps of which environment were predicted, from how much."""
     first = report.measured[0].steps
     return (
         f"{report.env}: {first.steps} steps of {first.trajectories} held-out trajectories predicted, each after what "
@@ -166,7 +166,7 @@ def criteria_notes(one: Criteria) -> list[str]:
 def loop_notes(one: ClosedLoop) -> list[str]:
     """The closed loop over all players."""
     notes = [
-        f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.untold} of which "
+        f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.undecided} of which "
         "nobody can tell whether they succeeded. "
         f"Dreamed calls made again in reality: {rate(one.replay.valid)} of the accepted ones are valid, success "
         f"{rate(one.replay.dream_success)} in the dream, {rate(one.replay.success)} replayed."
