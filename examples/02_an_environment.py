@@ -35,7 +35,7 @@ class Lamps:
         if getattr(self, "_is_over", True):
             raise EpisodeFinished("the episode is over: call reset first")
         lamp = action.arguments.get("lamp")
-        if lamp not in (0, 1, 2):
+        if not isinstance(lamp, int) or lamp not in range(3):
             return StepResult(observation=f"there is no lamp {lamp!r}", is_error=True)
         self._lit[lamp] = not self._lit[lamp]
         shown = " ".join("on" if lit else "off" for lit in self._lit)

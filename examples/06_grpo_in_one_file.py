@@ -3,8 +3,8 @@
     python examples/06_grpo_in_one_file.py [UPDATES]
 
 `dreamgym train` does the same through TRL, with a server, a curriculum, checkpoints and probes in the real environment.
-What is left out here: the KL term (beta = 0), the ratio and its clipping (each batch is used for one step, so the policy
-that learns is the one that sampled), advantages of groups that agree (they are 0), and any claim about the real game.
+Left out here: the KL term (beta = 0), the ratio and its clipping (each batch is used for one step, so the policy that
+learns is the one that sampled), groups whose rollouts agree (their advantages are 0), and any claim about the game.
 """
 
 import asyncio

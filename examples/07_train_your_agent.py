@@ -2,8 +2,8 @@
 
     python examples/07_train_your_agent.py POLICY_FOLDER OUT
 
-POLICY_FOLDER is a checkpoint whose chat template shows tools, such as a download of Qwen2.5-0.5B-Instruct. The agent may
-be anything that takes a task, an MCP URL and a chat URL: here `examples/langgraph_create_agent.py`.
+POLICY_FOLDER is a checkpoint whose chat template shows tools, such as a download of Qwen2.5-0.5B-Instruct. The agent
+may be anything that takes a task, an MCP URL and a chat URL: here `examples/langgraph_create_agent.py`.
 """
 
 import sys
