@@ -16,9 +16,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from dreamgym_integrations.environments.base import act
-from dreamgym_integrations.environments.textworld.coin import COIN
-from dreamgym_integrations.environments.textworld.engine import SEEDS, GameEnvironment, distinct_worlds
-from dreamgym_integrations.environments.textworld.games import GAMES
+from dreamgym_integrations.environments.textworld_express.coin import COIN
+from dreamgym_integrations.environments.textworld_express.engine import SEEDS, GameEnvironment, distinct_worlds
+from dreamgym_integrations.environments.textworld_express.games import GAMES
 
 from dreamgym.environment import Environment
 from dreamgym.types import Task
@@ -67,7 +67,9 @@ async def main(names: list[str]) -> None:
         else:
             seeds = SEEDS if name in TRAINED_ON else FEW
             lines = ["\t".join(map(str, world)) + "\n" for world in distinct_worlds(GAMES[name], {}, seeds)]
-        target = Path(str(files("dreamgym_integrations.environments.textworld").joinpath(f"{name}_worlds.tsv.xz")))
+        target = Path(
+            str(files("dreamgym_integrations.environments.textworld_express").joinpath(f"{name}_worlds.tsv.xz"))
+        )
         target.write_bytes(lzma.compress("".join(lines).encode(), preset=9))
         print(f"{target}: {len(lines)} worlds")
 

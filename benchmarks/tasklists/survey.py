@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from dreamgym_integrations.environments.textworld.games import GAMES, textworld_express
+from dreamgym_integrations.environments.textworld_express.games import GAMES, textworld_express
 
 from dreamgym.environment import RealEnvironment
 from dreamgym.episode import play

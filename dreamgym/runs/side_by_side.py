@@ -62,7 +62,7 @@ def _chat_policy() -> tuple[ChatPolicy, str]:
 
 def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
     """A scripted chat model: reads the places out of the conversation and searches on."""
-    from dreamgym_integrations.environments.textworld.coin import Explorer
+    from dreamgym_integrations.environments.textworld_express.coin import Explorer
     from dreamgym_integrations.models.chat_server import Reply
 
     explorer, command = Explorer(Random(0)), "look around"

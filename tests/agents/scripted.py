@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from dreamgym_integrations.environments.textworld.coin import Explorer
+from dreamgym_integrations.environments.textworld_express.coin import Explorer
 from dreamgym_integrations.models.chat_server import Reply
 from pydantic import JsonValue
 

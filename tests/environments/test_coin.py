@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from dreamgym_integrations.environments.textworld.coin import COIN, short, view
-from dreamgym_integrations.environments.textworld.coin import GRAMMAR as COMMANDS
-from dreamgym_integrations.environments.textworld.engine import GameEnvironment, java_games
+from dreamgym_integrations.environments.textworld_express.coin import COIN, short, view
+from dreamgym_integrations.environments.textworld_express.coin import GRAMMAR as COMMANDS
+from dreamgym_integrations.environments.textworld_express.engine import GameEnvironment, java_games
 
 from dreamgym.environment import load_real
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput, UnknownName

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from dreamgym_integrations.environments.base import SPLITS
-from dreamgym_integrations.environments.textworld.coin import COIN as COIN_GAME
-from dreamgym_integrations.environments.textworld.coin import GRAMMAR
-from dreamgym_integrations.environments.textworld.engine import SEEDS, GameEnvironment
+from dreamgym_integrations.environments.textworld_express.coin import COIN as COIN_GAME
+from dreamgym_integrations.environments.textworld_express.coin import GRAMMAR
+from dreamgym_integrations.environments.textworld_express.engine import SEEDS, GameEnvironment
 
 from dreamgym.environment import Behaviour, load_real
 from dreamgym.errors import EpisodeFinished, UnknownName

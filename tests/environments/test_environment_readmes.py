@@ -9,7 +9,7 @@ from dreamgym_integrations.environments.bfcl import BfclOptions
 from dreamgym_integrations.environments.browser import BrowserOptions
 from dreamgym_integrations.environments.mcp import McpOptions
 from dreamgym_integrations.environments.scienceworld import ScienceWorldOptions
-from dreamgym_integrations.environments.textworld import GameOptions
+from dreamgym_integrations.environments.textworld_express import GameOptions
 from dreamgym_integrations.environments.webshop import WebShopOptions
 
 from dreamgym.types import Frozen
@@ -23,7 +23,7 @@ OPTIONS: dict[str, tuple[type[Frozen], str]] = {
     "browser": (BrowserOptions, "browser"),
     "mcp": (McpOptions, "client"),
     "scienceworld": (ScienceWorldOptions, "scienceworld"),
-    "textworld": (GameOptions, "textworld-express"),
+    "textworld_express": (GameOptions, "textworld-express"),
     "webshop": (WebShopOptions, "webshop"),
 }
 

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 from dreamgym_integrations.environments.java import java_failures
-from dreamgym_integrations.environments.textworld.engine import JavaGames
+from dreamgym_integrations.environments.textworld_express.engine import JavaGames
 
 from dreamgym.errors import EnvironmentUnavailable, MissingPackage
 
 START = """
 import sys
-from dreamgym_integrations.environments.textworld.engine import java_games
+from dreamgym_integrations.environments.textworld_express.engine import java_games
 java_games.take("coin")
 print(java_games.process.pid, flush=True)
 """

@@ -1,8 +1,8 @@
 """The shortened view of a place: read from the game's prose, written for the agent, and read back by players."""
 
 import pytest
-from dreamgym_integrations.environments.textworld.engine import SIDES, plain
-from dreamgym_integrations.environments.textworld.scenes import Scene, short
+from dreamgym_integrations.environments.textworld_express.engine import SIDES, plain
+from dreamgym_integrations.environments.textworld_express.scenes import Scene, short
 from hypothesis import given
 from hypothesis import strategies as st
 

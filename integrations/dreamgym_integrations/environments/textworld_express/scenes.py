@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dreamgym_integrations.environments.textworld.engine import EXIT, SIDES, exits, place_name, plain
+from dreamgym_integrations.environments.textworld_express.engine import EXIT, SIDES, exits, place_name, plain
 
 _THING = re.compile(r"(?:[Yy]ou (?:also )?see|There is also) (.+?)\.(?:\s|$)")
 _HOLDER = re.compile(r"(.+?),? that (?:has (.+) on it|contains (.+)|is (?:closed|empty))$")

@@ -15,8 +15,8 @@ from random import Random
 from dreamgym.environment import Environment
 from dreamgym.types import JsonObject, StepResult
 from dreamgym_integrations.environments.base import act, graded, mixed
-from dreamgym_integrations.environments.textworld import TextWorldExpress
-from dreamgym_integrations.environments.textworld.engine import Game, exits, place_name
+from dreamgym_integrations.environments.textworld_express import TextWorldExpress
+from dreamgym_integrations.environments.textworld_express.engine import Game, exits, place_name
 
 GRAMMAR = ("move north", "move east", "move south", "move west", "take coin", "look around", "inventory")
 MALFORMED = ("coin", "take", "go", "move", "north", "look", "take the coin", "move coin", "help", ".")

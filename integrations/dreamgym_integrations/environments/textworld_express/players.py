@@ -17,9 +17,9 @@ from dreamgym.environment import Behaviour, Environment
 from dreamgym.errors import MissingPackage
 from dreamgym.types import StepResult
 from dreamgym_integrations.environments.base import act, graded, mixed
-from dreamgym_integrations.environments.textworld.coin import HouseMap
-from dreamgym_integrations.environments.textworld.engine import CLOSED_DOOR, SIDES, plain
-from dreamgym_integrations.environments.textworld.scenes import Scene
+from dreamgym_integrations.environments.textworld_express.coin import HouseMap
+from dreamgym_integrations.environments.textworld_express.engine import CLOSED_DOOR, SIDES, plain
+from dreamgym_integrations.environments.textworld_express.scenes import Scene
 
 READABLE = ("map", "cookbook", "math problem", "instructions book")
 MALFORMED = ("take", "put", "go", "move", "north", "look", "open", "read", "put it in", "move box", "help", ".")

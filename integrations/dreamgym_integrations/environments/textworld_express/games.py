@@ -8,10 +8,10 @@ from typing import Any
 
 from dreamgym.errors import UnknownName
 from dreamgym.types import JsonObject
-from dreamgym_integrations.environments.textworld import TextWorldExpress
-from dreamgym_integrations.environments.textworld.coin import COIN
-from dreamgym_integrations.environments.textworld.engine import Game
-from dreamgym_integrations.environments.textworld.players import (
+from dreamgym_integrations.environments.textworld_express import TextWorldExpress
+from dreamgym_integrations.environments.textworld_express.coin import COIN
+from dreamgym_integrations.environments.textworld_express.engine import Game
+from dreamgym_integrations.environments.textworld_express.players import (
     BookFollower,
     Calculator,
     Cook,
@@ -21,7 +21,7 @@ from dreamgym_integrations.environments.textworld.players import (
     Tidier,
     behaviours,
 )
-from dreamgym_integrations.environments.textworld.scenes import scene_view, short
+from dreamgym_integrations.environments.textworld_express.scenes import scene_view, short
 
 _PLACES = """A place is shown by its name, its exits with the places they lead to, what lies in the open, what is in \
 or on each holder (`empty`, or `closed` until it is opened), and what you carry.

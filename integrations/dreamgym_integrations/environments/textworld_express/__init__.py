@@ -14,7 +14,7 @@ from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
 from dreamgym_integrations.environments.base import SPLITS, check_split, checked, packed_lines
-from dreamgym_integrations.environments.textworld.engine import Game, GameEnvironment, GameSeed, distinct_worlds
+from dreamgym_integrations.environments.textworld_express.engine import Game, GameEnvironment, GameSeed, distinct_worlds
 
 
 class GameOptions(Frozen):
