@@ -88,7 +88,7 @@ def test_a_registered_environment_is_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("old", "now"),
     [
-        ("textworld_express:coin", "textworld.coin:coin"),
+        ("textworld_express:coin", "textworld_express.coin:coin"),
         ("browser:miniwob", "browser.miniwob:miniwob"),
         ("browser:webarena_lite", "browser.sites:webarena_lite"),
         ("mcp_server:mcp", "mcp:mcp"),

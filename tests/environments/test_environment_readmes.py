@@ -23,7 +23,7 @@ OPTIONS: dict[str, tuple[type[Frozen], str]] = {
     "browser": (BrowserOptions, "browser"),
     "mcp": (McpOptions, "client"),
     "scienceworld": (ScienceWorldOptions, "scienceworld"),
-    "textworld": (GameOptions, "textworld-express"),
+    "textworld_express": (GameOptions, "textworld-express"),
     "webshop": (WebShopOptions, "webshop"),
 }
 
