@@ -85,7 +85,7 @@ class _Work:
 
     def save(self) -> None:
         """Replace the file in one go."""
-        from dreamgym.recordings.folder.files import write_whole
+        from dreamgym.files import write_whole
 
         lines = (f"{trajectory.model_dump_json()}\n" for trajectory in self._trajectories)
         write_whole(self._target, "".join(lines))

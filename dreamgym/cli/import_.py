@@ -11,7 +11,7 @@ import typer
 from dreamgym.cli.options import Dsn
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
 from dreamgym.recordings.importers.assembly import Redact
 from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks

@@ -9,11 +9,11 @@ from pathlib import Path
 from dreamgym.dream.annotation import with_traces
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
+from dreamgym.files import write_whole
 from dreamgym.mirror import Mirror
 from dreamgym.recordings.folder.env_file import describe, name_in, write_state
 from dreamgym.recordings.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
 from dreamgym.recordings.folder.explicit import Episode, Stated, stated
-from dreamgym.recordings.folder.files import write_whole
 from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
 from dreamgym.recordings.folder.observed import observed_in
 from dreamgym.recordings.folder.runs import Run, Say, read_runs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym.recordings.importers.base import Episode, Found, Skipped
 from dreamgym.types import JsonObject, Task
 

@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.folder.files import open_to_append, write_whole
+from dreamgym.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.preview import Preview

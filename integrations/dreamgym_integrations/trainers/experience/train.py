@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import MissingPackage
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym_integrations.trainers.common.checkpoints import newest_with
 from dreamgym_integrations.trainers.common.distributed import Processes
 from dreamgym_integrations.trainers.common.interrupt import interruptible
