@@ -240,6 +240,10 @@ class Trajectory(Frozen):
                 raise ValueError(f"step {step} of {len(self.transitions)} already ends the episode")
         return self
 
+    def digest(self) -> bytes:
+        """Identity of its content: sha256 over everything in it."""
+        return hashlib.sha256(self.model_dump_json().encode()).digest()
+
     @property
     def world_id(self) -> str:
         """The world this trajectory was played in."""

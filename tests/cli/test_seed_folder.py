@@ -106,7 +106,7 @@ async def test_what_changed_since_it_was_stored_is_named(seed: Command, crm: Pat
     run(crm, "b", 2.0, ("get", "Bob"), task="And who is that?")
     assert (await seed("crm", "crm"))[1][-2:] == [
         "crm: 0 of 2 trajectories are new",
-        "changed since they were stored, and left as stored: crm-b",
+        "changed since they were stored, and replaced: crm-b",
     ]
 
 

@@ -33,6 +33,8 @@ class Stated(NamedTuple):
     """Trajectories as they go into the folder."""
 
     trajectories: list[Trajectory]
+    schema: StateSchema | None = None
+    """What their states are like; None: they are words."""
     write: StateSchema | None = None
     """What `[state]` in env.toml becomes; None: it stays."""
     written: StateSchema | None = None
@@ -84,7 +86,7 @@ def stated(
     if schema is None:
         if derives_facts:
             say("no state is derived: no two entities with ids of their own are shown by two answers each")
-        return Stated(words, None, last)
+        return Stated(words, written=last)
     if not is_told:
         for name in (name for name, collection in schema.collections.items() if collection.complete):
             say(
@@ -95,7 +97,7 @@ def stated(
     runs = {episode.trajectory.id: episode.run for episode in episodes}
     fit = [fitting(trajectory, schema, runs[trajectory.id], say) for trajectory in trajectories]
     usable = [one for one in fit if one is not None]
-    return Stated(usable, derived, derived) if may_write else Stated(usable, None, last)
+    return Stated(usable, schema, derived, derived) if may_write else Stated(usable, schema, None, last)
 
 
 def _tells(episode: Episode) -> bool:

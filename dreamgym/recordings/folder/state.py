@@ -85,6 +85,19 @@ def fitting(trajectory: Trajectory, schema: StateSchema, name: str, say: Say) ->
     return trajectory.model_copy(update={"transitions": kept, "task": task}) if kept else None
 
 
+def on_schema(trajectory: Trajectory, schema: StateSchema | None, name: str, say: Say) -> Trajectory | None:
+    """The trajectory without calls whose explicit state is off the schema; one with states of words stays as it is.
+
+    Args:
+        trajectory: from a file.
+        schema: what explicit states must be like; None: no one knows.
+        name: of the trajectory, in messages.
+        say: takes messages.
+    """
+    is_explicit = any(parsed(step.next_state) is not None for step in trajectory.transitions)
+    return fitting(trajectory, schema, name, say) if schema is not None and is_explicit else trajectory
+
+
 def written_last(folder: Path) -> StateSchema | None:
     """The schema that was last written into env.toml by us. Raises InvalidInput where observed.json is none of ours."""
     file = folder / "observed.json"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput
-from dreamgym.recordings.folder import build_folder, start_folder
+from dreamgym.recordings.folder import start_folder, update_folder
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE
@@ -108,12 +108,11 @@ class Recording:
         if self._folder is None or self._recordings is None:
             return ()
         self.tape.flush()
-        if any(self._recordings.glob("*.jsonl")):
-            try:
-                return tuple(build_folder(self._folder).messages)
-            except (DreamGymError, OSError) as error:
-                return (f"the recordings are kept, but {self._folder} could not be made from them: {error}",)
-        return ()
+        try:
+            report = update_folder(self._folder)
+        except (DreamGymError, OSError) as error:
+            return (f"the recordings are kept, but {self._folder} could not be made from them: {error}",)
+        return report.messages if report is not None else ()
 
     def close(self) -> None:
         """Write what is left, bring the folder up to date, and say what there is."""
