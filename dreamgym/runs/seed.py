@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.recordings.folder import FolderReport, is_recorded, update_folder
+from dreamgym.recordings.folder import is_recorded, update_folder
 from dreamgym.recordings.folder.contradictions import contradictions, summary
 from dreamgym.recordings.folder.env_file import name_in
 from dreamgym.recordings.folder.episodes import unlisted
@@ -78,8 +78,16 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
             await _propose_tasks(folder, model)
             reports[folder] = update_folder(folder) or reports[folder]
     for folder, report in reports.items():
-        _tell(folder, report)
+        for message in report.messages if report is not None else ():
+            say(f"{folder}: {message}")
     trajectories = {path: _usable(spec, path, built=path in recorded) for path in paths}
+    for folder in recorded:
+        unnamed = sum(not trajectory.task.instruction for trajectory in trajectories[folder])
+        if unnamed:
+            say(
+                f"{folder}: {unnamed} of {len(trajectories[folder])} episodes have no task: name it with "
+                "`dreamgym label`, or let one be proposed with `dreamgym seed --model MODEL`"
+            )
     return Seeds(spec, trajectories, [task for folder in folders for task in _tasks(folder, spec.name)])
 
 
@@ -125,7 +133,7 @@ async def _propose_tasks(folder: Path, model: str) -> None:
     from dreamgym_server.recorder.recording import add_note
 
     from dreamgym.curriculum.proposal import propose_tasks
-    from dreamgym.dream.select import load_llm
+    from dreamgym.dream.load import load_llm
 
     llm = load_llm(model)
     if llm is None:
@@ -142,18 +150,6 @@ async def _propose_tasks(folder: Path, model: str) -> None:
         say(f"{run}: proposed task: {task.instruction}")
     for trajectory_id, reason in proposals.failures.items():
         say(f"{trajectory_id.removeprefix(f'{spec.name}-')}: no task proposed: {reason}")
-
-
-def _tell(folder: Path, report: FolderReport | None) -> None:
-    if report is None:
-        return
-    for message in report.messages:
-        say(f"{folder}: {message}")
-    if report.without_task:
-        say(
-            f"{folder}: {report.without_task} of {report.trajectories} episodes have no task: name it with "
-            "`dreamgym label`, or let one be proposed with --model MODEL"
-        )
 
 
 def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajectory]:

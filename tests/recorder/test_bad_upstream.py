@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 def record(out: Path, *options: str) -> list[str]:
-    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--stdio", "--run", "r", *options]
+    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--run", "r", *options]
 
 
 def on_disk(out: Path) -> tuple[list[JsonValue], list[str]]:

@@ -45,7 +45,7 @@ async def agent(pair: str, out: Path) -> AsyncIterator[RawStdio | RawHttp]:
             recorder = await stack.enter_async_context(recording(server, out / "recordings"))
             yield recorder.client("r")
             return
-        command = [str(BIN / "dreamgym"), "record", "shop", "--out", str(out), "--stdio", "--run", "r"]
+        command = [str(BIN / "dreamgym"), "record", "shop", "--out", str(out), "--run", "r"]
         command += ["--upstream", server] if isinstance(server, str) else ["--", *server]
         async with raw_stdio(command) as process:
             yield process

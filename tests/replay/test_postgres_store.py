@@ -240,7 +240,7 @@ async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_re
     assert await store.buffer.trajectories(ENV) == (same, labelled)
     await store.close()
     with psycopg.connect(dsn) as admin:
-        kept = dict(admin.execute("SELECT id, digest FROM trajectories").fetchall())
+        kept: dict[str, bytes] = dict(admin.execute("SELECT id, digest FROM trajectories").fetchall())
     assert kept == {"same": same.digest(), "other": labelled.digest()}
 
 
