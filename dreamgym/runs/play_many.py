@@ -26,7 +26,7 @@ from dreamgym.runs.console import say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
 BATCH = 100
 WORKERS = 4

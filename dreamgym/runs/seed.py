@@ -18,8 +18,8 @@ from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.folder import is_recorded, update_folder
 from dreamgym.recordings.folder.contradictions import contradictions, summary
 from dreamgym.recordings.folder.env_file import name_in
-from dreamgym.recordings.folder.episodes import unlisted
 from dreamgym.recordings.folder.state import on_schema
+from dreamgym.recordings.folder.trajectories import unlisted
 from dreamgym.recordings.log import Note
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.keys import check_storable

@@ -16,7 +16,7 @@ from dreamgym.runs.opening import open_store
 from dreamgym.runs.seed import read_folder, store
 
 if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
     from dreamgym.replay.postgres import Store
 
@@ -63,7 +63,7 @@ async def serving(
     from dreamgym_server.auth import LOOPBACK, check_bind
     from dreamgym_server.build import build
     from dreamgym_server.running import running
-    from dreamgym_server.worlds import RealWorlds
+    from dreamgym_server.sources import RealWorlds
 
     if real and (model or without or calibration or min_confidence):
         raise InvalidInput("--model, --without, --calibration and --min-confidence are for dreams: not with --real")
@@ -94,7 +94,7 @@ async def _dreams(
     min_confidence: float,
 ) -> list[Worlds]:
     """Dreams of all the environments by one model, which is closed with the stack."""
-    from dreamgym_server.worlds import DreamWorlds
+    from dreamgym_server.sources import DreamWorlds
 
     from dreamgym.dream.fitted import check_environment
     from dreamgym.dream.load import load_model

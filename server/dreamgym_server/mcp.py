@@ -5,7 +5,7 @@ call and the newest revision has none. Only at the bare URL does a handshake ope
 environment's first task; it begins with the session's first call. All but tool calls is answered by the environment's
 mirror, without touching the database. Answers are plain JSON, not event streams: nothing is sent while a step runs, a
 step must survive its client anyway, and a stream costs twice the CPU. Only what a tool said besides its answer makes
-the answer a stream (see asking.py).
+the answer a stream (see elicitation.py).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ import dreamgym
 from dreamgym.content import tool_result
 from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
-from dreamgym_server.asking import answers_in, in_a_stream, notices, questions
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.control import status_of
-from dreamgym_server.episodes import Episodes, NewEpisode
+from dreamgym_server.elicitation import answers_in, in_a_stream, notices, questions
 from dreamgym_server.live import Answer
-from dreamgym_server.mirror import Mirror
+from dreamgym_server.presentation import Mirror
+from dreamgym_server.sessions import Episodes, NewEpisode
 
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096

@@ -26,10 +26,10 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
-from dreamgym_server.bodies import MAX_BODY_BYTES, is_too_deep
-from dreamgym_server.episodes import Episodes
+from dreamgym_server.body_limits import MAX_BODY_BYTES, is_too_deep
 from dreamgym_server.live import Answer, Client
-from dreamgym_server.orders import NewEpisode
+from dreamgym_server.requests import NewEpisode
+from dreamgym_server.sessions import Episodes
 
 REMEMBERED_SESSIONS = 4096
 INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR = -32602, -32601, -32000

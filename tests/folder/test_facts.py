@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.recordings.folder import build_folder
 from dreamgym.recordings.folder.entities import derive_facts
-from dreamgym.recordings.folder.facts import with_facts
-from dreamgym.recordings.folder.reads import reads_in
+from dreamgym.recordings.folder.infer_states import with_facts
+from dreamgym.recordings.folder.read_only_tools import reads_in
 from dreamgym.state import Collection, StateSchema, parsed
 from dreamgym.types import (
     JsonObject,

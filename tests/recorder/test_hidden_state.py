@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 from dreamgym_integrations.environments.mcp import McpEnvironment, McpOptions
-from dreamgym_server.recorder.hidden import Events, Lines, shown
+from dreamgym_server.recorder.strip_state import Events, Lines, shown
 from dreamgym_server.running import running
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 from hypothesis import given
 from hypothesis import strategies as st
 from recorder_stage import BIN, HERE, RawHttp, RawStdio, call, events, raw_stdio, recording

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dreamgym_server.recorder.tap import Form, Heard
-from dreamgym_server.recorder.tape import Known, Said, Tape, append_event
+from dreamgym_server.recorder.pairing import Form, Heard
+from dreamgym_server.recorder.writer import Known, Said, Tape, append_event
 from pydantic import JsonValue
 from recorder_stage import ODD, call, events, recording
 

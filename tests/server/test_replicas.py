@@ -18,9 +18,9 @@ import pytest
 from answers import meta_of, text_of
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.episodes import Episodes, NewEpisode
 from dreamgym_server.live import Answer
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sessions import Episodes, NewEpisode
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
 from round_robin import round_robin
 from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec

@@ -12,13 +12,13 @@ from dreamgym.files import write_whole
 from dreamgym.mirror import Mirror
 from dreamgym.recordings.folder.edits import digest_of_recordings, last_built, made_from, with_edits, write_built
 from dreamgym.recordings.folder.env_file import describe, name_in, write_state
-from dreamgym.recordings.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
-from dreamgym.recordings.folder.explicit import Episode, Stated, stated
+from dreamgym.recordings.folder.examples import observed_in
 from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
-from dreamgym.recordings.folder.observed import observed_in
 from dreamgym.recordings.folder.runs import Run, Say, read_runs
 from dreamgym.recordings.folder.server import description_of, mirror_of
 from dreamgym.recordings.folder.state import on_schema
+from dreamgym.recordings.folder.states import Episode, Stated, stated
+from dreamgym.recordings.folder.trajectories import RECORDED, Tasks, calls_of, trajectory_of
 from dreamgym.types import Frozen, Task, Trajectory
 
 

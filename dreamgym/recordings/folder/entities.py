@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.folder.reads import reads_in
+from dreamgym.recordings.folder.read_only_tools import reads_in
 from dreamgym.recordings.folder.shown import answered, facts_in
 from dreamgym.recordings.folder.state import kind_of
 from dreamgym.state import Collection, StateSchema, identity_of, mentioned

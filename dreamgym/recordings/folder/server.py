@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror
-from dreamgym.recordings.folder.episodes import Call
 from dreamgym.recordings.folder.listings import ToolLists, listings_of
-from dreamgym.recordings.folder.phrases import invalid_arguments, unknown_tool
+from dreamgym.recordings.folder.refusal_templates import invalid_arguments, unknown_tool
 from dreamgym.recordings.folder.runs import Run
+from dreamgym.recordings.folder.trajectories import Call
 from dreamgym.recordings.log import Exchange
 from dreamgym.types import JsonObject
 

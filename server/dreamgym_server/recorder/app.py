@@ -22,7 +22,7 @@ from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
 from dreamgym_server.control import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
-from dreamgym_server.recorder.tape import Said, Tape
+from dreamgym_server.recorder.writer import Said, Tape
 
 
 class Upstream(Protocol):

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
-from dreamgym_server.recorder.tap import Ended, Form, Heard
-from dreamgym_server.recorder.tape import Said, Tape
+from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.writer import Said, Tape
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 GRACE_S = 2.0

@@ -20,13 +20,13 @@ from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE
 from dreamgym_server.recorder.app import Upstream, create_app
-from dreamgym_server.recorder.bridge import Bridge
-from dreamgym_server.recorder.known import secrets_of_environment, secrets_of_url
-from dreamgym_server.recorder.outlet import carry
-from dreamgym_server.recorder.pipe import pump
-from dreamgym_server.recorder.reverse_proxy import ReverseProxy
+from dreamgym_server.recorder.http_to_http import ReverseProxy
+from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs, checked, new_run
-from dreamgym_server.recorder.tape import Tape, append_event
+from dreamgym_server.recorder.secret_sources import secrets_of_environment, secrets_of_url
+from dreamgym_server.recorder.stdio_to_http import carry
+from dreamgym_server.recorder.stdio_to_stdio import pump
+from dreamgym_server.recorder.writer import Tape, append_event
 from dreamgym_server.running import running, stop_signal
 
 

@@ -32,8 +32,8 @@ from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
 from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of, unstorable
-from dreamgym_server.orders import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
-from dreamgym_server.worlds import WorldChanged, Worlds
+from dreamgym_server.requests import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
+from dreamgym_server.sources import WorldChanged, Worlds
 
 __all__ = ["GONE", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 

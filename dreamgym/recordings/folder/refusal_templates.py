@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder.episodes import refused
+from dreamgym.recordings.folder.trajectories import refused
 from dreamgym.schema import fault_under
 from dreamgym.types import JsonObject, StepResult, ToolCall
 

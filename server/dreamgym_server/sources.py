@@ -20,7 +20,7 @@ from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
-from dreamgym_server.admission import Admission
+from dreamgym_server.redaction_gate import Admission
 
 logger = logging.getLogger(__name__)
 

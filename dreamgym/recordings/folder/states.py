@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from dreamgym.recordings.folder.entities import derive_facts
 from dreamgym.recordings.folder.env_file import is_deterministic, state_in
-from dreamgym.recordings.folder.facts import with_facts
+from dreamgym.recordings.folder.infer_states import with_facts
 from dreamgym.recordings.folder.runs import Say
+from dreamgym.recordings.folder.server_states import tells, with_told_states
 from dreamgym.recordings.folder.state import derive, fitting, follows, written_last
-from dreamgym.recordings.folder.told import tells, with_told_states
 from dreamgym.recordings.log import Exchange
 from dreamgym.state import StateSchema
 from dreamgym.types import JsonObject, Trajectory

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.folder.reads import hints_of, reads_in
+from dreamgym.recordings.folder.read_only_tools import hints_of, reads_in
 from dreamgym.recordings.folder.shown import Place, Shown, answered, facts_in
 from dreamgym.state import StateSchema, as_text, mentioned
 from dreamgym.types import JsonObject, Task, Trajectory, Transition

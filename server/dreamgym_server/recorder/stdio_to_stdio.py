@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from dreamgym_server.recorder.hidden import Lines
-from dreamgym_server.recorder.tap import Ended, Form, Heard
-from dreamgym_server.recorder.tape import Said, Tape
+from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.strip_state import Lines
+from dreamgym_server.recorder.writer import Said, Tape
 
 CHUNK = 1024 * 1024
 GRACE_S = 1.0

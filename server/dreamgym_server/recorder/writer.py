@@ -25,8 +25,8 @@ from pydantic import JsonValue
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
-from dreamgym_server.recorder.preview import Preview
-from dreamgym_server.recorder.tap import Ended, Heard, Tap, loss
+from dreamgym_server.recorder.dry_run import Preview
+from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Bytes that may wait for the thread; what comes on top is lost."""
