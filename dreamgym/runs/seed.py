@@ -18,7 +18,7 @@ from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.folder import is_recorded, update_folder
 from dreamgym.recordings.folder.contradictions import contradictions, summary
 from dreamgym.recordings.folder.env_file import name_in
-from dreamgym.recordings.folder.state import on_schema
+from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.trajectories import unlisted
 from dreamgym.recordings.log import Note
 from dreamgym.replay.buffer import ReplayBuffer

@@ -15,9 +15,9 @@ from dreamgym.recordings.folder.env_file import describe, name_in, write_state
 from dreamgym.recordings.folder.examples import observed_in
 from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
 from dreamgym.recordings.folder.runs import Run, Say, read_runs
+from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.server import description_of, mirror_of
-from dreamgym.recordings.folder.state import on_schema
-from dreamgym.recordings.folder.states import Episode, Stated, stated
+from dreamgym.recordings.folder.states import RecordedEpisode, Stated, stated
 from dreamgym.recordings.folder.trajectories import RECORDED, Tasks, calls_of, trajectory_of
 from dreamgym.types import Frozen, Task, Trajectory
 
@@ -87,7 +87,7 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     tasks = Tasks(name, (task for task in listed if RECORDED not in task.metadata), runs, say)
     calls = {run.id: calls_of(run, say) for run in runs}
     episodes = [
-        Episode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
+        RecordedEpisode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
         for run in runs
         if (trajectory := trajectory_of(run, calls[run.id], tools, tasks, name, say)) is not None
     ]

@@ -20,11 +20,9 @@ from dreamgym.replay.keys import check_storable
 from dreamgym.types import (
     JsonObject,
     Origin,
-    Provenance,
     Source,
     StepResult,
     Task,
-    Tier,
     ToolCall,
     Trajectory,
     Transition,
@@ -164,23 +162,10 @@ def _assemble(episode: Episode, steps: list[tuple[ToolCall, StepResult]], spec: 
         origin=Origin.IMPORTED,
         metadata=episode.metadata,
     )
-    transitions = []
-    state = task.initial_state or ""
-    for action, result in steps:
-        transitions.append(
-            Transition(
-                state=state,
-                action=action,
-                result=result,
-                next_state=result.state,
-                provenance=Provenance(tier=Tier.REAL),
-            )
-        )
-        state = result.state
     return Trajectory(
         id="imported",
         task=task,
-        transitions=tuple(transitions),
+        transitions=Transition.chain(task.initial_state or "", steps),
         source=Source.IMPORTED,
         stop_reason=episode.stop_reason,
         answer=episode.answer,
