@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StderrLine:
     """A line for stderr."""
 
     text: str
@@ -116,7 +116,7 @@ class Tape:
         self._thread = threading.Thread(target=self._run, name="dreamgym-tape", daemon=True)
         self._thread.start()
 
-    def put(self, item: Heard | Ended | Known | Said) -> None:
+    def put(self, item: Heard | Ended | Known | StderrLine) -> None:
         """Hand over; returns at once and never raises."""
         if isinstance(item, Heard):
             if self._waiting > MAX_WAITING_BYTES:
@@ -179,7 +179,7 @@ class Tape:
             self._record(ends)
         elif isinstance(item, Known):
             self._redactor.know(item.values)
-        elif isinstance(item, Said):
+        elif isinstance(item, StderrLine):
             self._say_redacted(item.text)
         elif isinstance(item, Noted):
             try:
