@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.recordings.contradictions import contradictions, summary
 from dreamgym.recordings.folder import is_recorded, update_folder
-from dreamgym.recordings.folder.contradictions import contradictions, summary
 from dreamgym.recordings.folder.env_file import name_in
 from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.trajectories import unlisted
