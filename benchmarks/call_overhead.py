@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 import mcp_types as types
 from dreamgym_server.build import build
 from dreamgym_server.running import collect_rarely, running
-from dreamgym_server.worlds import DreamWorlds
+from dreamgym_server.sources import DreamWorlds
 from mcp.server.lowlevel import Server
 
 from dreamgym.dream.model import Prediction, Query

@@ -34,7 +34,7 @@ import aiohttp
 from dreamgym_client.environment import ENVELOPE, PROTOCOL_VERSION, RemoteEnvironment
 from dreamgym_server.build import build
 from dreamgym_server.running import collect_rarely, running
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec

@@ -139,7 +139,7 @@ async def process(command: Sequence[str], *, speaks: bool, stderr: int) -> Async
 
 def recorder(case: Case, out: Path, *upstream: str) -> list[str]:
     """The command line of a recorder."""
-    front = ["--port", "0"] if case.pair.startswith("http") else ["--stdio"]
+    front = ["--port", "0"] if case.pair.startswith("http") else []
     return [str(Path(sys.executable).parent / "dreamgym"), "record", "bench", "--out", str(out), *front, *upstream]
 
 

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds
+from dreamgym_server.sources import DreamWorlds
 
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Prediction, Query

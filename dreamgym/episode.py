@@ -76,15 +76,7 @@ class Recorder:
         result = await self._environment.step(action)
         if not result.terminated and len(self.transitions) + 1 >= self._max_steps:
             result = result.model_copy(update={"truncated": True})
-        self.transitions.append(
-            Transition(
-                state=self._state,
-                action=action,
-                result=result,
-                next_state=result.state,
-                provenance=self._provenance(),
-            )
-        )
+        self.transitions.append(Transition.of(self._state, action, result, self._provenance()))
         self._state = result.state
         return result
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -202,6 +203,27 @@ class Transition(Frozen):
     reasoning: str = ""
     provenance: Provenance
 
+    @classmethod
+    def of(cls, state: str, action: ToolCall, result: StepResult, provenance: Provenance | None = None) -> Transition:
+        """A step from a state to the one that its result names.
+
+        Args:
+            state: before it.
+            action: what was called.
+            result: what came of it.
+            provenance: None: it was taken in the real environment.
+        """
+        origin = Provenance(tier=Tier.REAL) if provenance is None else provenance
+        return cls(state=state, action=action, result=result, next_state=result.state, provenance=origin)
+
+    @classmethod
+    def chain(cls, state: str, steps: Iterable[tuple[ToolCall, StepResult]]) -> tuple[Transition, ...]:
+        """Steps of the real environment, of which the first begins in this state and each other one after the last."""
+        made: list[Transition] = []
+        for action, result in steps:
+            made.append(cls.of(made[-1].next_state if made else state, action, result))
+        return tuple(made)
+
     def digest(self) -> bytes:
         """Identity for de-duplication: sha256 over state, action, next state, reward and end."""
         parts = [
@@ -241,6 +263,10 @@ class Trajectory(Frozen):
             if transition.result.done:
                 raise ValueError(f"step {step} of {len(self.transitions)} already ends the episode")
         return self
+
+    def digest(self) -> bytes:
+        """Identity of its content: sha256 over everything in it."""
+        return hashlib.sha256(self.model_dump_json().encode()).digest()
 
     @property
     def world_id(self) -> str:

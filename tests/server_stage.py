@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 

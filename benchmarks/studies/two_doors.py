@@ -20,7 +20,7 @@ from dreamgym_client.playing import play_agent
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 
 from dreamgym.dream.load import load_model
 from dreamgym.embedding import load_encoder

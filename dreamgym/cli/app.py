@@ -21,6 +21,7 @@ from dreamgym.cli import (
     play,
     record,
     seed,
+    serve,
     tasks,
     train,
 )
@@ -38,6 +39,7 @@ app.command("record")(record.record)
 app.command("label")(label.label)
 app.command("annotate")(annotate.annotate)
 app.command("seed")(seed.seed)
+app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("fidelity")(fidelity.fidelity)
 app.command("fit")(fit.fit)

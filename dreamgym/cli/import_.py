@@ -9,17 +9,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Dsn
-from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder.files import write_whole
-from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
-from dreamgym.recordings.importers.assembly import Redact
-from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks
-from dreamgym.runs.console import say
-from dreamgym.runs.opening import open_store
-
-REASONS = 20
-"""How many reasons of one kind are printed."""
+from dreamgym.recordings.importers import FORMATS
 
 
 def import_(
@@ -41,80 +31,6 @@ def import_(
 
     Example: dreamgym import chats.jsonl --env crm/
     """
-    if format_ is None and files[0] in FORMATS and not Path(files[0]).exists():
-        format_, files = files[0], files[1:]
-    importer = importer_named(format_) if format_ is not None else None
-    if not files:
-        raise InvalidInput("no file given: dreamgym import [FORMAT] FILE... --env ENV")
-    found = [entry for file in files for entry in read_file(Path(file), importer)]
-    spec = _environment(env, found, new=new)
-    report = ImportReport()
-    report.add(found, spec, _redaction(spec))
-    tell(report)
-    if not report.trajectories:
-        raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
-    if new:
-        write_tasks(Path(env), [trajectory.task for trajectory in report.trajectories])
-    if out is not None:
-        _write(out, report)
-    else:
-        asyncio.run(_store(spec, report, dsn))
+    from dreamgym.runs.importing import import_files
 
-
-def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> EnvironmentSpec:
-    """The environment, made from the tool definitions that were found where that is asked for."""
-    folder = Path(env)
-    tools, differing = defined_tools(item for _, item in found)
-    if new:
-        spec = make_environment(folder, tools)
-        _tell_reasons("tool definitions", differing)
-        say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
-        return spec
-    is_path = folder.is_dir() or len(folder.parts) > 1 or env.endswith("/")
-    if tools and is_path and not has_tools(folder):
-        raise InvalidInput(f"{folder} has no tools.json yet: --new makes it of the {len(tools)} tools defined here")
-    return load_spec(env)
-
-
-def _redaction(spec: EnvironmentSpec) -> Redact | None:
-    """What takes secrets out, where the environment says so."""
-    if spec.redact is None:
-        return None
-    from dreamgym.redaction import Redactor, load_key
-
-    return Redactor(spec.redact, key=load_key()).value
-
-
-def tell(report: ImportReport) -> None:
-    """Say what was found, and what could not be used and why."""
-    by_format = ", ".join(f"{count} {name}" for name, count in report.formats.items())
-    steps = sum(len(trajectory.transitions) for trajectory in report.trajectories)
-    total = len(report.trajectories) + report.repeated + len(report.skipped)
-    say(f"{len(report.trajectories)} of {total} usable ({by_format or 'none'}), {steps} transitions")
-    if report.repeated:
-        say(f"{report.repeated} came twice in this import")
-    if report.replies:
-        say(f"{report.replies} exchanges between agent and user left out: the environment has no tool 'respond'")
-    _tell_reasons("not usable", report.skipped)
-    _tell_reasons("left out of a usable one", report.left_out)
-
-
-def _tell_reasons(kind: str, reasons: list[Skipped]) -> None:
-    for skipped in reasons[:REASONS]:
-        say(f"{kind}: {skipped.where}: {skipped.reason}")
-    if len(reasons) > REASONS:
-        say(f"{kind}: and {len(reasons) - REASONS} more")
-
-
-def _write(out: Path, report: ImportReport) -> None:
-    try:
-        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
-    except OSError as error:
-        raise InvalidInput(f"{out}: cannot be written: {error}") from error
-    say(f"{out}: {len(report.trajectories)} trajectories")
-
-
-async def _store(spec: EnvironmentSpec, report: ImportReport, dsn: str | None) -> None:
-    async with open_store(dsn) as store:
-        new = await store.buffer.add(report.trajectories)
-    say(f"{new} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
+    asyncio.run(import_files(files, env, format_=format_, new=new, out=out, dsn=dsn))

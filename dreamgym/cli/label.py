@@ -33,12 +33,12 @@ def label(
         raise InvalidInput("expected at least one of --task, --task-id, --answer, --success and --failure")
     from dreamgym_server.recorder.recording import add_note
 
-    from dreamgym.recordings.folder import build_folder
+    from dreamgym.recordings.folder import update_folder
 
     run = _known(folder, run)
     add_note(folder, {"kind": "note", "run": run, **given, "at": time.time()}, dict(os.environ))
-    report = build_folder(folder)
-    for message in report.messages:
+    report = update_folder(folder)
+    for message in report.messages if report is not None else ():
         say(message)
     say(f"{run}: {', '.join(given)} noted")
 

@@ -1,4 +1,4 @@
-"""`dreamgym-serve`: environments, simulated or real, as an MCP server.
+"""`dreamgym serve`, and `dreamgym-serve`: environments, simulated or real, as an MCP server.
 
 SIGTERM and Ctrl-C end it in order, so that running steps are stored and the embedded PostgreSQL is released.
 """
@@ -6,33 +6,23 @@ SIGTERM and Ctrl-C end it in order, so that running steps are stored and the emb
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from dreamgym.cli.boundary import run
 from dreamgym.cli.options import AllowedHosts, CalibrationFile, Dsn, Host, MinConfidence, ModelName, TokenFile, Without
-from dreamgym.dream.model import Part
-from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
-
-    from dreamgym.replay.postgres import Store
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @app.command()
 def serve(
-    env: Annotated[list[str], typer.Option(help="An environment's name or folder; may be given several times.")],
+    envs: Annotated[
+        list[str] | None, typer.Argument(metavar="ENV...", help="Environment folders, or names of environments.")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", help="The same as ENV.")] = None,
     model: ModelName = None,
     real: Annotated[bool, typer.Option("--real", help="Serve the real environments, not dreams of them.")] = False,
     host: Host = "127.0.0.1",
@@ -46,101 +36,41 @@ def serve(
     min_confidence: MinConfidence = 0.0,
     tied: Annotated[bool, typer.Option("--tied", hidden=True, help="End when standard input ends.")] = False,
 ) -> None:
-    """Serve environments over MCP.
+    """Serve environments over MCP. What is new or has changed in an environment folder is stored first.
 
-    Example: dreamgym-serve --env coin --model nearest
+    Example: dreamgym serve crm/ --model nearest
     """
-    if real and (model or without or calibration or min_confidence):
-        raise InvalidInput("--model, --without, --calibration and --min-confidence are for dreams: not with --real")
-    from dreamgym_server.auth import LOOPBACK, check_bind, read_token
-    from dreamgym_server.build import build
-    from dreamgym_server.running import collect_rarely, running
-    from dreamgym_server.worlds import RealWorlds
+    from dreamgym_server.auth import read_token
+    from dreamgym_server.running import collect_rarely, stop_signal
 
-    token = read_token(token_file)
-    check_bind(host, token)
-    specs = [load_spec(name) for name in env]
-    makers = [real_of(spec).create for spec in specs] if real else []
+    from dreamgym.runs.serve import serving
+
+    named = [*(envs or ()), *(env or ())]
+    if not named:
+        raise InvalidInput("expected an environment to serve: a folder, such as crm/, or a name")
 
     async def until_stopped() -> None:
-        from dreamgym.replay.postgres import open_store
-
-        stopped = _stop_signal(tied=tied)
-        async with AsyncExitStack() as stack:
-            store = await open_store(dsn, load_encoder(encoder))
-            stack.push_async_callback(store.close)
-            worlds: list[Worlds] = [RealWorlds(spec, create) for spec, create in zip(specs, makers, strict=real)]
-            if not real:
-                options = Options(frozenset(without or ()), calibration, min_confidence)
-                worlds = await _dreams(specs, model, store, stack, options)
-            served = build(
-                worlds,
-                store.buffer,
-                store.episodes,
-                token=token,
-                hosts={*LOOPBACK, host, *(allowed_host or ())},
-            )
+        stopped = stop_signal(tied=tied)
+        async with serving(
+            named,
+            model=model,
+            real=real,
+            host=host,
+            port=port,
+            token=read_token(token_file),
+            hosts=allowed_host or (),
+            dsn=dsn,
+            encoder=encoder,
+            without=without or (),
+            calibration=calibration,
+            min_confidence=min_confidence,
+            takes_in=not tied,  # a verb that starts a server has chosen what is in the store
+        ) as urls:
             collect_rarely()
-            url = await stack.enter_async_context(running(served, host=host, port=port))
-            typer.echo("\n".join(f"{url}/envs/{spec.name}/mcp" for spec in specs))
+            typer.echo("\n".join(urls))
             await stopped.wait()
 
     asyncio.run(until_stopped())
-
-
-def _stop_signal(*, tied: bool) -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C; where it is `tied`, also when nobody holds the other end of standard input."""
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-
-    def read() -> None:
-        if not os.read(sys.stdin.fileno(), 1024):
-            loop.remove_reader(sys.stdin.fileno())
-            stopped.set()
-
-    if tied:
-        loop.add_reader(sys.stdin.fileno(), read)
-    return stopped
-
-
-class Options(NamedTuple):
-    """How to dream."""
-
-    without: frozenset[Part]
-    calibration: Path | None
-    min_confidence: float
-
-
-async def _dreams(
-    specs: list[EnvironmentSpec], model: str | None, store: Store, stack: AsyncExitStack, options: Options
-) -> list[Worlds]:
-    from dreamgym_server.worlds import DreamWorlds
-
-    from dreamgym.dream.confidence import Calibration
-    from dreamgym.dream.fitted import check_environment
-    from dreamgym.dream.load import load_model
-
-    calibration = Calibration.load(options.calibration) if options.calibration else None
-    experience = load_model(model, predictions=None if Part.CACHE in options.without else store.predictions)
-    for spec in specs:
-        check_environment(experience, spec.name)
-    stack.push_async_callback(experience.close)
-    typer.echo(f"experience model: {experience.name}", err=True)
-    for spec in specs:
-        if (await store.buffer.counts(spec.name)).transitions == 0:
-            typer.echo(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym seed mends that", err=True)
-    return [
-        DreamWorlds(
-            spec,
-            experience,
-            store.buffer,
-            without=options.without,
-            calibration=calibration,
-            min_confidence=options.min_confidence,
-        )
-        for spec in specs
-    ]
 
 
 def main() -> None:

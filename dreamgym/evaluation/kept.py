@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from dreamgym.environment import EnvironmentSpec, Row, first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calls import Compared, compared
-from dreamgym.recordings.folder.files import open_to_append
+from dreamgym.files import open_to_append
 from dreamgym.tools import Tools
 from dreamgym.types import Frozen, Trajectory, Transition
 

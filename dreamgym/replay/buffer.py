@@ -92,11 +92,31 @@ class BufferCounts(Frozen):
     worlds: int
 
 
+class Upserted(Frozen):
+    """What storing changed."""
+
+    new: int
+    """Trajectories whose id was not there."""
+    changed: tuple[str, ...] = ()
+    """Ids of trajectories that took the place of a stored one with other content."""
+
+
 class ReplayBuffer(Protocol):
     """Trajectories in, similar transitions out. Methods that write do all or nothing."""
 
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories with their tasks and return how many were new; an id already there is left alone."""
+
+    async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
+        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place.
+
+        A changed trajectory keeps its place in the order, and what only its old content held is forgotten: its
+        transitions, its task's goal, its world. All other trajectories stay as they are. A task keeps its place and
+        its outcome statistics.
+
+        Raises:
+            InvalidInput: a trajectory of that id is stored for another environment.
+        """
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
         """At most k transitions, best first, no two with the same action, next state and observation.

@@ -84,6 +84,14 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
             raise InvalidInput(f"trajectory {trajectory.id!r} comes twice in one batch with different content")
 
 
+def stored_elsewhere(trajectory: Trajectory, env: str) -> InvalidInput:
+    """The error for a trajectory whose id is that of one of another environment."""
+    return InvalidInput(
+        f"trajectory {trajectory.id!r} of {trajectory.task.env!r} cannot be stored: environment {env!r} has one of "
+        "this id; give it another id"
+    )
+
+
 def check_kept(keep: int) -> None:
     """Refuse to retire a task's newest dream: how far a buffer has got is told by its newest trajectory."""
     if keep < 1:

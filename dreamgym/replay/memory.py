@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dreamgym.embedding import Encoder
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode, UnknownName
-from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
+from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue, Upserted
 from dreamgym.replay.episodes import Episode, SteadyClock, stale
 from dreamgym.replay.keys import (
     Key,
@@ -21,6 +21,7 @@ from dreamgym.replay.keys import (
     check_kept,
     check_storable,
     check_trajectories,
+    stored_elsewhere,
 )
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, rank, similarity_to
 from dreamgym.replay.remembered import Remembered
@@ -49,6 +50,25 @@ class MemoryBuffer:
                 self._ids.add(trajectory.id)
                 self._environments[trajectory.task.env].add(trajectory)
         return len(self._ids) - before
+
+    async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
+        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place."""
+        check_trajectories(trajectories)
+        for task in tasks:
+            check_storable(task, f"task {task.id!r}")
+        for name, environment in self._environments.items():
+            for trajectory in trajectories:
+                if trajectory.id in environment.trajectories and trajectory.task.env != name:
+                    raise stored_elsewhere(trajectory, name)
+        for task in tasks:
+            self._environments[task.env].tasks[task.id] = task
+        changed = []
+        for trajectory in trajectories:
+            environment = self._environments[trajectory.task.env]
+            if environment.trajectories.get(trajectory.id, trajectory) != trajectory:
+                environment.replace(trajectory)
+                changed.append(trajectory.id)
+        return Upserted(new=await self.add(trajectories), changed=tuple(changed))
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
         """At most k transitions, best first; where identical ones exist, only those."""

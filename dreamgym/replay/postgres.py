@@ -8,7 +8,6 @@ above some 20,000 distinct keys in one environment an HNSW index on that partiti
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,7 @@ from pgvector import HalfVector
 
 from dreamgym.embedding import Encoder
 from dreamgym.errors import StoreError, UnknownName
-from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue
+from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue, Upserted
 from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.episodes import SteadyClock
@@ -37,6 +36,7 @@ from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
 from dreamgym.replay.postgres_predictions import PostgresPredictions
 from dreamgym.replay.postgres_retire import retire_dreams, take_back
+from dreamgym.replay.postgres_upsert import READ, trajectory_of, upsert
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.types import Source, Task, Trajectory, Transition
 
@@ -160,6 +160,12 @@ class PostgresBuffer:
         envs = {env: await self._make_env(env) for env in sorted({found.task.env for found in trajectories})}
         return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
 
+    async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
+        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place."""
+        names = sorted({found.task.env for found in trajectories} | {task.env for task in tasks})
+        envs = {env: await self._make_env(env) for env in names}
+        return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
+
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
         """At most k transitions, best first; where identical ones exist, only those, and in one round trip."""
         env = await self._find_env(retrieval.env)
@@ -212,19 +218,10 @@ class PostgresBuffer:
         if env_id is None:
             return ()
         rows = await self._database.fetch(
-            f"""
-            SELECT trajectory.body::text, ARRAY(
-              SELECT coalesce(step.body, transition.body)::text
-              FROM trajectory_steps AS step
-              JOIN transitions_{env_id} AS transition ON transition.env_id = {env_id} AND id = transition_id
-              WHERE trajectory_id = trajectory.id ORDER BY step.step)
-            FROM trajectories AS trajectory
-            WHERE env_id = {env_id} AND source = ANY (%(sources)s)
-            ORDER BY position LIMIT %(limit)s
-            """,
+            f"{READ.format(env=env_id)} AND source = ANY (%(sources)s) ORDER BY position LIMIT %(limit)s",
             {"sources": [SOURCE_CODES[source] for source in sources], "limit": limit},
         )
-        return tuple(await asyncio.to_thread(lambda: [_trajectory(body, steps) for body, steps in rows]))
+        return tuple(await asyncio.to_thread(lambda: [trajectory_of(body, steps) for body, steps in rows]))
 
     async def add_tasks(self, tasks: Sequence[Task]) -> None:
         """Store tasks; one with an id already there is left alone."""
@@ -411,8 +408,3 @@ def _demonstration(best: Candidate, body: str, instruction: str) -> Demonstratio
         instruction=instruction,
         same_goal=best.same_goal,
     )
-
-
-def _trajectory(body: str, steps: list[str]) -> Trajectory:
-    transitions = tuple(Transition.model_validate_json(step) for step in steps)
-    return Trajectory.model_validate({**json.loads(body), "transitions": transitions})

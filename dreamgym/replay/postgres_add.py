@@ -35,7 +35,7 @@ MANY_STEPS = 1_000
 
 
 @dataclass
-class _Batch:
+class Batch:
     """What trajectories of one environment come to, before anything is known of the store."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -50,10 +50,15 @@ class _Batch:
     """To the instruction of each."""
     states: dict[tuple[UUID, str], int] = field(default_factory=lambda: defaultdict(int))
     """State and world to the sources that say so, as bits."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Of trajectories that take the place of stored ones. The store gives the others theirs."""
+    first_at: dict[object, int] = field(default_factory=dict)
+    """Key, sighting or state to the position of the first of those; if none has it, it is new with this batch."""
 
     @classmethod
-    def of(cls, trajectories: Iterable[Trajectory]) -> _Batch:
-        batch = cls()
+    def of(cls, trajectories: Iterable[Trajectory], positions: Mapping[str, int]) -> Batch:
+        """What these trajectories come to."""
+        batch = cls(positions=positions)
         for trajectory in trajectories:
             batch._add(trajectory)
         return batch
@@ -73,8 +78,12 @@ class _Batch:
             sighting = (key, identity, world, source, goal)
             if self.sightings.setdefault(sighting, trajectory.id) != trajectory.id:
                 self.sightings[sighting] = None
-            for state in (transition.state, transition.next_state):
-                self.states[digest_id(state), world] |= 1 << source
+            states = [(digest_id(state), world) for state in (transition.state, transition.next_state)]
+            for state in states:
+                self.states[state] |= 1 << source
+            if trajectory.id in self.positions:
+                for place in (key, sighting, *states):
+                    self.first_at.setdefault(place, self.positions[trajectory.id])
 
 
 async def add_trajectories(
@@ -90,19 +99,17 @@ async def add_trajectories(
     new = _without(trajectories, {row[0] for row in known})
     if not new:
         return 0
-    batches = await _batches(new, envs)
-    vectors = {env_id: await _encode(database, encoder, encoder_id, env_id, batch) for env_id, batch in batches.items()}
+    batches = await batches_of(new, envs)
+    vectors = {env_id: await encode(database, encoder, encoder_id, env_id, batch) for env_id, batch in batches.items()}
     async with database.transaction() as connection:
         for env_id in sorted(batches):
             await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, env_id])
         cursor = await connection.execute("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", _ids(new))
         if overtaken := {row[0] for row in await cursor.fetchall()}:
             new = _without(new, overtaken)
-            batches = await _batches(new, envs)
+            batches = await batches_of(new, envs)
         for env_id, batch in batches.items():
-            await _store(connection, encoder, encoder_id, env_id, batch, vectors[env_id])
-            if len(batch.steps) >= MANY_STEPS:
-                await _analyze(connection, encoder_id, env_id)
+            await store(connection, encoder, encoder_id, env_id, batch, vectors[env_id])
     return len(new)
 
 
@@ -112,15 +119,16 @@ async def _analyze(connection: Connection, encoder_id: int, env_id: int) -> None
     await connection.execute(f"ANALYZE {', '.join(f'{table}_{env_id}' for table in tables)}")
 
 
-async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task]) -> None:
-    """Store tasks in this order; one with an id already there is left alone."""
+async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task], *, replace: bool = False) -> None:
+    """Store tasks in this order; one with an id already there is left alone, or replaced in its place."""
     rows = {task.id: task.model_dump_json() for task in reversed(list(tasks))}
+    taken = "UPDATE SET body = excluded.body" if replace else "NOTHING"
     await connection.execute(
-        """
+        f"""
         INSERT INTO tasks (env_id, id, body)
         SELECT %(env)s, new.id, new.body::json
         FROM unnest(%(ids)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS new (id, body, place) ORDER BY place
-        ON CONFLICT DO NOTHING
+        ON CONFLICT (env_id, id) DO {taken}
         """,
         {"env": env_id, "ids": list(reversed(rows)), "bodies": list(reversed(rows.values()))},
     )
@@ -134,15 +142,24 @@ def _without(trajectories: Sequence[Trajectory], known: set[str]) -> list[Trajec
     return list({found.id: found for found in trajectories if found.id not in known}.values())
 
 
-async def _batches(trajectories: Sequence[Trajectory], envs: Mapping[str, int]) -> dict[int, _Batch]:
+async def batches_of(
+    trajectories: Sequence[Trajectory], envs: Mapping[str, int], positions: Mapping[str, int] | None = None
+) -> dict[int, Batch]:
+    """One batch per environment.
+
+    Args:
+        trajectories: to be stored.
+        envs: numbers of their environments.
+        positions: of those that take the place of stored ones.
+    """
     by_env: dict[int, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         by_env[envs[trajectory.task.env]].append(trajectory)
-    return {env_id: await asyncio.to_thread(_Batch.of, rows) for env_id, rows in by_env.items()}
+    return {env_id: await asyncio.to_thread(Batch.of, rows, positions or {}) for env_id, rows in by_env.items()}
 
 
-async def _encode(
-    database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: _Batch
+async def encode(
+    database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: Batch
 ) -> dict[UUID, NDArray[np.float16]]:
     """Vectors of the keys that the store lacks; one that is retired before the commit is missed only then."""
     rows = await database.fetch(
@@ -155,14 +172,15 @@ async def _encode(
     return dict(zip(missing, await encoder.encode([batch.keys[key] for key in missing]), strict=True))
 
 
-async def _store(
+async def store(
     connection: Connection,
     encoder: KeyEncoder,
     encoder_id: int,
     env_id: int,
-    batch: _Batch,
+    batch: Batch,
     vectors: Mapping[UUID, NDArray[np.float16]],
 ) -> None:
+    """Store a batch of trajectories whose ids are not there, in a transaction that holds the write lock."""
     await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
     await _insert_goals(connection, env_id, batch)
     worlds = await _worlds(connection, env_id, batch)
@@ -172,6 +190,8 @@ async def _store(
     await _copy_vectors(connection, encoder, encoder_id, env_id, batch, vectors, position)
     await _insert_sightings(connection, env_id, batch, worlds, position)
     await _insert_states(connection, env_id, batch, worlds, position)
+    if len(batch.steps) >= MANY_STEPS:
+        await _analyze(connection, encoder_id, env_id)
 
 
 async def _position(connection: Connection, env_id: int) -> int:
@@ -182,14 +202,14 @@ async def _position(connection: Connection, env_id: int) -> int:
     return int(row[0])
 
 
-async def _insert_goals(connection: Connection, env_id: int, batch: _Batch) -> None:
+async def _insert_goals(connection: Connection, env_id: int, batch: Batch) -> None:
     await connection.execute(
         "INSERT INTO goals SELECT %s, new.* FROM unnest(%s::uuid[], %s::text[]) AS new ON CONFLICT DO NOTHING",
         [env_id, list(batch.goals), list(batch.goals.values())],
     )
 
 
-async def _worlds(connection: Connection, env_id: int, batch: _Batch) -> dict[str, int]:
+async def _worlds(connection: Connection, env_id: int, batch: Batch) -> dict[str, int]:
     names = list(dict.fromkeys(trajectory.world_id for trajectory in batch.trajectories))
     parameters = {"env": env_id, "names": names}
     await connection.execute(
@@ -201,7 +221,7 @@ async def _worlds(connection: Connection, env_id: int, batch: _Batch) -> dict[st
     return {str(name): int(world) for name, world in await cursor.fetchall()}
 
 
-async def _copy_transitions(connection: Connection, env_id: int, batch: _Batch) -> dict[UUID, str]:
+async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -> dict[UUID, str]:
     """Copy the new ones; returns the body under which each is stored, which may be an earlier one's."""
     cursor = await connection.execute(
         f"SELECT id, body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
@@ -215,25 +235,22 @@ async def _copy_transitions(connection: Connection, env_id: int, batch: _Batch) 
 
 
 async def _copy_trajectories(
-    connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], stored: Mapping[UUID, str]
+    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], stored: Mapping[UUID, str]
 ) -> None:
-    trajectories = [
-        (
-            found.id,
-            env_id,
-            worlds[found.world_id],
-            SOURCE_CODES[found.source],
-            goal_id(found.task.goal),
-            found.model_dump_json(exclude={"transitions"}),
-        )
-        for found in batch.trajectories
-    ]
-    await _copy(
-        connection,
-        "trajectories (id, env_id, world_id, source, goal, body)",
-        ["text", "int2", "int4", "int2", "uuid", "text"],
-        trajectories,
-    )
+    columns = "id, env_id, world_id, source, goal, body, digest"
+    types = ["text", "int2", "int4", "int2", "uuid", "text", "bytea"]
+    new: list[tuple[object, ...]] = []
+    placed: list[tuple[object, ...]] = []
+    for found in batch.trajectories:
+        world, source, goal = worlds[found.world_id], SOURCE_CODES[found.source], goal_id(found.task.goal)
+        body = found.model_dump_json(exclude={"transitions"})
+        row = (found.id, env_id, world, source, goal, body, found.digest())
+        if found.id in batch.positions:
+            placed.append((*row, batch.positions[found.id]))
+        else:
+            new.append(row)
+    await _copy(connection, f"trajectories ({columns})", types, new)
+    await _copy(connection, f"trajectories ({columns}, position)", [*types, "int8"], placed)
     steps = [
         (trajectory, number, env_id, identity, None if body == stored[identity] else body)
         for trajectory, number, identity, body in batch.steps
@@ -251,7 +268,7 @@ async def _copy_vectors(
     encoder: KeyEncoder,
     encoder_id: int,
     env_id: int,
-    batch: _Batch,
+    batch: Batch,
     vectors: Mapping[UUID, NDArray[np.float16]],
     position: int,
 ) -> None:
@@ -266,7 +283,14 @@ async def _copy_vectors(
         **dict(zip(retired, await encoder.encode([batch.keys[key] for key in retired]), strict=True)),
     }
     new = [
-        (env_id, key, batch.key_sources[key], *batch.keys[key], HalfVector(vectors[key]), position)
+        (
+            env_id,
+            key,
+            batch.key_sources[key],
+            *batch.keys[key],
+            HalfVector(vectors[key]),
+            batch.first_at.get(key, position),
+        )
         for key in batch.keys
         if key not in known
     ]
@@ -281,15 +305,15 @@ async def _copy_vectors(
 
 
 async def _insert_sightings(
-    connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], position: int
+    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], position: int
 ) -> None:
     keys, transitions, names, sources, goals = zip(*batch.sightings, strict=True) if batch.sightings else ((),) * 5
     await connection.execute(
         f"""
         INSERT INTO sightings_{env_id} AS old
           (env_id, key, transition_id, world_id, source, goal, only_trajectory, first_at)
-        SELECT {env_id}, new.*, {position}
-        FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::uuid[], %s::text[]) AS new
+        SELECT {env_id}, new.*
+        FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::uuid[], %s::text[], %s::bigint[]) AS new
         ON CONFLICT (env_id, key, transition_id, world_id, source, goal) DO UPDATE SET only_trajectory = NULL
         WHERE old.only_trajectory IS NOT NULL
         """,
@@ -300,23 +324,29 @@ async def _insert_sightings(
             list(sources),
             list(goals),
             list(batch.sightings.values()),
+            [batch.first_at.get(sighting, position) for sighting in batch.sightings],
         ],
     )
 
 
 async def _insert_states(
-    connection: Connection, env_id: int, batch: _Batch, worlds: Mapping[str, int], position: int
+    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], position: int
 ) -> None:
     states, names = zip(*batch.states, strict=True) if batch.states else ((), ())
     await connection.execute(
         f"""
         INSERT INTO world_states_{env_id} AS old
-        SELECT {env_id}, new.*, {position}
-        FROM unnest(%s::uuid[], %s::int[], %s::smallint[]) AS new (state, world_id, sources)
+        SELECT {env_id}, new.*
+        FROM unnest(%s::uuid[], %s::int[], %s::smallint[], %s::bigint[]) AS new (state, world_id, sources, first_at)
         ON CONFLICT (env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources
         WHERE old.sources | excluded.sources <> old.sources
         """,
-        [list(states), [worlds[name] for name in names], list(batch.states.values())],
+        [
+            list(states),
+            [worlds[name] for name in names],
+            list(batch.states.values()),
+            [batch.first_at.get(state, position) for state in batch.states],
+        ],
     )
 
 

@@ -7,6 +7,8 @@ a checkpoint forgets in the same way what it stored after it: `take_back`.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from dreamgym.replay.buffer import SATURATED_GROUPS, SATURATED_VARIANCE
 from dreamgym.replay.database import Connection, Database
 from dreamgym.replay.keys import SOURCE_CODES
@@ -180,8 +182,21 @@ async def _forget(
     connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int], source: int
 ) -> None:
     """Remove trajectories of one source, played in these worlds, and all that only they held."""
+    transitions = await remove(connection, ids)
+    await clean_up(connection, encoder_id, env_id, transitions, worlds, source)
+
+
+async def remove(connection: Connection, ids: list[str]) -> list[UUID]:
+    """Delete trajectories with their steps; returns the transitions that they held, for `clean_up`."""
     transitions = [row[0] for row in await (await connection.execute(SEEN, {"ids": ids})).fetchall()]
     await connection.execute("DELETE FROM trajectories WHERE id = ANY (%s)", [ids])
+    return transitions
+
+
+async def clean_up(
+    connection: Connection, encoder_id: int, env_id: int, transitions: list[UUID], worlds: list[int], source: int
+) -> None:
+    """Forget of these transitions, and of the states of these worlds, what no trajectory of this source holds now."""
     names = {"env": env_id, "encoder": encoder_id, "source": source, "others": ~(1 << source)}
     for statement in STATEMENTS:
         asks = "%(" in statement  # PostgreSQL takes no parameters for CREATE TABLE

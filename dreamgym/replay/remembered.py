@@ -63,6 +63,8 @@ class Remembered:
     """State to the worlds it belongs to, each with the sources that say so, as bits, and the position of the first."""
     position: int = 0
     """Of the newest trajectory; one that is retired leaves a gap."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """Of each trajectory."""
     watermarks: dict[str, int] = field(default_factory=dict)
     instructions: dict[UUID, str] = field(default_factory=dict)
     """Of each goal."""
@@ -73,10 +75,24 @@ class Remembered:
 
     def add(self, trajectory: Trajectory) -> None:
         """Take in a new one, with its task."""
+        self.position += 1
+        self.positions[trajectory.id] = self.position
+        self._index(trajectory)
+
+    def replace(self, trajectory: Trajectory) -> None:
+        """Put a trajectory in the place of the stored one of its id."""
+        old = self.trajectories[trajectory.id]
+        self._forget_steps(old)
+        self._index(trajectory)
+        for transition in trajectory.transitions:  # equal steps may differ in their reasoning
+            self.transitions[transition_id(transition)].transition = transition
+        self._forget_states({old.world_id}, old.source)
+        self.vectors = None
+
+    def _index(self, trajectory: Trajectory) -> None:
         self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
-        self.position += 1
-        bit, position = source_mask({trajectory.source}), self.position
+        bit, position = source_mask({trajectory.source}), self.positions[trajectory.id]
         sighting = Sighting.of(trajectory)
         self.instructions.setdefault(sighting.goal, trajectory.task.instruction)
         for transition in trajectory.transitions:
@@ -150,9 +166,10 @@ class Remembered:
                 if kept[kind] > keep:
                     gone.append(trajectory)
         for trajectory in gone:
-            self._forget(trajectory)
+            del self.trajectories[trajectory.id], self.positions[trajectory.id]
+            self._forget_steps(trajectory)
         if gone:
-            self._forget_states({trajectory.world_id for trajectory in gone})
+            self._forget_states({trajectory.world_id for trajectory in gone}, Source.SYNTHETIC)
             self.vectors = None
         return [trajectory.id for trajectory in gone]
 
@@ -161,8 +178,7 @@ class Remembered:
         moments = [_moments(rewards) for rewards in last]
         return len(last) == SATURATED_GROUPS and all(m > 0 and v <= SATURATED_VARIANCE for m, v in moments)
 
-    def _forget(self, trajectory: Trajectory) -> None:
-        del self.trajectories[trajectory.id]
+    def _forget_steps(self, trajectory: Trajectory) -> None:
         sighting = Sighting.of(trajectory)
         for transition in trajectory.transitions:
             stored = self.transitions.get(transition_id(transition))
@@ -178,13 +194,13 @@ class Remembered:
                 if not self.keys[key]:
                     del self.keys[key]
 
-    def _forget_states(self, worlds: set[str]) -> None:
-        """Of some worlds those that no remaining dream holds."""
-        bit = source_mask({Source.SYNTHETIC})
+    def _forget_states(self, worlds: set[str], source: Source) -> None:
+        """Forget states of some worlds that no remaining trajectory of this source holds."""
+        bit = source_mask({source})
         held = {
             (state, trajectory.world_id)
             for trajectory in self.trajectories.values()
-            if trajectory.source is Source.SYNTHETIC and trajectory.world_id in worlds
+            if trajectory.source is source and trajectory.world_id in worlds
             for transition in trajectory.transitions
             for state in (transition.state, transition.next_state)
         }

@@ -16,7 +16,7 @@ from dreamgym.runs.versions import version_of
 from dreamgym.types import Source, Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
     from dreamgym.replay.postgres import Store
 

@@ -22,7 +22,7 @@ from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import Task
 
 if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
     from dreamgym.replay.postgres import Store
 
@@ -85,7 +85,7 @@ async def open_worlds(
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
-    from dreamgym_server.worlds import DreamWorlds, RealWorlds
+    from dreamgym_server.sources import DreamWorlds, RealWorlds
 
     from dreamgym.dream.load import load_model
 

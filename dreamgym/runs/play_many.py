@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.recordings.folder.files import open_to_append, write_whole
+from dreamgym.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.console import say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
 BATCH = 100
 WORKERS = 4

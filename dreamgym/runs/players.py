@@ -18,7 +18,7 @@ from dreamgym.training.rollout import Player, Policy, TokenPlayer
 if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy.conversation import ConversationCodec
     from dreamgym_integrations.trainers.policy.model import ChatCodec
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
 LIMIT_S = 600.0
 """Wall time of an agent's episode."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
-from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.replay.buffer import GROUNDED, BufferCounts, Demonstration, ReplayBuffer, Retrieval, Upserted
 from dreamgym.types import (
     Provenance,
     Source,
@@ -33,6 +33,10 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _an_empty_buffer_answers,
         _trajectories_come_back_as_they_went_in,
         _an_id_is_stored_once,
+        _what_has_changed_takes_the_place_of_what_is_stored,
+        _only_what_the_old_content_held_is_forgotten,
+        _a_changed_task_keeps_its_outcomes,
+        _an_id_of_another_environment_is_refused,
         _a_bad_batch_leaves_nothing,
         _identical_comes_first_and_alone,
         _the_world_that_agrees_comes_first,
@@ -122,6 +126,10 @@ async def _refused(call: Awaitable[object], error: type[DreamGymError]) -> bool:
     return False
 
 
+async def _found(buffer: ReplayBuffer, **changes: object) -> tuple[Demonstration, ...]:
+    return await buffer.nearest(sample_retrieval("kitchen", "north", **changes))
+
+
 def _where(found: Sequence[Demonstration]) -> list[str]:
     return [demonstration.world for demonstration in found]
 
@@ -153,6 +161,73 @@ async def _an_id_is_stored_once(buffer: ReplayBuffer) -> None:
     assert await buffer.add([first, first]) == 1
     assert await buffer.add([second.model_copy(update={"id": first.id}), second]) == 1
     assert await buffer.trajectories(ENV) == (first, second), "an id already there is left alone"
+
+
+async def _what_has_changed_takes_the_place_of_what_is_stored(buffer: ReplayBuffer) -> None:
+    first, second, third = _worlds(3)
+    assert await buffer.upsert([first, second]) == Upserted(new=2)
+    assert await buffer.upsert([first, second]) == Upserted(new=0), "equal content changes nothing"
+    began = await buffer.watermark(ENV)
+    task = first.task.model_copy(update={"id": "named", "instruction": "Leave the house."})
+    step = first.transitions[0].model_copy(update={"reasoning": "The hall is north."})
+    edited = first.model_copy(update={"task": task, "final_reward": 1.0, "transitions": (step, *first.transitions[1:])})
+    assert await buffer.upsert([third, edited, second]) == Upserted(new=1, changed=(first.id,))
+    assert await buffer.trajectories(ENV) == (edited, second, third), "it keeps its place"
+    asked = sample_retrieval("kitchen", "north", world="house 0", goal=task.goal)
+    for as_of in (None, began):  # whoever saw the old content sees the new one
+        best = (await buffer.nearest(asked.model_copy(update={"as_of": as_of})))[0]
+        assert (best.transition, best.same_goal) == (step, True)
+    assert not any(found.world == "house 0" and found.same_goal for found in await _found(buffer, goal=INSTRUCTION))
+    assert await buffer.upsert([first]) == Upserted(new=0, changed=(first.id,)), "and back"
+    assert [found.same_goal for found in await _found(buffer, goal=INSTRUCTION)] == [True, True, True]
+
+
+async def _only_what_the_old_content_held_is_forgotten(buffer: ReplayBuffer) -> None:
+    first, second = _worlds(2)
+    dream = second.model_copy(update={"id": "dream", "source": Source.SYNTHETIC})
+    twin = second.model_copy(update={"id": "twin", "world": "house 0"})
+    await buffer.upsert([first, second, dream, twin])
+    shorter = second.model_copy(update={"transitions": second.transitions[:1], "world": "house 9"})
+    await buffer.upsert([shorter])
+    assert await buffer.trajectories(ENV) == (first, shorter, twin)
+    assert await buffer.trajectories(ENV, sources=frozenset({Source.SYNTHETIC})) == (dream,)
+    assert await buffer.counts(ENV) == BufferCounts(tasks=1, trajectories=4, transitions=6, worlds=3)
+    look = sample_retrieval("kitchen", "look", k=9)
+    assert sorted(_where(await buffer.nearest(look))) == ["house 0", "house 0"], "the twin still holds what it held"
+    look = look.model_copy(update={"exclude": "twin"})
+    assert [found.transition for found in await buffer.nearest(look)] == [first.transitions[2]]
+    north = look.model_copy(update={"action": ToolCall(name="act", arguments={"command": "north"}), "world": "house 9"})
+    assert _where(await buffer.nearest(north))[0] == "house 9"
+    gone = first.model_copy(update={"transitions": ()})
+    assert await buffer.upsert([gone, twin.model_copy(update={"transitions": ()})]) == Upserted(
+        new=0, changed=(first.id, twin.id)
+    )
+    assert await buffer.nearest(look.model_copy(update={"tool": "act"})) == await buffer.nearest(
+        north.model_copy(update={"action": look.action})
+    )
+    only = await buffer.nearest(look)
+    assert [(found.transition, found.world) for found in only] == [(shorter.transitions[0], "house 9")]
+
+
+async def _a_changed_task_keeps_its_outcomes(buffer: ReplayBuffer) -> None:
+    (walk,) = _worlds(1)
+    other = Task(id="other", env=ENV, instruction="Look around.")
+    await buffer.upsert([walk], [walk.task, other])
+    await buffer.record_outcomes(ENV, walk.task.id, 0, [1.0, 0.0])
+    before = await buffer.task_values(ENV)
+    task = walk.task.model_copy(update={"instruction": "Find the lamp."})
+    assert await buffer.upsert([walk], [task]) == Upserted(new=0)
+    assert await buffer.tasks(ENV) == (task, other)
+    assert await buffer.task_values(ENV) == before
+
+
+async def _an_id_of_another_environment_is_refused(buffer: ReplayBuffer) -> None:
+    (walk,) = _worlds(1)
+    await buffer.add([walk])
+    task = walk.task.model_copy(update={"env": "other"})
+    assert await _refused(buffer.upsert([walk.model_copy(update={"task": task})], [task]), InvalidInput)
+    assert await buffer.tasks("other") == (), "all or nothing"
+    assert await buffer.trajectories(ENV) == (walk,)
 
 
 async def _a_bad_batch_leaves_nothing(buffer: ReplayBuffer) -> None:

@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from dreamgym.errors import DreamGymError
 from dreamgym_server.auth import Guard, Keys
-from dreamgym_server.bodies import BoundedBody
+from dreamgym_server.body_limits import BoundedBody
 from dreamgym_server.control import TrainerDoor, refuse
-from dreamgym_server.episodes import Episodes
 from dreamgym_server.mcp import AgentDoor
 from dreamgym_server.openenv import OpenEnvDoor
+from dreamgym_server.sessions import Episodes
 
 
 def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str]) -> Starlette:

@@ -11,8 +11,8 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import EpisodeStore
 from dreamgym_server.app import create_app
 from dreamgym_server.auth import LOOPBACK
-from dreamgym_server.episodes import Episodes, Limits
-from dreamgym_server.worlds import Worlds
+from dreamgym_server.sessions import Episodes, Limits
+from dreamgym_server.sources import Worlds
 
 
 def build(

@@ -29,9 +29,9 @@ from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason
 from dreamgym_server.archive import trajectory_of
 from dreamgym_server.auth import Keys
-from dreamgym_server.episodes import Episodes
-from dreamgym_server.orders import FinalAnswer, Fork, NewEpisode, TooManyEpisodes
-from dreamgym_server.worlds import WorldChanged
+from dreamgym_server.requests import FinalAnswer, Fork, NewEpisode, TooManyEpisodes
+from dreamgym_server.sessions import Episodes
+from dreamgym_server.sources import WorldChanged
 
 WATCH_INTERVAL_S = 0.5
 

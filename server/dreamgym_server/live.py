@@ -27,7 +27,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class EpisodeAnswer:
     """What a call is answered with."""
 
     result: StepResult
@@ -39,7 +39,7 @@ class Answer:
     @classmethod
     def refusal(
         cls, text: str, step: int, uncounted: str, *, terminated: bool = False, truncated: bool = False
-    ) -> Answer:
+    ) -> EpisodeAnswer:
         """The answer to a call that is no step."""
         said = StepResult(observation=text, is_error=True, terminated=terminated, truncated=truncated)
         return cls(said, step, uncounted)
@@ -51,13 +51,13 @@ class Answer:
 
 
 @dataclass
-class Call:
+class EpisodeCall:
     """A call under way, and the clients that wait for it."""
 
     clients: list[Client]
     request_id: str | int | None = None
     cancelled: bool = False
-    task: asyncio.Task[Answer] | None = None
+    task: asyncio.Task[EpisodeAnswer] | None = None
 
     async def abandoned(self) -> bool:
         """No client is left to answer."""
@@ -76,7 +76,7 @@ class Live:
     episode: Episode
     environment: Environment | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    calls: dict[str, Call] = field(default_factory=dict)
+    calls: dict[str, EpisodeCall] = field(default_factory=dict)
     """By canonical action; the newest of several identical ones."""
     failures: int = 0
     """In a row."""
@@ -118,10 +118,10 @@ async def close(environment: Environment) -> None:
         logger.exception("an environment could not be closed")
 
 
-def ended(episode: Episode) -> Answer:
+def ended(episode: Episode) -> EpisodeAnswer:
     """The answer to a call that comes after the end."""
     by_limit = episode.stop_reason not in {StopReason.TERMINATED, StopReason.FINISHED}
     uncounted = "closed" if episode.stop_reason is StopReason.CLOSED else "ended"
-    return Answer.refusal(
+    return EpisodeAnswer.refusal(
         "The session has ended.", episode.version, uncounted, terminated=not by_limit, truncated=by_limit
     )

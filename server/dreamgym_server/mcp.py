@@ -5,7 +5,7 @@ call and the newest revision has none. Only at the bare URL does a handshake ope
 environment's first task; it begins with the session's first call. All but tool calls is answered by the environment's
 mirror, without touching the database. Answers are plain JSON, not event streams: nothing is sent while a step runs, a
 step must survive its client anyway, and a stream costs twice the CPU. Only what a tool said besides its answer makes
-the answer a stream (see asking.py).
+the answer a stream (see elicitation.py).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ import dreamgym
 from dreamgym.content import tool_result
 from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject, StopReason, ToolCall
-from dreamgym_server.asking import answers_in, in_a_stream, notices, questions
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.control import status_of
-from dreamgym_server.episodes import Episodes, NewEpisode
-from dreamgym_server.live import Answer
-from dreamgym_server.mirror import Mirror
+from dreamgym_server.elicitation import answers_in, in_a_stream, notices, questions
+from dreamgym_server.live import EpisodeAnswer
+from dreamgym_server.presentation import Presentation
+from dreamgym_server.sessions import Episodes, NewEpisode
 
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096
@@ -57,7 +57,7 @@ class Visit:
     """One HTTP request at this door."""
 
     env: str
-    mirror: Mirror
+    mirror: Presentation
     episode: str | None
     is_session: bool = False
     """The episode was minted by `initialize` at the bare URL."""
@@ -94,7 +94,7 @@ class AgentDoor:
         self._episodes = episodes
         self._closed_sessions: dict[str, None] = {}
         """The last ones; of those that have called a tool the store knows too."""
-        self._mirrors = {name: Mirror(worlds.spec) for name, worlds in episodes.worlds.items()}
+        self._mirrors = {name: Presentation(worlds.spec) for name, worlds in episodes.worlds.items()}
         self._schemas_of = {
             name: {str(tool["name"]): tool.get("inputSchema") for tool in worlds.spec.tools}
             for name, worlds in episodes.worlds.items()
@@ -212,7 +212,7 @@ class AgentDoor:
             return result
         return visit.mirror.enveloped("tools/call", result)
 
-    async def _answer(self, visit: Visit, episode: str, action: ToolCall, ctx: Context) -> Answer:
+    async def _answer(self, visit: Visit, episode: str, action: ToolCall, ctx: Context) -> EpisodeAnswer:
         try:
             return await self._episodes.call(visit.env, episode, action, visit, ctx.request_id)
         except UnknownEpisode:
@@ -221,7 +221,7 @@ class AgentDoor:
         await self._episodes.create(visit.env, NewEpisode(), episode_id=episode)  # a session's first call
         return await self._episodes.call(visit.env, episode, action, visit, ctx.request_id)
 
-    def _result(self, answer: Answer, visit: Visit, ctx: Context) -> JsonObject:
+    def _result(self, answer: EpisodeAnswer, visit: Visit, ctx: Context) -> JsonObject:
         """An answer as a tool result. Reward and end are for trainers alone: an agent's program reads `_meta`."""
         meta: JsonObject = {"dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:

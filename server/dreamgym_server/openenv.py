@@ -26,10 +26,10 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
 from dreamgym.replay.episodes import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
-from dreamgym_server.bodies import MAX_BODY_BYTES, is_too_deep
-from dreamgym_server.episodes import Episodes
-from dreamgym_server.live import Answer, Client
-from dreamgym_server.orders import NewEpisode
+from dreamgym_server.body_limits import MAX_BODY_BYTES, is_too_deep
+from dreamgym_server.live import Client, EpisodeAnswer
+from dreamgym_server.requests import NewEpisode
+from dreamgym_server.sessions import Episodes
 
 REMEMBERED_SESSIONS = 4096
 INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR = -32602, -32601, -32000
@@ -39,7 +39,7 @@ Sent = TypeVar("Sent", bound=Frozen)
 _SESSION = re.compile(r"openenv-[0-9a-f]{32}")
 
 
-class Message(Frozen):
+class OpenEnvMessage(Frozen):
     """What a client sends over the websocket."""
 
     type: str
@@ -97,7 +97,7 @@ class OpenEnvDoor:
                         raise InvalidInput("expected a message as text, got bytes")
                     if given and not _SESSION.fullmatch(given):
                         raise UnknownEpisode(given)
-                    message = _read(Message, raw)
+                    message = _read(OpenEnvMessage, raw)
                     if message.type == "close":
                         break
                     answer = await self._answered(env, session, message, Waiting(websocket))
@@ -108,7 +108,7 @@ class OpenEnvDoor:
         if given is None:
             await self._close(env, session)
 
-    async def _answered(self, env: str, session: str, message: Message, client: Client) -> JsonObject:
+    async def _answered(self, env: str, session: str, message: OpenEnvMessage, client: Client) -> JsonObject:
         if message.type == "reset":
             return {"type": "observation", "data": await self._reset(env, session, message.data)}
         if message.type == "state":
@@ -156,7 +156,7 @@ class OpenEnvDoor:
             "stop_reason": episode.stop_reason,
         }
 
-    async def _call(self, env: str, session: str, action: ToolCall, client: Client) -> Answer:
+    async def _call(self, env: str, session: str, action: ToolCall, client: Client) -> EpisodeAnswer:
         episode = self._episode(session)
         try:
             return await self._episodes.call(env, episode, action, client)
@@ -227,7 +227,7 @@ def _action(tool: object, arguments: object) -> ToolCall:
     return ToolCall(name=tool, arguments=arguments or {})
 
 
-def _observed(action: ToolCall, answer: Answer) -> JsonObject:
+def _observed(action: ToolCall, answer: EpisodeAnswer) -> JsonObject:
     """A step as OpenEnv's `CallToolObservation`; a call that was no step has no reward."""
     result = answer.result
     error: JsonObject | None = None
@@ -244,7 +244,7 @@ def _observed(action: ToolCall, answer: Answer) -> JsonObject:
     return {"observation": observation, "reward": reward, "done": result.done, "metadata": metadata}
 
 
-def _tool_result(answer: Answer) -> JsonObject:
+def _tool_result(answer: EpisodeAnswer) -> JsonObject:
     """A tool result in OpenEnv's spelling; `data` is what its `call_tool` returns."""
     raw, structured = tool_result(answer.result), answer.result.structured
     return {

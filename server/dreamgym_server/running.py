@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
@@ -31,6 +34,22 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def stop_signal(*, tied: bool = False) -> asyncio.Event:
+    """An event that SIGTERM and Ctrl-C set; if it is `tied`, also the end of standard input."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+
+    def read() -> None:
+        if not os.read(sys.stdin.fileno(), 1024):
+            loop.remove_reader(sys.stdin.fileno())
+            stopped.set()
+
+    if tied:
+        loop.add_reader(sys.stdin.fileno(), read)
+    return stopped
 
 
 class _Server(uvicorn.Server):

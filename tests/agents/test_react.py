@@ -10,7 +10,7 @@ from dreamgym_client.control import ControlClient
 from dreamgym_integrations.agents import react
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import load_real

@@ -13,7 +13,7 @@ from dreamgym_client.control import ControlClient, EpisodeState
 from dreamgym_integrations.models.chat_server import chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from scripted import FOUND, GAVE_UP, asked, played_directly, plays_coin
 
 from dreamgym.dream.environment import DreamEnvironment

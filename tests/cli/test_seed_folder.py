@@ -11,8 +11,9 @@ import pytest
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 
 from dreamgym.cli.app import main
+from dreamgym.cli.label import label
 from dreamgym.embedding import load_encoder
-from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import UnknownName
 from dreamgym.recordings.folder import build_folder, start_folder
 from dreamgym.replay.postgres import open_store
@@ -93,7 +94,7 @@ async def test_a_recorded_folder_is_built_and_stored_and_what_is_left_out_is_nam
         [
             f"{folder}: c: left out, because the tool list has no 'hidden'",
             f"{folder}: 1 of 2 episodes have no task: name it with `dreamgym label`, "
-            "or let one be proposed with --model MODEL",
+            "or let one be proposed with `dreamgym seed --model MODEL`",
             f"{folder}: 2 of 2 trajectories are new",
         ],
     )
@@ -106,8 +107,45 @@ async def test_what_changed_since_it_was_stored_is_named(seed: Command, crm: Pat
     run(crm, "b", 2.0, ("get", "Bob"), task="And who is that?")
     assert (await seed("crm", "crm"))[1][-2:] == [
         "crm: 0 of 2 trajectories are new",
-        "changed since they were stored, and left as stored: crm-b",
+        "changed since they were stored, and replaced: crm-b",
     ]
+
+
+async def test_a_label_after_seeding_counts_from_the_next_time(seed: Command, crm: Path, dsn: str) -> None:
+    await seed("crm", "crm")
+    label(crm, "b", task="Who is Bob?", answer="Bob", success=True)
+    assert (await seed("crm", "crm"))[1][-1] == "changed since they were stored, and replaced: crm-b"
+    store = await open_store(dsn, load_encoder(None))
+    first, second = await store.buffer.trajectories("crm")
+    await store.close()
+    assert (first.id, second.id) == ("crm-a", "crm-b")
+    assert (second.task.instruction, second.answer, second.final_reward) == ("Who is Bob?", "Bob", 1.0)
+
+
+async def test_an_edited_trajectory_is_stored_and_outlives_a_new_run_until_its_own_recording_changes(
+    seed: Command, crm: Path, dsn: str
+) -> None:
+    await seed("crm", "crm")
+    file = crm / "trajectories.jsonl"
+    file.write_text(file.read_text().replace("Bob", "Bert"))
+    assert (await seed("crm", "crm"))[1][-1] == "changed since they were stored, and replaced: crm-b"
+    run(crm, "d", 4.0, ("get", "Dan"))
+    assert (await seed("crm", "crm"))[1][-1] == "crm: 1 of 3 trajectories are new"
+    assert "Bert" in file.read_text()
+    edited = file.read_bytes()
+    run(crm, "b", 2.0, ("get", "Bob"), task="Who is Bob?")
+    said = (await seed("crm", "crm"))[1]
+    (copy,) = crm.glob("trajectories.jsonl.*.bak")
+    assert (
+        f"crm: trajectories.jsonl was made again, although it was edited in crm-b; the edited file is {copy.name}"
+        in said
+    )
+    assert copy.read_bytes() == edited
+    assert said[-1] == "changed since they were stored, and replaced: crm-b"
+    store = await open_store(dsn, load_encoder(None))
+    stored_now = await store.buffer.trajectories("crm")
+    await store.close()
+    assert list(stored_now) == read_jsonl(file, Trajectory)
 
 
 async def test_a_folder_without_recordings_gives_its_trajectories_and_tasks(seed: Command, crm: Path, dsn: str) -> None:

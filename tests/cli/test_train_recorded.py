@@ -8,7 +8,7 @@ from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
 from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
 from dreamgym_integrations.trainers.policy.sft import conversation_row
 from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl

@@ -194,7 +194,7 @@ async def test_a_refused_reset_says_why(stage: Stage, env: str, task: Task, erro
 
 
 async def test_a_server_without_room_or_without_life_is_unavailable(stage: Stage) -> None:
-    from dreamgym_server.episodes import Limits
+    from dreamgym_server.sessions import Limits
 
     async with stage.serve(limits=Limits(open_episodes=0)) as (url, _):
         remote = RemoteEnvironment(url, "counter")

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from adder import adds
 from dreamgym_integrations.models.chat_server import chat_server
-from dreamgym_server.worlds import RealWorlds, Worlds
+from dreamgym_server.sources import RealWorlds, Worlds
 from matrix import (
     CLIENTS,
     KEPT,

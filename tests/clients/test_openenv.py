@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 from matrix import MCP_1, ROOT, StructuredCounter, structured_spec
 from server_stage import Stage
 from websockets.asyncio.client import ClientConnection, connect

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 from everything import Everything, everything_spec
 
 from dreamgym.embedding import TrigramEncoder

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from answers import text_of
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
-from dreamgym_server.worlds import RealWorlds, Worlds
+from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo
 from mcp import Client
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient

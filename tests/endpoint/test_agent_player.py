@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
-from dreamgym_server.worlds import RealWorlds, Worlds
+from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
 from openai import AsyncOpenAI
 from server_stage import CounterModel, Stage, counter_spec

@@ -8,7 +8,7 @@ import pytest
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
 from dreamgym_integrations.trainers.policy.sft import conversation_row
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 from openai import AsyncOpenAI
 from server_stage import CounterEnvironment, counter_spec
 from speakers import CODEC, TOKENIZER, call

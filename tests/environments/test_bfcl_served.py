@@ -16,7 +16,7 @@ from dreamgym_integrations.environments.bfcl.tools import NEXT, tools_of
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from mcp import Client
 
 from dreamgym.dream.nearest import NearestModel

@@ -10,7 +10,7 @@ from dreamgym_client.control import ControlClient
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder

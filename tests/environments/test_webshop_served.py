@@ -13,7 +13,7 @@ from dreamgym_client.control import ControlClient
 from dreamgym_integrations.environments.webshop import webshop
 from dreamgym_server.build import build
 from dreamgym_server.running import running
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from mcp import Client
 
 from dreamgym.dream.nearest import NearestModel

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.recordings.folder import build_folder
-from dreamgym.recordings.folder.entities import derive_facts
-from dreamgym.recordings.folder.facts import with_facts
-from dreamgym.recordings.folder.reads import reads_in
+from dreamgym.recordings.folder.infer_states import read_only_tools, with_inferred_states
+from dreamgym.recordings.folder.schema import infer_schema
 from dreamgym.state import Collection, StateSchema, parsed
 from dreamgym.types import (
     JsonObject,
@@ -88,7 +87,7 @@ def _at(state: Any, path: str) -> Any:
 
 
 def stated(*steps: Step) -> Trajectory:
-    return with_facts([played(*steps)], SCHEMA, TOOLS)[0]
+    return with_inferred_states([played(*steps)], SCHEMA, TOOLS)[0]
 
 
 def test_what_a_read_shows_was_true_from_the_start_and_stays() -> None:
@@ -145,7 +144,7 @@ def test_in_a_deterministic_environment_the_runs_of_a_task_complete_each_other_b
         played(("get_order", {}, order(2)), ("get_order", {}, order(3, "paid")), id="b"),
         played(("get_order", {}, order(4)), id="c", task="other"),
     ]
-    first, second, third = with_facts(runs, SCHEMA, TOOLS, deterministic=True)
+    first, second, third = with_inferred_states(runs, SCHEMA, TOOLS, deterministic=True)
     paths = [f"orders/O-{number}/status" for number in (1, 2, 3, 4)]
     assert known(first, *paths)[0] == ["open", "open", "open", None]
     assert known(second, *paths)[0] == ["open", "open", "paid", None]
@@ -153,7 +152,7 @@ def test_in_a_deterministic_environment_the_runs_of_a_task_complete_each_other_b
 
 
 def test_what_a_tool_shows_unasked_may_be_new_unless_it_says_that_it_reads() -> None:
-    found = with_facts(
+    found = with_inferred_states(
         [played(("search", {}, [order(1), order(2)]), ("look", {"id": "O-1"}, order(1, total=2)))], SCHEMA, {}
     )[0]
     paths = ["orders/O-1/status", "orders/O-1/total", "orders/O-2/status"]
@@ -170,8 +169,8 @@ def test_tools_are_reads_where_they_say_so_or_no_change_needs_them() -> None:
         played(("look", {"id": "O-2"}, order(2)), ("hinted", {"id": "O-2"}, "ok"), ("look", {"id": "O-2"}, order(2))),
     ]
     tools: dict[str, JsonObject] = {"hinted": WRITE, "look": {}}
-    assert reads_in(runs, SCHEMA, tools) == {"look", "count"}
-    assert reads_in(runs, SCHEMA, {"pay": READ}) == {"count", "hinted", "pay"}
+    assert read_only_tools(runs, SCHEMA, tools) == {"look", "count"}
+    assert read_only_tools(runs, SCHEMA, {"pay": READ}) == {"count", "hinted", "pay"}
 
 
 def shop_runs() -> list[Trajectory]:
@@ -195,7 +194,7 @@ def shop_runs() -> list[Trajectory]:
 
 def test_collections_are_what_answers_show_by_an_id_again_and_again() -> None:
     hinted: dict[str, JsonObject] = {"is_free": READ, "get_order": READ, "list_orders": READ, "find": READ}
-    assert derive_facts(shop_runs(), hinted) == StateSchema(
+    assert infer_schema(shop_runs(), hinted) == StateSchema(
         collections={
             "orders": Collection(
                 key="order_id",
@@ -208,16 +207,16 @@ def test_collections_are_what_answers_show_by_an_id_again_and_again() -> None:
 
 
 def test_nothing_is_derived_from_words_or_from_what_is_shown_once() -> None:
-    assert derive_facts([played(("get_order", {}, order(1)), ("get_order", {}, order(2)))], TOOLS) is None
-    assert derive_facts([played(("look", {}, "an order"), ("look", {}, "[1, 2"))], TOOLS) is None
-    assert derive_facts([], TOOLS) is None
+    assert infer_schema([played(("get_order", {}, order(1)), ("get_order", {}, order(2)))], TOOLS) is None
+    assert infer_schema([played(("look", {}, "an order"), ("look", {}, "[1, 2"))], TOOLS) is None
+    assert infer_schema([], TOOLS) is None
 
 
 def test_objects_called_by_id_alone_are_named_after_where_they_stand() -> None:
     teams: Any = {"teams": {"7": {"id": 7, "name": "A"}, "8": {"id": 8, "name": "B"}}}
-    schema = derive_facts([played(("get_all", {}, teams), ("get_all", {}, teams))], TOOLS)
+    schema = infer_schema([played(("get_all", {}, teams), ("get_all", {}, teams))], TOOLS)
     assert schema == StateSchema(collections={"teams": Collection(key="id", fields={"name": "string"}, complete=False)})
-    (found,) = with_facts([played(("get_all", {}, teams))], schema, TOOLS)
+    (found,) = with_inferred_states([played(("get_all", {}, teams))], schema, TOOLS)
     assert known(found, "teams/7/name", "teams/8/id") == [["A", 8]] * 2
 
 
@@ -272,7 +271,7 @@ def test_whatever_was_shown_is_in_the_state_after_it_and_every_state_is_on_the_s
         shown = {"order_id": f"O-{number}", "status": status}
         answer: Any = {"json": shown, "words": "ok", "error": "!no"}[kind]
         steps.append((tool, {"id": f"O-{number}"}, answer))
-    (found,) = with_facts([played(*steps)], SCHEMA, TOOLS)
+    (found,) = with_inferred_states([played(*steps)], SCHEMA, TOOLS)
     for place, (step, (_, number, status, kind)) in enumerate(zip(found.transitions, calls, strict=True)):
         after = parsed(step.next_state)
         assert after is not None

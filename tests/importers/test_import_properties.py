@@ -14,7 +14,15 @@ from importer_stage import imported, only, spec, steps
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.recordings.importers import FORMATS, Document, Episode, ImportReport, Skipped, importer_named, read_file
+from dreamgym.recordings.importers import (
+    FORMATS,
+    Document,
+    ImportedEpisode,
+    ImportReport,
+    Skipped,
+    importer_named,
+    read_file,
+)
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -92,7 +100,7 @@ def test_no_value_of_whatever_shape_crashes_a_format(value: Any) -> None:
         assert importer.matches(value) in (True, False)
         report = ImportReport()
         found = list(importer.read([document]))
-        assert all(isinstance(item, Episode | Skipped | Trajectory) for item in found)
+        assert all(isinstance(item, ImportedEpisode | Skipped | Trajectory) for item in found)
         report.add(((importer.name, item) for item in found), spec("find"))
         assert len(report.trajectories) + len(report.skipped) + report.repeated == len(found)
 

@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 from dreamgym_server.recorder.app import Upstream, create_app
-from dreamgym_server.recorder.bridge import Bridge
-from dreamgym_server.recorder.reverse_proxy import ReverseProxy
+from dreamgym_server.recorder.http_to_http import ReverseProxy
+from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs
-from dreamgym_server.recorder.tape import Tape
+from dreamgym_server.recorder.writer import Tape
 from dreamgym_server.running import running
 from yarl import URL
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from dreamgym_server.recorder import bridge, reverse_proxy
+from dreamgym_server.recorder import http_to_http, http_to_stdio
 from dreamgym_server.running import running
 from pydantic import JsonValue
 from recorder_stage import BIN, HANDSHAKE, INITIALIZED, ODD, call, events, raw_stdio, recording, request
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 def record(out: Path, *options: str) -> list[str]:
-    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--stdio", "--run", "r", *options]
+    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--run", "r", *options]
 
 
 def on_disk(out: Path) -> tuple[list[JsonValue], list[str]]:
@@ -264,7 +264,7 @@ async def test_what_is_no_message_is_refused_before_a_stdio_server_is_started(tm
 async def test_a_request_that_is_longer_than_the_bound_is_refused_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverse_proxy, "MAX_BODY_BYTES", 4096)
+    monkeypatch.setattr(http_to_http, "MAX_BODY_BYTES", 4096)
     async with recording(ODD, tmp_path) as recorder:
         client = recorder.client("r")
         await client.shake_hands()
@@ -278,7 +278,7 @@ async def test_a_request_that_is_longer_than_the_bound_is_refused_and_the_run_go
 async def test_as_many_servers_run_as_may_and_a_finished_run_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge, "MAX_SERVERS", 2)
+    monkeypatch.setattr(http_to_stdio, "MAX_SERVERS", 2)
     async with recording(ODD, tmp_path) as recorder:
         for name in ("a", "b"):
             await recorder.client(name).shake_hands()

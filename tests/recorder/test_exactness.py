@@ -48,7 +48,7 @@ ODDITIES = [
 
 def record(out: Path, *options: str) -> list[str]:
     """`dreamgym record` over stdio."""
-    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), "--stdio", *options]
+    return [str(BIN / "dreamgym"), "record", "odd", "--out", str(out), *options]
 
 
 async def test_over_stdio_every_byte_is_the_servers_own(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 from dreamgym_integrations.environments.mcp import McpEnvironment, McpOptions
-from dreamgym_server.recorder.hidden import Events, Lines, shown
+from dreamgym_server.recorder.strip_state import Events, Lines, shown
 from dreamgym_server.running import running
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 from hypothesis import given
 from hypothesis import strategies as st
 from recorder_stage import BIN, HERE, RawHttp, RawStdio, call, events, raw_stdio, recording
@@ -45,7 +45,7 @@ async def agent(pair: str, out: Path) -> AsyncIterator[RawStdio | RawHttp]:
             recorder = await stack.enter_async_context(recording(server, out / "recordings"))
             yield recorder.client("r")
             return
-        command = [str(BIN / "dreamgym"), "record", "shop", "--out", str(out), "--stdio", "--run", "r"]
+        command = [str(BIN / "dreamgym"), "record", "shop", "--out", str(out), "--run", "r"]
         command += ["--upstream", server] if isinstance(server, str) else ["--", *server]
         async with raw_stdio(command) as process:
             yield process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dreamgym_server.recorder.known import secrets_in, secrets_of_environment, secrets_of_url
+from dreamgym_server.recorder.secret_sources import secrets_in, secrets_of_environment, secrets_of_url
 
 
 @pytest.mark.parametrize(

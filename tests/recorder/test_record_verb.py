@@ -190,7 +190,10 @@ def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
     code, said = misused(*record, "--host", "0.0.0.0", "--", sys.executable)
     assert (code, said[:58]) == (2, "dreamgym: refusing to listen on 0.0.0.0 without a token: s")
     assert misused(*record, "--upstream", "http://x", "--header", "Authorization=NOT_SET")[0] == 2
-    assert misused(*record, "--stdio", "--port", "1", "--", sys.executable)[0] == 2
+    assert misused(*record, "--stdio", "--", sys.executable) == (
+        2,
+        "dreamgym: --stdio is gone: started by an agent, with a pipe on standard input, record speaks stdio by itself",
+    )
     assert misused("label", str(tmp_path), "nope", "--task", "x") == (
         2,
         f"dreamgym: unknown run 'nope': there is none. They are in {tmp_path / 'recordings'}",
@@ -207,7 +210,7 @@ def test_rules_in_env_toml_that_cannot_be_used_are_refused_before_anything_start
 
 async def test_the_folders_own_rules_redact(tmp_path: Path) -> None:
     (tmp_path / "env.toml").write_text('name = "crm"\n[redact]\npatterns = { order = "ORD-[0-9]+" }\n')
-    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--stdio", "--", *ODD]
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *ODD]
     async with raw_stdio(command) as process:
         await process.shake_hands()
         answer = await process.ask(call("echo", 1, order="ORD-123"))
@@ -248,7 +251,7 @@ async def test_the_public_memory_server_is_recorded_under_an_agent_over_stdio(tm
     ],
 )
 def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], tmp_path: Path) -> None:
-    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--stdio", "--", *server]
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--", *server]
     sent = json.dumps(call("echo", 1, said="it is hunter3-cl")).encode() + b"\n"
     subprocess.run(command, input=sent, env=ENVIRON, capture_output=True, check=True, timeout=60)
     for file in (tmp_path / "env.toml", tmp_path / "recordings" / "r.jsonl"):
@@ -259,7 +262,7 @@ def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], 
 def test_a_secret_in_the_path_of_the_upstream_is_not_in_env_toml(tmp_path: Path) -> None:
     secret = "MzQ1NjAtYWJj0xZ9k2QpLm"
     url = f"http://127.0.0.1:9/api/mcp/s/{secret}/mcp"
-    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--stdio", "--upstream", url]
+    command = [DREAMGYM, "record", "crm", "--out", str(tmp_path), "--run", "r", "--upstream", url]
     subprocess.run(command, input=b"", env=ENVIRON, capture_output=True, check=False, timeout=60)
     written = (tmp_path / "env.toml").read_text()
     assert secret not in written

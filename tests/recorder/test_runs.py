@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from dreamgym_server.recorder.runs import Runs, checked
-from dreamgym_server.recorder.tape import append_event
+from dreamgym_server.recorder.writer import append_event
 from recorder_stage import ODD, call, recording
 
 from dreamgym.errors import InvalidInput

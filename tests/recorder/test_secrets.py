@@ -149,7 +149,7 @@ async def test_over_stdio_no_file_and_no_stream_holds_what_was_in_the_servers_en
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "crm"
-    command = [str(BIN / "dreamgym"), "record", "crm", "--out", str(out), "--run", "r", "--stdio", "--", *ODD]
+    command = [str(BIN / "dreamgym"), "record", "crm", "--out", str(out), "--run", "r", "--", *ODD]
     environ = {
         "CRM_PASSWORD": OF_THE_ENVIRONMENT,
         "ODD_DESCRIPTION": f"Ask {MAIL}, the key is {AWS}.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dreamgym_server.recorder.tap import Ended, Form, Heard, Tap
+from dreamgym_server.recorder.pairing import Ended, Form, Heard, Tap
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue

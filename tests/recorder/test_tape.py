@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dreamgym_server.recorder.tap import Form, Heard
-from dreamgym_server.recorder.tape import Known, Said, Tape, append_event
+from dreamgym_server.recorder.pairing import Form, Heard
+from dreamgym_server.recorder.writer import Known, StderrLine, Tape, append_event
 from pydantic import JsonValue
 from recorder_stage import ODD, call, events, recording
 
@@ -131,7 +131,7 @@ def test_a_secret_is_known_from_when_it_is_heard_of_in_every_run_and_on_stderr(t
     on = tape(tmp_path, said)
     on.put(Known({"Tr0ub4dor": "x-api-key"}))
     put(on, "it is Tr0ub4dor")
-    on.put(Said("warning: Tr0ub4dor is weak"))
+    on.put(StderrLine("warning: Tr0ub4dor is weak"))
     on.close()
     (text,) = texts(tmp_path)
     assert "Tr0ub4dor" not in str(text)
@@ -232,7 +232,7 @@ def test_a_private_key_on_stderr_is_one_value(tmp_path: Path) -> None:
         "-----END PRIVATE KEY-----",
         "after",
     ):
-        one.put(Said(line))
+        one.put(StderrLine(line))
     one.close()
     assert (said[0], said[-1], len(said)) == ("before", "after", 3)
     assert "MIIE" not in said[1]

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.replay.buffer import ReplayBuffer, Retrieval
+from dreamgym.replay.buffer import ReplayBuffer, Retrieval, Upserted
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.testing.replay import ENV, check_replay_buffer, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import Source, Transition
+from dreamgym.types import Source, Trajectory, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -113,3 +113,40 @@ async def test_both_buffers_give_the_same_answer_to_any_question(
         # either side of a rounding step may change places.
         assert [d.score for d in found] == pytest.approx([d.score for d in expected], abs=0.011)
         assert len(found) <= asked.k
+
+
+EDITS = st.dictionaries(st.integers(0, 7), st.tuples(STEPS, WORLDS, st.sampled_from(list(Source)), GOALS), max_size=4)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plays=PLAYS, edits=EDITS, questions=st.lists(QUESTIONS, min_size=1, max_size=5))
+async def test_a_buffer_with_changed_trajectories_answers_as_one_that_was_filled_with_them_at_once(
+    store: Store,
+    plays: list[tuple[list[Transition], str, Source, str]],
+    edits: dict[int, tuple[list[Transition], str, Source, str]],
+    questions: list[Retrieval],
+) -> None:
+    env = f"{ENV}-{uuid4().hex}"
+
+    def made(number: int, play: tuple[list[Transition], str, Source, str]) -> Trajectory:
+        steps, world, source, goal = play
+        return sample_trajectory(f"{env}/{number}", *steps, world=world, source=source, env=env, instruction=goal)
+
+    old = [made(number, play) for number, play in enumerate(plays)]
+    new = [made(number, edits.get(number, play)) for number, play in enumerate(plays)]
+    at_once, memory = MemoryBuffer(TrigramEncoder()), MemoryBuffer(TrigramEncoder())
+    await at_once.add(new)
+    changed = [after.id for before, after in zip(old, new, strict=True) if before != after]
+    for buffer in (memory, store.buffer):
+        await buffer.add(old)
+        assert await buffer.upsert(new) == Upserted(new=0, changed=tuple(changed))
+        assert await buffer.trajectories(env, sources=frozenset(Source)) == tuple(new)
+        counts, expected = await buffer.counts(env), await at_once.counts(env)
+        assert (counts.transitions, counts.worlds) == (expected.transitions, expected.worlds)
+        for question in questions:
+            exclude = question.exclude and f"{env}/{question.exclude}"
+            asked = question.model_copy(update={"env": env, "exclude": exclude})
+            wanted, found = await at_once.nearest(asked), await buffer.nearest(asked)
+            if any(shown.exact for shown in wanted):
+                assert found == wanted
+            assert [shown.score for shown in found] == pytest.approx([shown.score for shown in wanted], abs=0.011)

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
+from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.database import Database
 from dreamgym.replay.episodes import Episode
 from dreamgym.replay.keys import digest_id, key_of
@@ -215,3 +217,39 @@ async def test_an_identical_match_needs_no_embedding(store: Store) -> None:
     assert not (await other.buffer.nearest(sample_retrieval("kitchen", "norht")))[0].exact
     assert len(asked) == 2
     await other.close()
+
+
+async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_replaced_if_it_has_changed(
+    dsn: str,
+) -> None:
+    folder = resources.files("dreamgym.replay").joinpath("migrations")
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    assert names[5:] == ["0006_digests.sql"], "a later migration may have to bring this test's store back further"
+    same = sample_trajectory("same", sample_transition("kitchen", "north", "hall"))
+    other = sample_trajectory("other", sample_transition("kitchen", "south", "cellar"))
+    store = await open_store(dsn, TrigramEncoder())
+    await store.buffer.add([same, other])
+    await store.close()
+    with psycopg.connect(dsn, autocommit=True) as old:  # as the fifth edition left it
+        old.execute("ALTER TABLE trajectories DROP COLUMN digest")
+        old.execute("DELETE FROM schema_migrations WHERE version > 5")
+    store = await open_store(dsn, TrigramEncoder())
+    assert await store.buffer.trajectories(ENV) == (same, other)
+    labelled = other.model_copy(update={"final_reward": 1.0})
+    assert await store.buffer.upsert([same, labelled]) == Upserted(new=0, changed=("other",))
+    assert await store.buffer.trajectories(ENV) == (same, labelled)
+    await store.close()
+    with psycopg.connect(dsn) as admin:
+        kept: dict[str, bytes] = dict(admin.execute("SELECT id, digest FROM trajectories").fetchall())
+    assert kept == {"same": same.digest(), "other": labelled.digest()}
+
+
+async def test_two_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:
+    walks = [sample_trajectory(f"{n}", sample_transition("kitchen", f"go {n}", f"room {n}")) for n in range(20)]
+    changed = [walk.model_copy(update={"final_reward": 1.0}) for walk in walks]
+    await store.buffer.add(walks[:10])
+    second = await open_store(dsn, TrigramEncoder())
+    results = await asyncio.gather(*(one.buffer.upsert(changed) for one in (store, second)))
+    await second.close()
+    assert sorted((result.new, len(result.changed)) for result in results) == [(0, 0), (10, 10)]
+    assert await store.buffer.trajectories(ENV) == tuple(changed)

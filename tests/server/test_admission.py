@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dreamgym_server.episodes import Episodes, Limits, NewEpisode
+from dreamgym_server.sessions import Episodes, Limits, NewEpisode
 from mcp import Client
 from pydantic import JsonValue
 from server_stage import Stage, counter_spec

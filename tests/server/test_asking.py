@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from answers import text_of
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult

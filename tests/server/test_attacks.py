@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from answers import meta_of
-from dreamgym_server.worlds import DreamWorlds
+from dreamgym_server.sources import DreamWorlds
 from gullible import ORDER, blocks, gullible
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client

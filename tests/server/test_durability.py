@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from answers import text_of
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.episodes import LOST, UNAVAILABLE, UNCONFIRMED, Episodes, NewEpisode
+from dreamgym_server.sessions import LOST, UNAVAILABLE, UNCONFIRMED, Episodes, NewEpisode
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from answers import meta_of, text_of
-from dreamgym_server.episodes import UNAVAILABLE, Episodes, Limits, NewEpisode
+from dreamgym_server.sessions import UNAVAILABLE, Episodes, Limits, NewEpisode
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
 

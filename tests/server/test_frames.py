@@ -13,7 +13,7 @@ from typing import Any
 import dreamgym_client
 import dreamgym_server
 import pytest
-from dreamgym_server.worlds import DreamWorlds
+from dreamgym_server.sources import DreamWorlds
 from mcp import Client
 from server_stage import Stage, counter_spec
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.worlds import DreamWorlds
+from dreamgym_server.sources import DreamWorlds
 from server_stage import Stage, counter_spec
 
 from dreamgym.dream.language_model import LanguageModel

@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 from answers import text_of
-from dreamgym_server.bodies import MAX_BODY_BYTES, MAX_DEPTH, is_too_deep
-from dreamgym_server.episodes import UNAVAILABLE, Limits
+from dreamgym_server.body_limits import MAX_BODY_BYTES, MAX_DEPTH, is_too_deep
+from dreamgym_server.sessions import UNAVAILABLE, Limits
 from growth import grows_linearly
 from hypothesis import given
 from hypothesis import strategies as st

@@ -18,9 +18,9 @@ import pytest
 from answers import meta_of, text_of
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.episodes import Episodes, NewEpisode
-from dreamgym_server.live import Answer
-from dreamgym_server.worlds import RealWorlds
+from dreamgym_server.live import EpisodeAnswer
+from dreamgym_server.sessions import Episodes, NewEpisode
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
 from round_robin import round_robin
 from server_stage import CounterEnvironment, CounterModel, Stage, counter_spec
@@ -250,7 +250,7 @@ async def test_a_resend_that_reaches_another_process_while_the_first_call_runs_i
 async def test_a_process_that_knows_it_is_not_alone_asks_no_model_about_the_past(stage: Stage) -> None:
     here, there = replicas(stage)
     made = await here.create("counter", NewEpisode())
-    answers: list[Answer] = [
+    answers: list[EpisodeAnswer] = [
         await (here, there)[turn % 2].call("counter", made.id, add(1), Someone()) for turn in range(8)
     ]
     assert [answer.text for answer in answers] == [f"count {n}" for n in range(1, 9)]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from answers import meta_of
 from dreamgym_server.build import build
-from dreamgym_server.episodes import Limits
-from dreamgym_server.worlds import DreamWorlds
+from dreamgym_server.sessions import Limits
+from dreamgym_server.sources import DreamWorlds
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from dreamgym_server.worlds import DreamWorlds, RealWorlds, Worlds
+from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from server_stage import CounterModel, Stage, counter_spec, told
 
 from dreamgym.dream.confidence import FEATURES, Calibration, calibrate

@@ -19,7 +19,7 @@ from typing import Any
 from desk import AGENTS, ARTICLES, PRIORITIES, WORKED_ON, Desk, World
 
 from dreamgym.content import result_of
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym.state import as_text
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 from server import TOOLS, call

@@ -30,7 +30,7 @@ from shop import Shop
 from tools import TOOLS, call
 
 from dreamgym.content import result_of
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym.types import (
     JsonObject,
     Provenance,

@@ -1,10 +1,10 @@
 """The environment folder of a recorded MCP server: begun by the recorder, made again from the recordings at any time.
 
 Everything but env.toml is derived from `recordings/`, so building it twice gives the same files, and what a person
-writes into env.toml, or adds to tasks.jsonl, stays.
+writes into env.toml, adds to tasks.jsonl, or edits in trajectories.jsonl, stays.
 """
 
-from dreamgym.recordings.folder.build import FolderReport, build_folder
+from dreamgym.recordings.folder.build import FolderReport, build_folder, is_recorded, update_folder
 from dreamgym.recordings.folder.env_file import start_folder
 
-__all__ = ["FolderReport", "build_folder", "start_folder"]
+__all__ = ["FolderReport", "build_folder", "is_recorded", "start_folder", "update_folder"]

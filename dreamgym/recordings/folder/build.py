@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dreamgym.dream.annotation import with_traces
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
+from dreamgym.files import write_whole
 from dreamgym.mirror import Mirror
+from dreamgym.recordings.folder.edits import digest_of_recordings, last_built, made_from, with_edits, write_built
 from dreamgym.recordings.folder.env_file import describe, name_in, write_state
-from dreamgym.recordings.folder.episodes import RECORDED, Tasks, calls_of, trajectory_of
-from dreamgym.recordings.folder.explicit import Episode, Stated, stated
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.recordings.folder.examples import observed_in
 from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
-from dreamgym.recordings.folder.observed import observed_in
 from dreamgym.recordings.folder.runs import Run, Say, read_runs
+from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.server import description_of, mirror_of
+from dreamgym.recordings.folder.states import RecordedEpisode, Stated, stated
+from dreamgym.recordings.folder.trajectories import RECORDED, Tasks, calls_of, trajectory_of
 from dreamgym.types import Frozen, Task, Trajectory
 
 
@@ -36,10 +37,36 @@ class FolderReport(Frozen):
     """What was left out and why, one sentence each."""
 
 
+def update_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport | None:
+    """Build the folder again if anything that it is made from has changed since it was built last.
+
+    Returns:
+        What it was made of; None if there is nothing to do, because it is up to date or nothing was recorded.
+
+    Raises:
+        InvalidInput: see `build_folder`.
+    """
+    if not is_recorded(folder):
+        return None
+    last = None if derives_facts else last_built(folder)
+    try:
+        if last is not None and last.made_from == made_from(folder, digest_of_recordings(folder)):
+            return None
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be read: {error.strerror}") from error
+    return build_folder(folder, derives_facts=derives_facts)
+
+
+def is_recorded(folder: Path) -> bool:
+    """The folder has recordings, from which its files are made."""
+    return any((folder / "recordings").glob("*.jsonl"))
+
+
 def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
 
-    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it.
+    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it. A trajectory
+    that a person has edited stays until its recording changes.
 
     Args:
         folder: of the environment.
@@ -52,6 +79,7 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     name = name_in(folder)
     messages: dict[str, None] = {}
     say: Say = messages.setdefault
+    recorded = digest_of_recordings(folder)
     runs = read_runs(folder, say)
     tools = _tools(folder, runs, say)
     file = folder / "tasks.jsonl"
@@ -59,15 +87,17 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     tasks = Tasks(name, (task for task in listed if RECORDED not in task.metadata), runs, say)
     calls = {run.id: calls_of(run, say) for run in runs}
     episodes = [
-        Episode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
+        RecordedEpisode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
         for run in runs
         if (trajectory := trajectory_of(run, calls[run.id], tools, tasks, name, say)) is not None
     ]
     known = stated(folder, episodes, tools.definitions, say, derives_facts=derives_facts)
     tasks.start_in(known.starts)
-    trajectories = known.trajectories
+    trajectories = with_edits(folder, known.trajectories, lambda one: on_schema(one, known.schema, one.id, say), say)
     try:
-        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, known)
+        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, known, trajectories)
+        if is_recorded(folder):
+            write_built(folder, recorded, known.trajectories)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
     return FolderReport(
@@ -111,27 +141,26 @@ def _pages_in(folder: Path) -> Pages:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _write(folder: Path, mirror: Mirror, pages: Pages, tasks: Iterable[Task], known: Stated) -> None:
+def _write(
+    folder: Path,
+    mirror: Mirror,
+    pages: Pages,
+    tasks: Iterable[Task],
+    known: Stated,
+    trajectories: Sequence[Trajectory],
+) -> None:
     if known.write is not None:
         write_state(folder, known.write)  # before observed.json, which says that this is what we wrote
     write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
     write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else list(pages)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
-    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in _with_reasoning(folder, known.trajectories))
+    lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)
     write_whole(folder / "trajectories.jsonl", "".join(lines))
-    observed = observed_in(known.trajectories)
+    observed = observed_in(trajectories)
     if known.written is not None:
         observed["state"] = known.written.model_dump(mode="json")
     write_whole(folder / "observed.json", _readable(observed))
     describe(folder, description_of(mirror))
-
-
-def _with_reasoning(folder: Path, trajectories: Iterable[Trajectory]) -> Iterable[Trajectory]:
-    """What a teacher wrote of the same steps is in no recording, so it is kept."""
-    try:
-        return with_traces(trajectories, read_jsonl(folder / "trajectories.jsonl", Trajectory))
-    except InvalidInput:  # there is none yet, or it is damaged: it is made again anyway
-        return trajectories
 
 
 def _readable(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, StateSetting, state_setting
 from dreamgym.errors import InvalidInput, MissingPackage
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym.redaction import RedactionRules
 from dreamgym.state import StateSchema
 from dreamgym.types import JsonObject

@@ -1,17 +1,22 @@
-"""server.json: what the real server said of itself, and in which words it refuses."""
+"""server.json: what the real server said of itself, and in which words it refuses.
+
+The words are learnt from its recorded refusals, with gaps for the tool and for the reason.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dreamgym.errors import InvalidInput
 from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror
-from dreamgym.recordings.folder.episodes import Call
 from dreamgym.recordings.folder.listings import ToolLists, listings_of
-from dreamgym.recordings.folder.phrases import invalid_arguments, unknown_tool
 from dreamgym.recordings.folder.runs import Run
+from dreamgym.recordings.folder.trajectories import Call, refused
 from dreamgym.recordings.log import Exchange
-from dreamgym.types import JsonObject
+from dreamgym.schema import fault_under
+from dreamgym.types import JsonObject, StepResult, ToolCall
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
@@ -64,3 +69,45 @@ def _lookups(exchanges: Iterable[Exchange]) -> Iterator[Lookup]:
         if key not in seen:
             seen.add(key)
             yield Lookup(method=exchange.method, params=params, result=exchange.result, error=exchange.error)
+
+
+_REFUSES = re.compile(r"invalid|validation|required|expected", re.IGNORECASE)
+
+
+def unknown_tool(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> str | None:
+    """The first refusal of a tool that the server has not, with `{tool}` for its name."""
+    for action, result in calls:
+        if action.name not in tools and refused(action, result):
+            return result.observation.replace(action.name, "{tool}")
+    return None
+
+
+def invalid_arguments(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> str | None:
+    """The first refusal of arguments that the tool's schema forbids, with `{tool}` and `{reason}`.
+
+    The reason is what the schema library says, where the server uses the same one; else all that follows the tool's
+    name and a colon, which is how the public SDKs begin.
+    """
+    for action, result in calls:
+        reason = _fault(tools.get(action.name), action) if result.is_error else None
+        if reason is None or not _REFUSES.search(result.observation):
+            continue
+        said = result.observation
+        gap = next((end for end in (reason, reason.partition(": ")[2]) if end and end in said), None)
+        if gap is None:
+            _, name, rest = said.partition(action.name)
+            gap = re.sub(r"^['\"]?:\s*", "", rest) if name and re.match(r"['\"]?:", rest) else None
+        if gap:
+            before, _, after = said.partition(gap)
+            return f"{before.replace(action.name, '{tool}')}{{reason}}{after.replace(action.name, '{tool}')}"
+    return None
+
+
+def _fault(tool: JsonObject | None, action: ToolCall) -> str | None:
+    schema = (tool or {}).get("inputSchema")
+    if not isinstance(schema, dict):
+        return None
+    try:
+        return fault_under(schema, action.arguments)
+    except InvalidInput:
+        return None

@@ -15,7 +15,16 @@ from pathlib import Path
 from dreamgym.errors import UnknownName
 from dreamgym.recordings.importers.agentgym import AGENTGYM
 from dreamgym.recordings.importers.assembly import ImportReport
-from dreamgym.recordings.importers.base import Command, Document, Episode, Found, Importer, Said, Skipped, Step
+from dreamgym.recordings.importers.base import (
+    AgentMessage,
+    Command,
+    Document,
+    Found,
+    ImportedEpisode,
+    ImportedStep,
+    Importer,
+    Skipped,
+)
 from dreamgym.recordings.importers.dreamgym_jsonl import DREAMGYM
 from dreamgym.recordings.importers.files import read_documents
 from dreamgym.recordings.importers.langchain import LANGCHAIN
@@ -31,15 +40,15 @@ FORMATS: dict[str, Importer] = {
 
 __all__ = [
     "FORMATS",
+    "AgentMessage",
     "Command",
     "Document",
-    "Episode",
     "Found",
     "ImportReport",
+    "ImportedEpisode",
+    "ImportedStep",
     "Importer",
-    "Said",
     "Skipped",
-    "Step",
     "importer_named",
     "read_file",
 ]

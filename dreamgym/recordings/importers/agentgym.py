@@ -16,11 +16,11 @@ from pydantic import JsonValue
 from dreamgym.recordings.importers.base import (
     Command,
     Document,
-    Episode,
     Found,
+    ImportedEpisode,
+    ImportedStep,
     Importer,
     Skipped,
-    Step,
     each,
     number,
     objects,
@@ -75,7 +75,7 @@ def read(document: Document) -> Iterator[Found]:
     steps, left_out = _steps(turns[first:], document.where)
     fields = document.value if isinstance(document.value, dict) else {}
     item, reward = fields.get("item_id", fields.get("id")), number(fields.get("reward", fields.get("success")))
-    yield Episode(
+    yield ImportedEpisode(
         where=document.where,
         instruction=opening,
         opening=opening,
@@ -87,8 +87,8 @@ def read(document: Document) -> Iterator[Found]:
     )
 
 
-def _steps(turns: list[_Turn], where: str) -> tuple[list[Step], list[Skipped]]:
-    steps: list[Step] = []
+def _steps(turns: list[_Turn], where: str) -> tuple[list[ImportedStep], list[Skipped]]:
+    steps: list[ImportedStep] = []
     left_out: list[Skipped] = []
     for place, turn in enumerate(turns):
         if not turn.by_agent:
@@ -101,7 +101,7 @@ def _steps(turns: list[_Turn], where: str) -> tuple[list[Step], list[Skipped]]:
         else:
             mark = _OBSERVATION.match(answer.text)
             observation = answer.text[mark.end() :].lstrip() if mark else answer.text
-            steps.append(Step(Command(turn.action), StepResult(observation=observation)))
+            steps.append(ImportedStep(Command(turn.action), StepResult(observation=observation)))
     return steps, left_out
 
 

@@ -15,16 +15,14 @@ from pydantic import JsonValue, ValidationError
 
 from dreamgym.environment import EnvironmentSpec, first_reason
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.importers.base import Command, Episode, Found, Skipped
+from dreamgym.recordings.importers.base import Command, Found, ImportedEpisode, Skipped
 from dreamgym.replay.keys import check_storable
 from dreamgym.types import (
     JsonObject,
     Origin,
-    Provenance,
     Source,
     StepResult,
     Task,
-    Tier,
     ToolCall,
     Trajectory,
     Transition,
@@ -70,7 +68,7 @@ class ImportReport:
     def _trajectory(self, item: Found, spec: EnvironmentSpec, redact: Redact | None) -> Trajectory:
         if isinstance(item, Skipped):
             raise _Unusable(item.where, item.reason)
-        where = item.where if isinstance(item, Episode) else f"trajectory {item.id!r}"
+        where = item.where if isinstance(item, ImportedEpisode) else f"trajectory {item.id!r}"
         trajectory = item if isinstance(item, Trajectory) else self._assembled(item, spec)
         _check(trajectory, spec, where)
         try:
@@ -81,7 +79,7 @@ class ImportReport:
             raise _Unusable(where, first_reason(error).removeprefix(f"{where}: ")) from error
         return trajectory if isinstance(item, Trajectory) else _with_ids(trajectory)
 
-    def _assembled(self, episode: Episode, spec: EnvironmentSpec) -> Trajectory:
+    def _assembled(self, episode: ImportedEpisode, spec: EnvironmentSpec) -> Trajectory:
         steps = list(_actions(episode, spec))
         if not steps:
             causes = [f"{skipped.where}: {skipped.reason}" for skipped in episode.left_out[:3]]
@@ -128,7 +126,7 @@ def _check(trajectory: Trajectory, spec: EnvironmentSpec, where: str) -> None:
         raise _Unusable(where, f"calls tools that environment {spec.name!r} has not: {', '.join(missing)}")
 
 
-def _actions(episode: Episode, spec: EnvironmentSpec) -> Iterator[tuple[ToolCall, StepResult]]:
+def _actions(episode: ImportedEpisode, spec: EnvironmentSpec) -> Iterator[tuple[ToolCall, StepResult]]:
     respond = _respond_argument(spec)
     for step in episode.steps:
         if isinstance(step.action, ToolCall):
@@ -155,7 +153,7 @@ def _respond_argument(spec: EnvironmentSpec) -> str | None:
     return None
 
 
-def _assemble(episode: Episode, steps: list[tuple[ToolCall, StepResult]], spec: EnvironmentSpec) -> Trajectory:
+def _assemble(episode: ImportedEpisode, steps: list[tuple[ToolCall, StepResult]], spec: EnvironmentSpec) -> Trajectory:
     task = Task(
         id="imported",
         env=spec.name,
@@ -164,23 +162,10 @@ def _assemble(episode: Episode, steps: list[tuple[ToolCall, StepResult]], spec: 
         origin=Origin.IMPORTED,
         metadata=episode.metadata,
     )
-    transitions = []
-    state = task.initial_state or ""
-    for action, result in steps:
-        transitions.append(
-            Transition(
-                state=state,
-                action=action,
-                result=result,
-                next_state=result.state,
-                provenance=Provenance(tier=Tier.REAL),
-            )
-        )
-        state = result.state
     return Trajectory(
         id="imported",
         task=task,
-        transitions=tuple(transitions),
+        transitions=Transition.chain(task.initial_state or "", steps),
         source=Source.IMPORTED,
         stop_reason=episode.stop_reason,
         answer=episode.answer,

@@ -34,7 +34,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Said:
+class AgentMessage:
     """The agent spoke to its user instead of calling a tool; the step's observation is the user's reply."""
 
     text: str
@@ -48,20 +48,20 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Step:
+class ImportedStep:
     """One action and its answer, in the words of the format."""
 
-    action: ToolCall | Said | Command
+    action: ToolCall | AgentMessage | Command
     result: StepResult
 
 
 @dataclass(frozen=True)
-class Episode:
+class ImportedEpisode:
     """One recorded episode of an environment that is not known yet."""
 
     where: str
     instruction: str
-    steps: tuple[Step, ...]
+    steps: tuple[ImportedStep, ...]
     stop_reason: StopReason
     opening: str | None = None
     """What the agent saw before its first action, where that is not the instruction alone."""
@@ -76,7 +76,7 @@ class Episode:
     """Parts of this episode that could not be used; the rest can."""
 
 
-Found = Episode | Trajectory | Skipped
+Found = ImportedEpisode | Trajectory | Skipped
 
 
 @dataclass(frozen=True)

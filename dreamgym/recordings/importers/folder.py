@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder.files import write_whole
-from dreamgym.recordings.importers.base import Episode, Found, Skipped
+from dreamgym.files import write_whole
+from dreamgym.recordings.importers.base import Found, ImportedEpisode, Skipped
 from dreamgym.types import JsonObject, Task
 
 _ENV = """\
@@ -31,9 +31,9 @@ def defined_tools(found: Iterable[Found]) -> tuple[list[JsonObject], list[Skippe
     tools: dict[str, JsonObject] = {}
     differing: list[Skipped] = []
     for item in found:
-        for tool in item.tools if isinstance(item, Episode) else ():
+        for tool in item.tools if isinstance(item, ImportedEpisode) else ():
             name = str(tool["name"])
-            if tools.setdefault(name, tool) != tool and isinstance(item, Episode):
+            if tools.setdefault(name, tool) != tool and isinstance(item, ImportedEpisode):
                 differing.append(Skipped(item.where, f"defines the tool {name!r} differently; the first one is kept"))
     return list(tools.values()), differing
 

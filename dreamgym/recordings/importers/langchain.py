@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, each, objects, text
-from dreamgym.recordings.importers.messages import Answer, Call, Message, episode_of, result_from, text_of
+from dreamgym.recordings.importers.messages import (
+    ChatMessage,
+    ToolAnswer,
+    ToolRequest,
+    episode_of,
+    result_from,
+    text_of,
+)
 from dreamgym.recordings.importers.openai_chat import calls_of
 from dreamgym.types import JsonObject
 
@@ -64,25 +71,25 @@ def _kind_and_fields(message: JsonObject) -> tuple[str, JsonObject]:
     return short.lower(), fields
 
 
-def _message(kind: str, fields: JsonObject) -> Message:
+def _message(kind: str, fields: JsonObject) -> ChatMessage:
     role = _ROLES.get(kind) or {"user": "user", "assistant": "assistant"}.get(text(fields.get("role")), "system")
     if role == "tool":
-        return Message("tool", answers=(_answer(fields),))
+        return ChatMessage("tool", answers=(_answer(fields),))
     calls = [_call(call) for call in objects(fields.get("tool_calls"))]
     calls += [_invalid_call(call) for call in objects(fields.get("invalid_tool_calls"))]
     extra = fields.get("additional_kwargs")
     if not calls and isinstance(extra, dict):
         calls = calls_of(extra)
-    return Message(role, text_of(fields.get("content")), tuple(calls))
+    return ChatMessage(role, text_of(fields.get("content")), tuple(calls))
 
 
-def _answer(fields: JsonObject) -> Answer:
+def _answer(fields: JsonObject) -> ToolAnswer:
     call_id, name, artifact = fields.get("tool_call_id"), fields.get("name"), fields.get("artifact")
     content = fields.get("content")
     blocks: JsonValue = content
     if isinstance(content, list):
         blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
-    return Answer(
+    return ToolAnswer(
         result_from(
             blocks,
             is_error=fields.get("status") == "error",
@@ -93,14 +100,14 @@ def _answer(fields: JsonObject) -> Answer:
     )
 
 
-def _call(call: JsonObject) -> Call:
+def _call(call: JsonObject) -> ToolRequest:
     call_id = call.get("id")
-    return Call(text(call.get("name")), call.get("args"), call_id if isinstance(call_id, str) else None)
+    return ToolRequest(text(call.get("name")), call.get("args"), call_id if isinstance(call_id, str) else None)
 
 
-def _invalid_call(call: JsonObject) -> Call:
+def _invalid_call(call: JsonObject) -> ToolRequest:
     call_id = call.get("id")
-    return Call(
+    return ToolRequest(
         text(call.get("name")),
         call.get("args"),
         call_id if isinstance(call_id, str) else None,

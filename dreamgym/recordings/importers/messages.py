@@ -14,12 +14,20 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from dreamgym.content import result_of
-from dreamgym.recordings.importers.base import Episode, Said, Skipped, Step, objects, parse_json, text
+from dreamgym.recordings.importers.base import (
+    AgentMessage,
+    ImportedEpisode,
+    ImportedStep,
+    Skipped,
+    objects,
+    parse_json,
+    text,
+)
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolRequest:
     """A tool call as a message has it."""
 
     name: str
@@ -31,18 +39,18 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     """One message, whatever the format."""
 
     role: str
     """user, assistant, tool or system."""
     text: str = ""
-    calls: tuple[Call, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    calls: tuple[ToolRequest, ...] = ()
+    answers: tuple[ToolAnswer, ...] = ()
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """A tool result as a message has it."""
 
     result: StepResult
@@ -56,16 +64,16 @@ class _Reader:
 
     where: str
     asked: list[str] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ImportedStep] = field(default_factory=list)
     left_out: list[Skipped] = field(default_factory=list)
-    turn: list[tuple[int, Call]] = field(default_factory=list)
+    turn: list[tuple[int, ToolRequest]] = field(default_factory=list)
     """The calls that the agent made since the last result or reply, each with the index of its message."""
     results: dict[int, StepResult] = field(default_factory=dict)
     """By position in the turn."""
     said: str | None = None
     acted: bool = False
 
-    def take(self, index: int, message: Message) -> None:
+    def take(self, index: int, message: ChatMessage) -> None:
         for answer in message.answers:
             self._answer(index, answer)
         if message.role == "assistant":
@@ -73,7 +81,7 @@ class _Reader:
         elif message.role == "user" and message.text:
             self._user(index, message.text)
 
-    def _assistant(self, index: int, message: Message) -> None:
+    def _assistant(self, index: int, message: ChatMessage) -> None:
         if self.results:
             self.close_turn()
         self.acted = True
@@ -86,12 +94,12 @@ class _Reader:
         if not self.acted:
             self.asked.append(words)
         elif self.said is not None:
-            self.steps.append(Step(Said(self.said), StepResult(observation=words)))
+            self.steps.append(ImportedStep(AgentMessage(self.said), StepResult(observation=words)))
         else:
             self.skip(index, "a user message that answers nothing the agent said")
         self.said = None
 
-    def _answer(self, index: int, answer: Answer) -> None:
+    def _answer(self, index: int, answer: ToolAnswer) -> None:
         waiting = (
             position
             for position, (_, call) in enumerate(self.turn)
@@ -112,14 +120,14 @@ class _Reader:
             elif position not in self.results:
                 self.skip(index, f"the call of {call.name!r} has no result")
             else:
-                self.steps.append(Step(action, self.results[position]))
+                self.steps.append(ImportedStep(action, self.results[position]))
         self.turn, self.results = [], {}
 
     def skip(self, index: int, reason: str) -> None:
         self.left_out.append(Skipped(f"{self.where}, message {index}", reason))
 
 
-def episode_of(messages: Sequence[Message], where: str) -> Episode:
+def episode_of(messages: Sequence[ChatMessage], where: str) -> ImportedEpisode:
     """A conversation as an episode.
 
     The user's words before the agent's first are the instruction; the agent's last words, where no call and no reply
@@ -130,7 +138,7 @@ def episode_of(messages: Sequence[Message], where: str) -> Episode:
         reader.take(index, message)
     reader.close_turn()
     answer = reader.said or None
-    return Episode(
+    return ImportedEpisode(
         where=where,
         instruction="\n\n".join(reader.asked),
         steps=tuple(reader.steps),
@@ -140,16 +148,16 @@ def episode_of(messages: Sequence[Message], where: str) -> Episode:
     )
 
 
-def with_last_terminated(episode: Episode) -> Episode:
+def with_last_terminated(episode: ImportedEpisode) -> ImportedEpisode:
     """The same episode, ended by the environment with its last step."""
     if not episode.steps:
         return replace(episode, stop_reason=StopReason.TERMINATED)
     *others, last = episode.steps
-    ended = Step(last.action, last.result.model_copy(update={"terminated": True}))
+    ended = ImportedStep(last.action, last.result.model_copy(update={"terminated": True}))
     return replace(episode, steps=(*others, ended), stop_reason=StopReason.TERMINATED)
 
 
-def action_of(call: Call) -> ToolCall | str:
+def action_of(call: ToolRequest) -> ToolCall | str:
     """The call as an action, or why it is none."""
     if call.fault is not None:
         return f"the call of {call.name!r} cannot be used: {call.fault}"
@@ -231,7 +239,7 @@ def _block(block: JsonObject) -> JsonObject:
     return block
 
 
-def _belongs(call: Call, answer: Answer) -> bool:
+def _belongs(call: ToolRequest, answer: ToolAnswer) -> bool:
     if answer.id is not None and call.id is not None:
         return answer.id == call.id
     return answer.name is None or answer.name == call.name

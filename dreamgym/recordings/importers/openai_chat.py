@@ -11,8 +11,16 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Episode, Found, Importer, Skipped, each, objects, text
-from dreamgym.recordings.importers.messages import Answer, Call, Message, episode_of, openai_tools, result_from, text_of
+from dreamgym.recordings.importers.base import Document, Found, ImportedEpisode, Importer, Skipped, each, objects, text
+from dreamgym.recordings.importers.messages import (
+    ChatMessage,
+    ToolAnswer,
+    ToolRequest,
+    episode_of,
+    openai_tools,
+    result_from,
+    text_of,
+)
 from dreamgym.types import JsonObject
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -27,34 +35,34 @@ def matches(value: JsonValue) -> bool:
 def read(document: Document) -> Iterator[Found]:
     """The episode of one conversation."""
     episode = chat_episode(_messages(document.value), document.where)
-    if isinstance(episode, Episode) and isinstance(document.value, dict):
+    if isinstance(episode, ImportedEpisode) and isinstance(document.value, dict):
         definitions = document.value.get("tools", document.value.get("functions"))
         episode = replace(episode, tools=openai_tools(definitions))
     yield episode
 
 
-def chat_episode(messages: list[JsonObject], where: str) -> Episode | Skipped:
+def chat_episode(messages: list[JsonObject], where: str) -> ImportedEpisode | Skipped:
     """Chat messages as an episode."""
     if not messages:
         return Skipped(where, "has no list of messages")
     return episode_of([message_of(message) for message in messages], where)
 
 
-def message_of(message: JsonObject) -> Message:
+def message_of(message: JsonObject) -> ChatMessage:
     """One chat message."""
     role = text(message.get("role"))
     if role in ("tool", "function"):
         call_id, name = message.get("tool_call_id"), message.get("name")
-        answer = Answer(
+        answer = ToolAnswer(
             result_from(message.get("content")),
             id=call_id if isinstance(call_id, str) else None,
             name=name if isinstance(name, str) else None,
         )
-        return Message("tool", answers=(answer,))
-    return Message(_ROLES.get(role, role), text_of(message.get("content")), tuple(calls_of(message)))
+        return ChatMessage("tool", answers=(answer,))
+    return ChatMessage(_ROLES.get(role, role), text_of(message.get("content")), tuple(calls_of(message)))
 
 
-def calls_of(message: JsonObject) -> list[Call]:
+def calls_of(message: JsonObject) -> list[ToolRequest]:
     """The calls of a message: its `tool_calls`, or else its `function_call`."""
     calls = [_call(call) for call in objects(message.get("tool_calls"))]
     legacy = message.get("function_call")
@@ -63,11 +71,11 @@ def calls_of(message: JsonObject) -> list[Call]:
     return calls
 
 
-def _call(call: JsonObject) -> Call:
+def _call(call: JsonObject) -> ToolRequest:
     function, call_id = call.get("function"), call.get("id")
     function = function if isinstance(function, dict) else {}
     kind = call.get("type", "function")
-    return Call(
+    return ToolRequest(
         text(function.get("name")),
         function.get("arguments"),
         call_id if isinstance(call_id, str) else None,

@@ -12,11 +12,20 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Episode, Found, Importer, Skipped, Step, objects, text
+from dreamgym.recordings.importers.base import (
+    Document,
+    Found,
+    ImportedEpisode,
+    ImportedStep,
+    Importer,
+    Skipped,
+    objects,
+    text,
+)
 from dreamgym.recordings.importers.messages import (
-    Answer,
-    Call,
-    Message,
+    ChatMessage,
+    ToolAnswer,
+    ToolRequest,
     action_of,
     episode_of,
     is_content,
@@ -51,7 +60,7 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
         yield Skipped(documents[0].where, f"none of its {len(spans)} spans has gen_ai attributes")
 
 
-def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> Episode | Skipped:
+def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> ImportedEpisode | Skipped:
     where = f"{spans[0].where}, trace {spans[0].trace}"
     tools = [span for span in spans if span.operation == "execute_tool" and not _is_repeated(span, known)]
     models = [span for span in spans if isinstance(span.value(_INPUT), list) and span.operation != "execute_tool"]
@@ -63,7 +72,7 @@ def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> Episode |
         if tools and all(_lacks_content(span) for span in tools):
             return Skipped(where, _OPT_IN)
     steps, left_out = _steps(tools, where)
-    return Episode(
+    return ImportedEpisode(
         where=where,
         instruction=_instruction(models),
         steps=tuple(steps),
@@ -74,19 +83,19 @@ def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> Episode |
     )
 
 
-def _steps(tools: list[Span], where: str) -> tuple[list[Step], list[Skipped]]:
-    steps: list[Step] = []
+def _steps(tools: list[Span], where: str) -> tuple[list[ImportedStep], list[Skipped]]:
+    steps: list[ImportedStep] = []
     left_out: list[Skipped] = []
     for span in tools:
         place = f"{where}, span {span.id}"
-        call = Call(text(span.attributes.get("gen_ai.tool.name")), span.attributes.get(_ARGUMENTS))
+        call = ToolRequest(text(span.attributes.get("gen_ai.tool.name")), span.attributes.get(_ARGUMENTS))
         action = action_of(call)
         if not isinstance(action, ToolCall):
             left_out.append(Skipped(place, action))
         elif _lacks_content(span):
             left_out.append(Skipped(place, f"the call of {call.name!r} has no {_ARGUMENTS}, or no {_RESULT}"))
         else:
-            steps.append(Step(action, _result(span)))
+            steps.append(ImportedStep(action, _result(span)))
     return steps, left_out
 
 
@@ -139,7 +148,7 @@ def _instruction(models: list[Span]) -> str:
     return ""
 
 
-def _conversation(models: list[Span]) -> list[Message]:
+def _conversation(models: list[Span]) -> list[ChatMessage]:
     """The messages of the model call that ended last: what it was told, and what it said."""
     if not models:
         return []
@@ -148,7 +157,7 @@ def _conversation(models: list[Span]) -> list[Message]:
     return [_message(message) for name in (_INPUT, _OUTPUT) for message in objects(last.value(name))]
 
 
-def _message(message: JsonObject) -> Message:
+def _message(message: JsonObject) -> ChatMessage:
     words, calls, answers = [], [], []
     for part in objects(message.get("parts")):
         part_id, name = part.get("id"), text(part.get("name"))
@@ -157,11 +166,11 @@ def _message(message: JsonObject) -> Message:
             words.append(text(part.get("content")))
         elif part.get("type") == "tool_call":
             fault = None if "arguments" in part else "its arguments were not recorded"
-            calls.append(Call(name, part.get("arguments"), call_id, fault))
+            calls.append(ToolRequest(name, part.get("arguments"), call_id, fault))
         elif part.get("type") == "tool_call_response" and ("response" in part or "result" in part):
             content: JsonValue = part.get("response", part.get("result"))
-            answers.append(Answer(result_from(content), id=call_id, name=name or None))
-    return Message(text(message.get("role")), "\n".join(filter(None, words)), tuple(calls), tuple(answers))
+            answers.append(ToolAnswer(result_from(content), id=call_id, name=name or None))
+    return ChatMessage(text(message.get("role")), "\n".join(filter(None, words)), tuple(calls), tuple(answers))
 
 
 def _definitions(span: Span) -> tuple[JsonObject, ...]:

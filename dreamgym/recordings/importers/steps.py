@@ -16,11 +16,11 @@ from pydantic import JsonValue
 from dreamgym.recordings.importers.base import (
     Command,
     Document,
-    Episode,
     Found,
+    ImportedEpisode,
+    ImportedStep,
     Importer,
     Skipped,
-    Step,
     each,
     number,
     objects,
@@ -48,8 +48,8 @@ def read(document: Document) -> Iterator[Found]:
         yield Skipped(document.where, "has no steps with action and observation")
 
 
-def _episode(fields: JsonObject, where: str) -> Episode:
-    steps: list[Step] = []
+def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
+    steps: list[ImportedStep] = []
     left_out: list[Skipped] = []
     rows = _rows(fields)
     done = False
@@ -65,7 +65,7 @@ def _episode(fields: JsonObject, where: str) -> Episode:
     summary = fields.get("summary")
     opening = string(fields.get("initial_observation"))
     instruction = next((string(fields[name]) for name in _INSTRUCTIONS if fields.get(name)), opening)
-    return Episode(
+    return ImportedEpisode(
         where=where,
         instruction=instruction,
         opening=opening or None,
@@ -77,7 +77,7 @@ def _episode(fields: JsonObject, where: str) -> Episode:
     )
 
 
-def _step(row: JsonObject) -> Step | None:
+def _step(row: JsonObject) -> ImportedStep | None:
     action, observation = row.get("action"), row.get("observation")
     if not isinstance(observation, str):
         return None
@@ -88,10 +88,10 @@ def _step(row: JsonObject) -> Step | None:
         is_error=row.get("valid") is False,
     )
     if isinstance(action, str) and action.strip():
-        return Step(Command(action), result)
+        return ImportedStep(Command(action), result)
     arguments = action.get("arguments", {}) if isinstance(action, dict) else None
     if isinstance(action, dict) and string(action.get("name")) and isinstance(arguments, dict):
-        return Step(ToolCall(name=string(action["name"]), arguments=arguments), result)
+        return ImportedStep(ToolCall(name=string(action["name"]), arguments=arguments), result)
     return None
 
 

@@ -12,7 +12,17 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.importers.base import Document, Episode, Found, Importer, Step, each, number, objects, text
+from dreamgym.recordings.importers.base import (
+    Document,
+    Found,
+    ImportedEpisode,
+    ImportedStep,
+    Importer,
+    each,
+    number,
+    objects,
+    text,
+)
 from dreamgym.recordings.importers.messages import with_last_terminated
 from dreamgym.recordings.importers.openai_chat import chat_episode
 from dreamgym.types import JsonObject, StopReason, ToolCall
@@ -32,7 +42,7 @@ def read(document: Document) -> Iterator[Found]:
     run = document.value if isinstance(document.value, dict) else {}
     messages = objects(run.get("traj"))
     episode = chat_episode(messages, document.where)
-    if not isinstance(episode, Episode):
+    if not isinstance(episode, ImportedEpisode):
         yield episode
         return
     info = run.get("info")
@@ -50,13 +60,13 @@ def read(document: Document) -> Iterator[Found]:
     yield _ended(episode, messages)
 
 
-def _with_error(step: Step) -> Step:
+def _with_error(step: ImportedStep) -> ImportedStep:
     if not isinstance(step.action, ToolCall) or not step.result.observation.startswith(_ERRORS):
         return step
     return replace(step, result=step.result.model_copy(update={"is_error": True}))
 
 
-def _ended(episode: Episode, messages: list[JsonObject]) -> Episode:
+def _ended(episode: ImportedEpisode, messages: list[JsonObject]) -> ImportedEpisode:
     last = messages[-1]
     stopped = last.get("role") == "user" and _STOP in text(last.get("content"))
     transferred = last.get("role") == "tool" and last.get("name") == _TRANSFER

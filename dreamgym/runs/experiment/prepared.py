@@ -23,7 +23,7 @@ from dreamgym.runs.play_many import play_in_order
 from dreamgym.types import StopReason, Trajectory, Transition
 
 if TYPE_CHECKING:
-    from dreamgym_server.worlds import Worlds
+    from dreamgym_server.sources import Worlds
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Prepared:
     @property
     def worlds(self) -> Worlds:
         """The real environment."""
-        from dreamgym_server.worlds import RealWorlds
+        from dreamgym_server.sources import RealWorlds
 
         return RealWorlds(self.spec, self.real.create)
 

@@ -67,7 +67,7 @@ async def _conversations(
     from dreamgym_integrations.trainers.policy.model import load_codec
     from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
     from dreamgym_integrations.trainers.policy.sft import conversation_row
-    from dreamgym_server.worlds import RealWorlds
+    from dreamgym_server.sources import RealWorlds
 
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")

@@ -22,7 +22,7 @@ from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
 from dreamgym_server.control import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
-from dreamgym_server.recorder.tape import Said, Tape
+from dreamgym_server.recorder.writer import StderrLine, Tape
 
 
 class Upstream(Protocol):
@@ -48,14 +48,14 @@ class About(Frozen):
     task_id: str | None = None
 
 
-class Outcome(Frozen):
+class RunOutcome(Frozen):
     """What is not in the traffic and known at the end."""
 
     answer: str | None = None
     success: bool | None = None
 
 
-class AgentDoor:
+class RecorderDoor:
     """`/mcp` and `/record/{run}/mcp`."""
 
     def __init__(self, upstream: Upstream, runs: Runs, tape: Tape) -> None:
@@ -77,7 +77,7 @@ class AgentDoor:
         run, before = self._runs.current, self._bare
         if run != before:
             self._bare = run
-            self._tape.put(Said(f"dreamgym record: calls at the bare URL now belong to run {run}"))
+            self._tape.put(StderrLine(f"dreamgym record: calls at the bare URL now belong to run {run}"))
             if before is not None:
                 ending = asyncio.create_task(self._upstream.finish(before))
                 self._ending.add(ending)
@@ -114,7 +114,7 @@ class ControlDoor:
         return self._state(request, await self._note(request, About))
 
     async def _finish(self, request: Request) -> Response:
-        run = await self._note(request, Outcome)
+        run = await self._note(request, RunOutcome)
         self._runs.finish(run)
         await self._upstream.finish(run)
         await asyncio.to_thread(self._build)
@@ -154,7 +154,7 @@ def create_app(
     build: Callable[[], object] = lambda: None,
 ) -> Starlette:
     """Both doors; `build` brings the environment folder up to date after a run is finished."""
-    agents = AgentDoor(upstream, runs, tape)
+    agents = RecorderDoor(upstream, runs, tape)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

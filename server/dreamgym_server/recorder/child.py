@@ -10,8 +10,8 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
-from dreamgym_server.recorder.tap import Ended, Form, Heard
-from dreamgym_server.recorder.tape import Said, Tape
+from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.writer import StderrLine, Tape
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 GRACE_S = 2.0
@@ -85,4 +85,4 @@ class Child:
     async def _say_errors(self) -> None:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
-            self._tape.put(Said(line.decode("utf-8", "replace").rstrip("\r\n")))
+            self._tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n")))

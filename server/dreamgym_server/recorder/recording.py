@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import shutil
+import stat
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -14,19 +15,19 @@ from pydantic import ValidationError
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput
-from dreamgym.recordings.folder import build_folder, start_folder
+from dreamgym.recordings.folder import start_folder, update_folder
 from dreamgym.redaction import RedactionRules, Redactor, load_key
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import LOOPBACK, TOKEN_VARIABLE
 from dreamgym_server.recorder.app import Upstream, create_app
-from dreamgym_server.recorder.bridge import Bridge
-from dreamgym_server.recorder.known import secrets_of_environment, secrets_of_url
-from dreamgym_server.recorder.outlet import carry
-from dreamgym_server.recorder.pipe import pump
-from dreamgym_server.recorder.reverse_proxy import ReverseProxy
+from dreamgym_server.recorder.http_to_http import ReverseProxy
+from dreamgym_server.recorder.http_to_stdio import Bridge
 from dreamgym_server.recorder.runs import Runs, checked, new_run
-from dreamgym_server.recorder.tape import Tape, append_event
-from dreamgym_server.running import running
+from dreamgym_server.recorder.secret_sources import secrets_of_environment, secrets_of_url
+from dreamgym_server.recorder.stdio_to_http import carry
+from dreamgym_server.recorder.stdio_to_stdio import pump
+from dreamgym_server.recorder.writer import Tape, append_event
+from dreamgym_server.running import running, stop_signal
 
 
 class Recording:
@@ -41,7 +42,7 @@ class Recording:
         dry_run: write nothing.
 
     Raises:
-        InvalidInput: the folder cannot be used, or its redaction rules cannot.
+        InvalidInput: the folder, its redaction rules or the server cannot be used.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Recording:
         self._folder = None if dry_run else folder
         self._recordings = None if dry_run else folder / "recordings"
         self._command, self._url, self._headers = command, url, headers
+        _check(command, url, headers)
         rules, key = rules_of(folder), load_key()
         known = secrets_of_environment(os.environ)
         known |= {value: name.lower() for name, value in headers.items()} | secrets_of_url(url or "")
@@ -93,9 +95,7 @@ class Recording:
         runs = Runs(self._recordings, idle_s)
         hosts = {*LOOPBACK, host, *allowed_hosts}
         app = create_app(upstream, runs, self.tape, token=token, hosts=hosts, build=self.build)
-        stopped = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        stopped = stop_signal()
         async with running(app, host=host, port=port) as url:
             print(f"{url}/mcp", flush=True)
             _say(f"point the agent at {url}/mcp, or at {url}/record/RUN/mcp to name the run; Ctrl-C ends the recording")
@@ -108,12 +108,11 @@ class Recording:
         if self._folder is None or self._recordings is None:
             return ()
         self.tape.flush()
-        if any(self._recordings.glob("*.jsonl")):
-            try:
-                return tuple(build_folder(self._folder).messages)
-            except (DreamGymError, OSError) as error:
-                return (f"the recordings are kept, but {self._folder} could not be made from them: {error}",)
-        return ()
+        try:
+            report = update_folder(self._folder)
+        except (DreamGymError, OSError) as error:
+            return (f"the recordings are kept, but {self._folder} could not be made from them: {error}",)
+        return report.messages if report is not None else ()
 
     def close(self) -> None:
         """Write what is left, bring the folder up to date, and say what there is."""
@@ -124,6 +123,41 @@ class Recording:
         for message in self.build():
             _say(message)
         _say(f"{summary.text}. They are in {self._recordings}")
+
+
+def headers_of(given: Iterable[str] | None) -> dict[str, str]:
+    """Headers from `NAME=VARIABLE`, with the variable's value, so that no secret stands on a command line.
+
+    Raises:
+        InvalidInput: a variable is not set.
+    """
+    headers = {}
+    for one in given or ():
+        name, _, variable = one.partition("=")
+        if not name or variable not in os.environ:
+            raise InvalidInput(f"--header {name}=VARIABLE: expected the name of a variable that is set")
+        headers[name] = os.environ[variable]
+    return headers
+
+
+def is_fed() -> bool:
+    """Standard input is a pipe or a socket: an agent is at its other end."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _check(command: list[str] | None, url: str | None, headers: Mapping[str, str]) -> None:
+    if bool(command) == bool(url):
+        raise InvalidInput("expected the real server once: a COMMAND after --, or --upstream URL")
+    if command and shutil.which(command[0]) is None:
+        raise InvalidInput(f"the command {command[0]!r} is not found: install it, or give its path")
+    if url and not url.startswith(("http://", "https://")):
+        raise InvalidInput("expected --upstream http://… or https://…")
+    if headers and not url:
+        raise InvalidInput("--header is for --upstream; a command takes its secrets from the environment")
 
 
 def add_note(folder: Path, note: JsonObject, environ: Mapping[str, str]) -> None:

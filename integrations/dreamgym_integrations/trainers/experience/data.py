@@ -22,8 +22,8 @@ from dreamgym.dream.model import Part
 from dreamgym.embedding import Encoder
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.files import write_whole
 from dreamgym.recordings.contradictions import contradicted
-from dreamgym.recordings.folder.files import write_whole
 from dreamgym.recordings.splits import split
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import Frozen, Trajectory

@@ -19,7 +19,7 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer, EarlyStoppingCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym_integrations.trainers.common.checkpoints import newest_with
 from dreamgym_integrations.trainers.common.distributed import Processes
 from dreamgym_integrations.trainers.common.interrupt import interruptible

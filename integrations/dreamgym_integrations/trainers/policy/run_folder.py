@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.recordings.folder.files import write_whole
+from dreamgym.files import write_whole
 from dreamgym.training.practice import Settings
 from dreamgym.types import Frozen, JsonObject
 from dreamgym_integrations.trainers.common.checkpoints import checkpoints, newest_with, saving, unfinished

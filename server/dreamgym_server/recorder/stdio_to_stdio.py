@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from dreamgym_server.recorder.hidden import Lines
-from dreamgym_server.recorder.tap import Ended, Form, Heard
-from dreamgym_server.recorder.tape import Said, Tape
+from dreamgym_server.recorder.pairing import Ended, Form, Heard
+from dreamgym_server.recorder.strip_state import Lines
+from dreamgym_server.recorder.writer import StderrLine, Tape
 
 CHUNK = 1024 * 1024
 GRACE_S = 1.0
@@ -91,7 +91,7 @@ def say_all(stream: IO[bytes], tape: Tape) -> None:
     """Lines of the server's stderr, to ours."""
     with stream:
         for line in stream:
-            tape.put(Said(line.decode("utf-8", "replace").rstrip("\r\n")))
+            tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n")))
 
 
 def write_all(file: int, payload: bytes) -> bool:

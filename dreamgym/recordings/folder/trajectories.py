@@ -6,7 +6,7 @@ Only what the server said is an observation: a call that it never answered, beca
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 from dreamgym.content import result_of
@@ -16,12 +16,10 @@ from dreamgym.recordings.log import Exchange
 from dreamgym.types import (
     JsonObject,
     Origin,
-    Provenance,
     Source,
     StepResult,
     StopReason,
     Task,
-    Tier,
     ToolCall,
     Trajectory,
     Transition,
@@ -112,7 +110,7 @@ def trajectory_of(
     return Trajectory(
         id=f"{env}-{run.id}",
         task=tasks.of(run),
-        transitions=_transitions(calls, run.started_at),
+        transitions=Transition.chain("", _timed(calls, run.started_at)),
         source=Source.REAL,
         stop_reason=StopReason.FINISHED if is_finished else StopReason.CLOSED,
         answer=answer,
@@ -169,26 +167,13 @@ def _result(exchange: Exchange) -> StepResult | str:
     return StepResult(observation=message, is_error=True, info={"error": error})
 
 
-def _transitions(calls: Sequence[Call], started_at: float) -> tuple[Transition, ...]:
-    state = ""
-    transitions = []
+def _timed(calls: Sequence[Call], started_at: float) -> Iterator[tuple[ToolCall, StepResult]]:
     for action, result, exchange in calls:
         times: JsonObject = {
             "started_s": round(exchange.started_at - started_at, 6),
             "ended_s": round(exchange.ended_at - started_at, 6),
         }
-        timed = result.model_copy(update={"info": {**result.info, **times}})
-        transitions.append(
-            Transition(
-                state=state,
-                action=action,
-                result=timed,
-                next_state=timed.state,
-                provenance=Provenance(tier=Tier.REAL),
-            )
-        )
-        state = timed.state
-    return tuple(transitions)
+        yield action, result.model_copy(update={"info": {**result.info, **times}})
 
 
 def _asked(run: Run) -> tuple[str, str | None, Origin]:

@@ -22,11 +22,11 @@ from queue import Empty, SimpleQueue
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.folder.files import open_to_append, write_whole
+from dreamgym.files import open_to_append, write_whole
 from dreamgym.redaction import Redactor
 from dreamgym.types import JsonObject
-from dreamgym_server.recorder.preview import Preview
-from dreamgym_server.recorder.tap import Ended, Heard, Tap, loss
+from dreamgym_server.recorder.dry_run import Preview
+from dreamgym_server.recorder.pairing import Ended, Heard, Tap, loss
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Bytes that may wait for the thread; what comes on top is lost."""
@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StderrLine:
     """A line for stderr."""
 
     text: str
@@ -116,7 +116,7 @@ class Tape:
         self._thread = threading.Thread(target=self._run, name="dreamgym-tape", daemon=True)
         self._thread.start()
 
-    def put(self, item: Heard | Ended | Known | Said) -> None:
+    def put(self, item: Heard | Ended | Known | StderrLine) -> None:
         """Hand over; returns at once and never raises."""
         if isinstance(item, Heard):
             if self._waiting > MAX_WAITING_BYTES:
@@ -179,7 +179,7 @@ class Tape:
             self._record(ends)
         elif isinstance(item, Known):
             self._redactor.know(item.values)
-        elif isinstance(item, Said):
+        elif isinstance(item, StderrLine):
             self._say_redacted(item.text)
         elif isinstance(item, Noted):
             try:

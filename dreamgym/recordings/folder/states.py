@@ -1,6 +1,6 @@
-"""Explicit states for the episodes of a folder: told by the server, else facts that its answers show.
+"""Explicit states for the trajectories of a folder: told by the server, else inferred from what its answers show.
 
-Facts are put together only where a person has a `[state]` in env.toml for them, or asks for one to be derived.
+States are inferred only if a person has a `[state]` in env.toml for them, or asks for one to be derived.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dreamgym.recordings.folder.entities import derive_facts
+from dreamgym.content import AFTER, BEFORE, told
 from dreamgym.recordings.folder.env_file import is_deterministic, state_in
-from dreamgym.recordings.folder.facts import with_facts
+from dreamgym.recordings.folder.infer_states import with_inferred_states
 from dreamgym.recordings.folder.runs import Say
-from dreamgym.recordings.folder.state import derive, fitting, follows, written_last
-from dreamgym.recordings.folder.told import tells, with_told_states
+from dreamgym.recordings.folder.schema import derive, fitting, follows, infer_schema, written_last
 from dreamgym.recordings.log import Exchange
-from dreamgym.state import StateSchema
-from dreamgym.types import JsonObject, Trajectory
+from dreamgym.state import StateSchema, as_text
+from dreamgym.types import JsonObject, Trajectory, Transition
 
 
-class Episode(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """One run's trajectory with states of words."""
 
     run: str
@@ -33,6 +32,8 @@ class Stated(NamedTuple):
     """Trajectories as they go into the folder."""
 
     trajectories: list[Trajectory]
+    schema: StateSchema | None = None
+    """What their states are like; None: they are words."""
     write: StateSchema | None = None
     """What `[state]` in env.toml becomes; None: it stays."""
     written: StateSchema | None = None
@@ -49,7 +50,7 @@ class Stated(NamedTuple):
 
 
 def stated(
-    folder: Path, episodes: Sequence[Episode], tools: dict[str, JsonObject], say: Say, *, derives_facts: bool
+    folder: Path, episodes: Sequence[RecordedEpisode], tools: dict[str, JsonObject], say: Say, *, derives_facts: bool
 ) -> Stated:
     """The trajectories with explicit states where there are some.
 
@@ -76,7 +77,7 @@ def stated(
         derived = derive(trajectories)
     else:
         trajectories = words
-        derived = derive_facts(words, tools) if derives_facts else None
+        derived = infer_schema(words, tools) if derives_facts else None
     may_write = follows(setting, last) and (is_told or derives_facts)
     schema = derived if may_write else setting.schema
     if derives_facts and not may_write:
@@ -84,25 +85,25 @@ def stated(
     if schema is None:
         if derives_facts:
             say("no state is derived: no two entities with ids of their own are shown by two answers each")
-        return Stated(words, None, last)
+        return Stated(words, written=last)
     if not is_told:
         for name in (name for name, collection in schema.collections.items() if collection.complete):
             say(
                 f"[state.{name}] in env.toml is complete, but the server tells no states: what no answer shows does "
                 "not exist then; put complete = false where it may"
             )
-        trajectories = with_facts(words, schema, tools, deterministic=deterministic)
+        trajectories = with_inferred_states(words, schema, tools, deterministic=deterministic)
     runs = {episode.trajectory.id: episode.run for episode in episodes}
     fit = [fitting(trajectory, schema, runs[trajectory.id], say) for trajectory in trajectories]
     usable = [one for one in fit if one is not None]
-    return Stated(usable, derived, derived) if may_write else Stated(usable, None, last)
+    return Stated(usable, schema, derived, derived) if may_write else Stated(usable, schema, None, last)
 
 
-def _tells(episode: Episode) -> bool:
+def _tells(episode: RecordedEpisode) -> bool:
     return any(map(tells, episode.exchanges))
 
 
-def _telling(episodes: Iterable[Episode], say: Say) -> list[Episode]:
+def _telling(episodes: Iterable[RecordedEpisode], say: Say) -> list[RecordedEpisode]:
     """Those whose states are known; the others would be of another kind."""
     telling = []
     for episode in episodes:
@@ -114,3 +115,44 @@ def _telling(episodes: Iterable[Episode], say: Say) -> list[Episode]:
                 "put `state = false` into env.toml to do without"
             )
     return telling
+
+
+def tells(exchange: Exchange) -> bool:
+    """The answer tells the state that the call led to."""
+    return told(exchange.result or {}, AFTER) is not None
+
+
+def with_told_states(trajectory: Trajectory, exchanges: Sequence[Exchange]) -> Trajectory:
+    """The trajectory with explicit states, an empty text where one is not known.
+
+    An answer that tells none lies between what the calls around it tell; an error without any, such as one of the
+    protocol, has changed nothing.
+
+    Args:
+        trajectory: of these calls.
+        exchanges: one for each of its transitions.
+    """
+    answers = [exchange.result or {} for exchange in exchanges]
+    before = [told(answer, BEFORE) for answer in answers]
+    after = [told(answer, AFTER) for answer in answers]
+    for place, transition in enumerate(trajectory.transitions):
+        if before[place] is None and place > 0:
+            before[place] = after[place - 1]
+        if after[place] is None and place + 1 < len(before):
+            after[place] = before[place + 1]
+        if after[place] is None and transition.result.is_error:
+            after[place] = before[place]
+        if before[place] is None and transition.result.is_error:
+            before[place] = after[place]
+    steps = zip(trajectory.transitions, before, after, strict=True)
+    transitions = tuple(_with_states(transition, start, end) for transition, start, end in steps)
+    start = transitions[0].state
+    task = trajectory.task.model_copy(update={"initial_state": start}) if start else trajectory.task
+    return trajectory.model_copy(update={"transitions": transitions, "task": task})
+
+
+def _with_states(transition: Transition, before: JsonObject | None, after: JsonObject | None) -> Transition:
+    state, next_state = (as_text(known) if known is not None else "" for known in (before, after))
+    info: JsonObject = {**transition.result.info, "state": next_state}
+    result = transition.result.model_copy(update={"info": info})
+    return transition.model_copy(update={"state": state, "next_state": next_state, "result": result})

@@ -1,7 +1,7 @@
 """stdio in front of an HTTP server: the SDK's HTTP transport carries the messages, unread but for their headers.
 
 No client session stands between: what the agent writes is posted, and what the server answers is written, with
-unknown fields and the order of keys kept; only the state that a server tells is taken out (see hidden.py). The
+unknown fields and the order of keys kept; only the state that a server tells is taken out (see strip_state.py). The
 transport looks after the server's session and its streams.
 """
 
@@ -39,10 +39,10 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from dreamgym_server.recorder.hidden import shown
-from dreamgym_server.recorder.pipe import write_all
-from dreamgym_server.recorder.tap import VERSION_META_KEY, Ended, Form, Heard
-from dreamgym_server.recorder.tape import Tape
+from dreamgym_server.recorder.pairing import VERSION_META_KEY, Ended, Form, Heard
+from dreamgym_server.recorder.stdio_to_stdio import write_all
+from dreamgym_server.recorder.strip_state import shown
+from dreamgym_server.recorder.writer import Tape
 
 _NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 

@@ -1,4 +1,4 @@
-"""Files of recorded traffic: for their owner alone, and written whole where they are not appended to."""
+"""Files that are written whole or not at all, and files that are appended to, each for its owner alone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ def open_to_append(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def write_whole(path: Path, content: str) -> None:
-    """Replace a file in one go, and only if something changes. Others may do the same at the same time.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replace a file in one go, and only if its content changes. Others may do the same at the same time.
 
-    The new file is its owner's alone, and takes the place of a link.
+    The new file is its owner's alone, and takes the place of a link. A process that is killed leaves the old file.
+
+    Raises:
+        OSError: it cannot be written.
     """
-    encoded = content.encode("utf-8", "replace")
+    encoded = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == encoded:
         return
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")

@@ -1,28 +1,112 @@
-"""Facts that answers show, as the explicit states of trajectories where no server tells its state.
+"""The explicit states of trajectories, inferred from the facts that answers show, if no server tells its state.
 
 A state holds what was known of the world, and what later answers show to have been true then. What an answer shows
 holds backwards to the last call that may have changed it, and forwards until an answer shows something else: nothing
 else is concluded. A call may change what it names, in its arguments or its answer, and what names or is named by
 that; a call that names nothing known may change everything; a read and a refused call change nothing. What a tool that
 does not say that it reads shows unasked, without its id in the arguments, may be new.
+
+What only reads is inferred too: tools say so, or no change that was seen needs them for an explanation.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from dreamgym.recordings.folder.reads import hints_of, reads_in
-from dreamgym.recordings.folder.shown import Place, Shown, answered, facts_in
-from dreamgym.state import StateSchema, as_text, mentioned
-from dreamgym.types import JsonObject, Task, Trajectory, Transition
+from dreamgym.state import StateSchema, as_text, entities, mentioned, shown_in
+from dreamgym.types import JsonObject, StepResult, Task, Trajectory, Transition
+
+Place = tuple[str, str, str]
+"""A fact: collection, id, field."""
+
+
+class ShownValue(NamedTuple):
+    """One fact in one answer."""
+
+    step: int
+    value: JsonValue
+
+
+def answered(result: StepResult) -> JsonValue:
+    """An answer as JSON, which an error has none of."""
+    return None if result.is_error else shown_in(result)
+
+
+def facts_in(trajectory: Trajectory, schema: StateSchema) -> dict[Place, list[ShownValue]]:
+    """Every fact that an answer shows, in the order of the answers; what the schema does not allow is no fact."""
+    found: dict[Place, list[ShownValue]] = defaultdict(list)
+    for step, transition in enumerate(trajectory.transitions):
+        for name, identity, entity in entities(answered(transition.result), schema):
+            for field, value in entity.items():
+                alone: JsonObject = {schema.collections[name].key: entity[schema.collections[name].key], field: value}
+                if schema.fault_of({name: {identity: alone}}) is None:
+                    found[name, identity, field].append(ShownValue(step, value))
+    return found
+
+
+def read_only_tools(
+    trajectories: Sequence[Trajectory], schema: StateSchema, tools: Mapping[str, JsonObject]
+) -> frozenset[str]:
+    """The recorded tools that change nothing.
+
+    `readOnlyHint` counts. Of the other tools those are writes that explain the changes: again and again the one with
+    the largest share of its calls between two different values of a fact; of equal ones all.
+    """
+    hints = hints_of(tools)
+    calls = Counter(step.action.name for one in trajectories for step in one.transitions)
+    writes = {name for name in calls if hints.get(name) is False}
+    blameless = {name for name, is_read in hints.items() if is_read}
+    changes = [
+        {(number, step) for step in between}
+        for number, trajectory in enumerate(trajectories)
+        for between in _changes(trajectory, schema, blameless)
+    ]
+
+    def names(between: set[tuple[int, int]]) -> list[str]:
+        return [trajectories[number].transitions[step].action.name for number, step in between]
+
+    while unexplained := [between for between in changes if between and writes.isdisjoint(names(between))]:
+        blamed = Counter(names(set().union(*unexplained)))
+        most = max(count / calls[name] for name, count in blamed.items())
+        writes |= {name for name, count in blamed.items() if count / calls[name] == most}
+    return frozenset(calls) - writes
+
+
+def hints_of(tools: Mapping[str, JsonObject]) -> dict[str, bool]:
+    """What tools say of themselves: True for a read, False for none."""
+    return {name: hint for name, tool in tools.items() if (hint := _hint(tool)) is not None}
+
+
+def _changes(trajectory: Trajectory, schema: StateSchema, blameless: set[str]) -> Iterator[set[int]]:
+    """The calls from after one value of a fact to the next one, which differs, that may be to blame.
+
+    Where some of these calls name the entity, the others are not.
+    """
+    named = [mentioned([step.action.arguments, step.result.observation]) for step in trajectory.transitions]
+    tools = [step.action.name for step in trajectory.transitions]
+    for (_, identity, _), shown in facts_in(trajectory, schema).items():
+        for one, other in pairwise(shown):
+            if one.value != other.value:
+                steps = [step for step in range(one.step + 1, other.step + 1) if tools[step] not in blameless]
+                naming = [step for step in steps if identity in named[step]]
+                yield set(naming or steps)
+
+
+def _hint(tool: JsonObject) -> bool | None:
+    annotations = tool.get("annotations")
+    hint = annotations.get("readOnlyHint") if isinstance(annotations, dict) else None
+    return hint if isinstance(hint, bool) else None
+
 
 Facts = dict[Place, JsonValue]
 
 
-def with_facts(
+def with_inferred_states(
     trajectories: Sequence[Trajectory],
     schema: StateSchema,
     tools: Mapping[str, JsonObject],
@@ -37,7 +121,7 @@ def with_facts(
         tools: definitions by name.
         deterministic: the same task always is the same world, so that its recordings complete each other's start.
     """
-    reads = reads_in(trajectories, schema, tools)
+    reads = read_only_tools(trajectories, schema, tools)
     sure = frozenset(name for name, is_read in hints_of(tools).items() if is_read)
     found = [_Episode(trajectory, schema, reads, sure) for trajectory in trajectories]
     starts: dict[str, Facts] = defaultdict(dict)
@@ -107,7 +191,7 @@ class _Episode:
             last = shown.step + 1
         return values
 
-    def _first(self, place: Place, shown: Shown) -> int:
+    def _first(self, place: Place, shown: ShownValue) -> int:
         """The first state that is known to have had a fact when it was first shown."""
         action = self.trajectory.transitions[shown.step].action
         if action.name not in self._sure and place[1] not in mentioned(action.arguments):
@@ -119,7 +203,7 @@ class _Episode:
         touching = (write for write, about in self._writes.items() if last <= write <= step)
         return max((write + 1 for write in touching if self._may_change(write, place)), default=last)
 
-    def _latest(self, shown: Shown, last: int) -> int:
+    def _latest(self, shown: ShownValue, last: int) -> int:
         """The state after the last call that is no read; where all are, the one after the answer."""
         return max((write + 1 for write in self._writes if last <= write <= shown.step), default=shown.step + 1)
 

@@ -19,8 +19,8 @@ from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episodes import Episode
-from dreamgym.types import Provenance, Source, StepResult, Tier, ToolCall, Transition
-from dreamgym_server.admission import Admission
+from dreamgym.types import Source, StepResult, ToolCall, Transition
+from dreamgym_server.redaction_gate import Admission
 
 logger = logging.getLogger(__name__)
 
@@ -201,10 +201,7 @@ class RealWorlds:
     ) -> Transition:
         """States are what the environment says they are."""
         last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
-        step = Transition(
-            state=last, action=action, result=result, next_state=result.state, provenance=Provenance(tier=Tier.REAL)
-        )
-        return self.admission.transition(step)
+        return self.admission.transition(Transition.of(last, action, result))
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
         """The check's verdict. Without one, an environment that ends its tasks itself has not ended this one."""

@@ -38,7 +38,7 @@ _ITEMS = {"resources/list": "resources", "resources/templates/list": "resourceTe
 _SILENT = {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
 
 
-class Mirror:
+class Presentation:
     """One environment's answers to everything but tool calls. `methods` are those that it answers by itself."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:

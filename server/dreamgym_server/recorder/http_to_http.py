@@ -1,9 +1,9 @@
 """HTTP in front of an HTTP server: a reverse proxy that streams both ways and keeps a copy.
 
 Bodies go through byte for byte, and all headers but those that belong to one connection; only the state that a server
-tells is taken out (see hidden.py). The agent's authorization goes to the server as the agent sent it, unless it is this
-recorder's own token. No time limit is ours: the agent's own one governs, and when it gives up the server is told so, as
-it would be without us.
+tells is taken out (see strip_state.py). The agent's authorization goes to the server as the agent sent it, unless it is
+this recorder's own token. No time limit is ours: the agent's own one governs, and when it gives up the server is told
+so, as it would be without us.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
 from dreamgym.redaction.names import may_be_secret_name
-from dreamgym_server.recorder.hidden import Events, shown
-from dreamgym_server.recorder.known import secrets_in
+from dreamgym_server.recorder.pairing import Ended, Form, Heard
 from dreamgym_server.recorder.runs import RUN_HEADER
-from dreamgym_server.recorder.tap import Ended, Form, Heard
-from dreamgym_server.recorder.tape import Known, Tape
+from dreamgym_server.recorder.secret_sources import secrets_in
+from dreamgym_server.recorder.strip_state import Events, shown
+from dreamgym_server.recorder.writer import Known, Tape
 
 MAX_REDIRECTS = 3
 MAX_BODY_BYTES = 64 * 2**20

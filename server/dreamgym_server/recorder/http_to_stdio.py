@@ -1,6 +1,6 @@
 """HTTP in front of a stdio server: every run has a server process of its own, and agents of a run share it.
 
-Messages go through as they are but for the state that a server tells (see hidden.py) and what the transports
+Messages go through as they are but for the state that a server tells (see strip_state.py) and what the transports
 themselves demand: request ids and progress tokens are numbered anew (agents of a run may use the same ones) and put
 back in the answer, and a session id is given out with `initialize`. A server takes one handshake only; where another
 agent of the run shakes hands in the same way, as clients do that open a session per call, it gets the first one's
@@ -25,9 +25,9 @@ from starlette.types import Receive, Scope, Send
 
 from dreamgym.types import JsonObject
 from dreamgym_server.recorder.child import Child
-from dreamgym_server.recorder.hidden import shown, without_state
-from dreamgym_server.recorder.reverse_proxy import read_body, refuse, until_left
-from dreamgym_server.recorder.tape import Tape
+from dreamgym_server.recorder.http_to_http import read_body, refuse, until_left
+from dreamgym_server.recorder.strip_state import shown, without_state
+from dreamgym_server.recorder.writer import Tape
 
 SESSION_HEADER = "mcp-session-id"
 SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"

@@ -31,9 +31,9 @@ from dreamgym.replay.episodes import Episode, EpisodeStore
 from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
-from dreamgym_server.live import Answer, Call, Client, Live, close, ended, stop_reason_of, unstorable
-from dreamgym_server.orders import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
-from dreamgym_server.worlds import WorldChanged, Worlds
+from dreamgym_server.live import Client, EpisodeAnswer, EpisodeCall, Live, close, ended, stop_reason_of, unstorable
+from dreamgym_server.requests import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
+from dreamgym_server.sources import WorldChanged, Worlds
 
 __all__ = ["GONE", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
@@ -138,7 +138,7 @@ class Episodes:
 
     async def call(
         self, env: str, episode_id: str, action: ToolCall, client: Client, request_id: str | int | None = None
-    ) -> Answer:
+    ) -> EpisodeAnswer:
         """Take one step for a client.
 
         Two identical calls are two steps, unless the first one's client has gone: then the second is a resend, and
@@ -153,7 +153,7 @@ class Episodes:
             action, key = self.worlds[env].admitted(action)
         running = live.calls.get(key)
         if running is None or not await running.abandoned() or running.task is None or running.task.done():
-            running = live.calls[key] = Call(clients=[client], request_id=request_id)
+            running = live.calls[key] = EpisodeCall(clients=[client], request_id=request_id)
             running.task = asyncio.create_task(self._serve(live, action, key, running))
         else:
             running.clients.append(client)
@@ -309,7 +309,7 @@ class Episodes:
             raise UnknownEpisode(episode_id)
         return live
 
-    async def _serve(self, live: Live, action: ToolCall, key: str, call: Call) -> Answer:
+    async def _serve(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer:
         async with live.lock:
             try:
                 return await self._step(live, action, key, call)
@@ -329,7 +329,7 @@ class Episodes:
                 if live.calls.get(key) is call:
                     del live.calls[key]
 
-    async def _step(self, live: Live, action: ToolCall, key: str, call: Call) -> Answer:
+    async def _step(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer:
         for _ in range(ATTEMPTS):
             is_doubtful = live.is_shared or live.episode.undelivered
             if is_doubtful and not await self._store.is_current(live.episode):
@@ -341,16 +341,16 @@ class Episodes:
             if live.episode.stop_reason is not None:
                 return ended(live.episode)
             if refusal := unstorable(action, key) or self._tools[live.episode.env].refusal(action, key):
-                return Answer.refusal(refusal, live.episode.version, "refused")
+                return EpisodeAnswer.refusal(refusal, live.episode.version, "refused")
             try:
                 return await self._advance(live, action, call)
             except StaleEpisode:
                 await self._reload(live)
                 if await call.abandoned():  # the resend was answered by the process that was faster
-                    return Answer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
+                    return EpisodeAnswer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
         raise EnvironmentUnavailable("other processes kept changing the episode")
 
-    async def _advance(self, live: Live, action: ToolCall, call: Call) -> Answer:
+    async def _advance(self, live: Live, action: ToolCall, call: EpisodeCall) -> EpisodeAnswer:
         episode, world = live.episode, self.worlds[live.episode.env]
         if live.environment is None:
             live.environment = await self._restored(episode)
@@ -377,7 +377,7 @@ class Episodes:
             await self._retire(live)
         if await call.abandoned() is not undelivered:
             await self._mark(live, undelivered=not undelivered)
-        return Answer(result, live.episode.version)
+        return EpisodeAnswer(result, live.episode.version)
 
     def _check(self, world: Worlds, action: ToolCall, result: StepResult) -> None:
         """Refuse an answer that cannot be one. Raises EnvironmentUnavailable."""
@@ -407,7 +407,9 @@ class Episodes:
         if unconfirmed is not None and stored.transitions[answered:] == (unconfirmed,):
             await self._mark(live, undelivered=True)
 
-    async def _failed(self, live: Live, reason: str, last_words: str | None = None, *, counts: bool = True) -> Answer:
+    async def _failed(
+        self, live: Live, reason: str, last_words: str | None = None, *, counts: bool = True
+    ) -> EpisodeAnswer:
         """The step did not happen; what the world did meanwhile is forgotten.
 
         The episode ends where there are last words for its agent, and after too many failures that count.
@@ -422,11 +424,11 @@ class Episodes:
                 await self._finish(live, StopReason.ERROR, error=reason)
                 text = last_words or GONE
         over = live.episode.stop_reason is not None
-        return Answer.refusal(text, live.episode.version, "unavailable", truncated=over)
+        return EpisodeAnswer.refusal(text, live.episode.version, "unavailable", truncated=over)
 
-    async def _redeliver(self, live: Live) -> Answer:
+    async def _redeliver(self, live: Live) -> EpisodeAnswer:
         await self._mark(live, undelivered=False)
-        return Answer(live.episode.transitions[-1].result, live.episode.version)
+        return EpisodeAnswer(live.episode.transitions[-1].result, live.episode.version)
 
     async def _mark(self, live: Live, *, undelivered: bool) -> None:
         live.episode = live.episode.model_copy(update={"undelivered": undelivered})

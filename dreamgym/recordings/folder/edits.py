@@ -1,0 +1,137 @@
+"""What a person has edited in a folder's trajectories.jsonl, kept when the file is made again from the recordings.
+
+`recordings/built.json` holds a digest of each trajectory as it was built last, so that an edited one is recognised. It
+stays until the recording that it came from changes, by a label for instance. What a teacher model wrote as reasoning
+is no edit: it stays as long as its step does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from dreamgym.dream.annotation import with_traces
+from dreamgym.environment import read_jsonl
+from dreamgym.errors import InvalidInput
+from dreamgym.files import write_whole
+from dreamgym.recordings.folder.runs import Say
+from dreamgym.types import Frozen, Trajectory
+
+MADE_FROM = ("env.toml", "tasks.jsonl", "tools.json", "trajectories.jsonl")
+"""Files of a folder that building it reads, besides the recordings."""
+
+
+class Built(Frozen):
+    """How a folder was built last: recordings/built.json."""
+
+    made_from: str = ""
+    """Digest of everything that it was made from."""
+    trajectories: dict[str, str] = Field(default_factory=dict)
+    """Digest of each trajectory that the recordings gave, by id."""
+
+
+def last_built(folder: Path) -> Built | None:
+    """None if an older edition of this program built it, or nobody has."""
+    try:
+        return Built.model_validate_json((folder / "recordings" / "built.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def write_built(folder: Path, recorded: str, built: Iterable[Trajectory]) -> None:
+    """Note how the folder was built, after its files were written.
+
+    Args:
+        folder: of the environment.
+        recorded: what `digest_of_recordings` gave before they were read.
+        built: what they gave.
+    """
+    noted = Built(made_from=made_from(folder, recorded), trajectories={one.id: _digest(one) for one in built})
+    write_whole(folder / "recordings" / "built.json", noted.model_dump_json(indent=1) + "\n")
+
+
+def digest_of_recordings(folder: Path) -> str:
+    """Digest of all recordings. Raises OSError."""
+    return _digest_of_files(sorted((folder / "recordings").glob("*.jsonl")))
+
+
+def made_from(folder: Path, recorded: str) -> str:
+    """Digest of everything that a folder is made from. Raises OSError."""
+    files = [folder / name for name in MADE_FROM]
+    return sha256(f"{recorded} {_digest_of_files(file for file in files if file.exists())}".encode()).hexdigest()
+
+
+def with_edits(
+    folder: Path, built: Sequence[Trajectory], fit: Callable[[Trajectory], Trajectory | None], say: Say
+) -> list[Trajectory]:
+    """What becomes of trajectories.jsonl. If something of a person's is lost from it, a copy of the file is kept.
+
+    Args:
+        folder: of the environment.
+        built: what the recordings give now.
+        fit: leaves calls out of an edited trajectory that env.toml does not allow; None: nothing is left.
+        say: takes messages.
+    """
+    file, last = folder / "trajectories.jsonl", last_built(folder)
+    if not file.exists():
+        return list(built)
+    try:
+        there = {one.id: one for one in read_jsonl(file, Trajectory)}
+    except InvalidInput as error:
+        say(f"{error}; it was made again, and the damaged file is {_copied(file).name}")
+        return list(built)
+    digests = last.trajectories if last is not None else {}
+    kept: list[Trajectory] = []
+    lost: list[str] = []
+    for one in built:
+        digest, edited = _digest(one), there.get(one.id)
+        is_mine = edited is not None and _digest(edited) in {digest, digests.get(one.id)}
+        if is_mine or digests.get(one.id) != digest:  # never edited, or its recording has changed since
+            kept.append(one)
+            lost += [one.id] if edited is not None and not is_mine else []
+        elif edited is not None:
+            kept += _fitted(edited, fit, lost)
+    known = {one.id for one in built}
+    for one in there.values():
+        if one.id in known or digests.get(one.id) == _digest(one):
+            continue
+        if last is not None and one.id not in digests:  # a person's own
+            kept += _fitted(one, fit, lost)
+        else:
+            lost.append(one.id)
+    if lost:
+        say(
+            f"trajectories.jsonl was made again, although it was edited in {', '.join(lost)}; "
+            f"the edited file is {_copied(file).name}"
+        )
+    return with_traces(kept, there.values())
+
+
+def _fitted(
+    edited: Trajectory, fit: Callable[[Trajectory], Trajectory | None], lost: list[str]
+) -> Iterator[Trajectory]:
+    fitted = fit(edited)
+    if fitted != edited:
+        lost.append(edited.id)
+    if fitted is not None:
+        yield fitted
+
+
+def _copied(file: Path) -> Path:
+    content = file.read_bytes()
+    copy = file.with_name(f"{file.name}.{sha256(content).hexdigest()[:8]}.bak")
+    write_whole(copy, content)
+    return copy
+
+
+def _digest(trajectory: Trajectory) -> str:
+    bare = tuple(step.model_copy(update={"reasoning": ""}) for step in trajectory.transitions)
+    return trajectory.model_copy(update={"transitions": bare}).digest().hex()
+
+
+def _digest_of_files(files: Iterable[Path]) -> str:
+    digests = (f"{file.name} {sha256(file.read_bytes()).hexdigest()}" for file in files)
+    return sha256("\n".join(digests).encode()).hexdigest()

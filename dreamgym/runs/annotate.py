@@ -1,0 +1,134 @@
+"""Reasoning of a teacher model in recorded trajectories, written to their file as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import NamedTuple
+
+from dreamgym.dream.annotation import annotate as ask_teacher
+from dreamgym.dream.annotation import is_annotated, with_traces
+from dreamgym.dream.load import load_llm
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.errors import InvalidInput, PredictionError
+from dreamgym.files import write_whole
+from dreamgym.llm import LLM
+from dreamgym.runs.console import say
+from dreamgym.types import Trajectory
+
+AT_ONCE = 4
+"""Questions to the teacher."""
+SAVE_EVERY_S = 10.0
+
+
+class AnnotationResult(NamedTuple):
+    """What came of it."""
+
+    file: Path
+    done: int
+    failures: int
+    """Trajectories for which the teacher gave nothing usable; they are left as they were."""
+    interrupted: bool = False
+
+
+def annotate(
+    env: str, model: str, trajectories: Path | None = None, out: Path | None = None, seed: int = 0
+) -> AnnotationResult:
+    """Write reasoning traces into recorded trajectories; Ctrl-C ends it and keeps what is done.
+
+    What is annotated already is skipped, so that an interrupted run goes on where it was.
+
+    Args:
+        env: an environment's name or folder.
+        model: the teacher, as in `--model`.
+        trajectories: JSONL; None: those of the folder.
+        out: where they are written; None: where they were read.
+        seed: of the teacher.
+
+    Raises:
+        InvalidInput: there is no such file, or the model is no language model.
+    """
+    spec = load_spec(env)
+    source = trajectories or Path(env) / "trajectories.jsonl"
+    if not source.is_file():
+        raise InvalidInput(f"{source}: there is no such file: name the recorded trajectories with --trajectories")
+    target = out or source
+    recorded = read_jsonl(source, Trajectory)
+    if target != source and target.is_file():
+        recorded = with_traces(recorded, read_jsonl(target, Trajectory))
+    waiting = {at: one for at, one in enumerate(recorded) if not is_annotated(one)}
+    say(f"{source}: {len(waiting)} of {len(recorded)} trajectories are to be annotated")
+    llm = load_llm(model)
+    if llm is None:
+        raise InvalidInput(f"--model {model} cannot write reasoning: expected a language model")
+    work, interrupted = _Work(target, recorded), False
+    try:
+        asyncio.run(_run(work, llm, spec, waiting, seed))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        work.save()
+    return AnnotationResult(target, work.done, work.failures, interrupted)
+
+
+class _Work:
+    """The trajectories of one file, of which more and more are annotated."""
+
+    def __init__(self, target: Path, trajectories: Sequence[Trajectory]) -> None:
+        self._target = target
+        self._trajectories = list(trajectories)
+        self._saved = time.monotonic()
+        self.failures = 0
+        self.done = 0
+
+    def take(self, at: int, trajectory: Trajectory) -> None:
+        self._trajectories[at] = trajectory
+        self.done += 1
+        if time.monotonic() - self._saved > SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Replace the file in one go."""
+        lines = (f"{trajectory.model_dump_json()}\n" for trajectory in self._trajectories)
+        write_whole(self._target, "".join(lines))
+        self._saved = time.monotonic()
+
+
+async def _run(work: _Work, llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int) -> None:
+    try:
+        async with aclosing(_annotated(llm, spec, waiting, seed)) as answers:
+            async for at, answer in answers:
+                if isinstance(answer, Trajectory):
+                    work.take(at, answer)
+                else:
+                    work.failures += 1
+                    say(f"{waiting[at].id}: left as it was: {answer}")
+                say(f"{work.done + work.failures} of {len(waiting)}")
+    finally:
+        await llm.close()
+
+
+async def _annotated(
+    llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int
+) -> AsyncGenerator[tuple[int, Trajectory | PredictionError], None]:
+    """Each trajectory as soon as it is done, annotated, or the reason why not."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(at: int, trajectory: Trajectory) -> tuple[int, Trajectory | PredictionError]:
+        async with free:
+            try:
+                return at, await ask_teacher(llm, spec, trajectory, seed=seed)
+            except PredictionError as error:
+                return at, error
+
+    tasks = [asyncio.create_task(one(at, trajectory)) for at, trajectory in waiting.items()]
+    try:
+        for task in asyncio.as_completed(tasks):
+            yield await task
+    finally:
+        for pending in tasks:
+            pending.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,190 @@
+"""Recorded trajectories into the store: what is new in an environment folder or a file, and what has changed in it.
+
+The folder is the truth: a trajectory that differs from the stored one of its id takes its place, and what was played in
+dreams stays. One that is no longer in the folder stays stored.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.recordings.contradictions import contradictions, summary
+from dreamgym.recordings.folder import is_recorded, update_folder
+from dreamgym.recordings.folder.env_file import name_in
+from dreamgym.recordings.folder.schema import on_schema
+from dreamgym.recordings.folder.trajectories import unlisted
+from dreamgym.recordings.log import Note
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.keys import check_storable
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
+from dreamgym.types import Task, Trajectory
+
+
+class Seeds(NamedTuple):
+    """What is to be stored of one environment."""
+
+    spec: EnvironmentSpec
+    trajectories: dict[Path, list[Trajectory]]
+    """By the folder or the file that holds them."""
+    tasks: list[Task]
+
+
+async def seed(
+    env: str, paths: Sequence[Path], *, model: str | None = None, derives_state: bool = False, dsn: str | None = None
+) -> None:
+    """Read and store; see `read` and `store`. Nothing is stored if something cannot be read.
+
+    Args:
+        env: an environment's name or folder; a name may be that of one of the folders.
+        paths: environment folders, and files with one trajectory per line.
+        model: words a task for each recorded episode that has none.
+        derives_state: if the server tells no states, make a schema of what its answers show.
+        dsn: of the store; None: the embedded server.
+    """
+    found = await read(env, paths, model=model, derives_state=derives_state)
+    async with open_store(dsn) as opened:
+        await store(found, opened.buffer)
+
+
+async def read(env: str, paths: Sequence[Path], *, model: str | None = None, derives_state: bool = False) -> Seeds:
+    """Read what can be stored, and say what is left out; folders are first brought up to date with their recordings.
+
+    Args:
+        env: an environment's name or folder; a name may be that of one of the folders.
+        paths: environment folders, and files with one trajectory per line.
+        model: words a task for each recorded episode that has none.
+        derives_state: if the server tells no states, make a schema of what its answers show.
+
+    Raises:
+        InvalidInput: a file cannot be read, or is of another environment.
+        UnknownName: there is no such environment.
+    """
+    folders = [path for path in paths if path.is_dir()]
+    recorded = [folder for folder in folders if is_recorded(folder)]
+    if derives_state and not recorded:
+        raise InvalidInput("--derive-state needs an environment folder with recordings: name one after ENV")
+    reports = {folder: update_folder(folder, derives_facts=derives_state) for folder in recorded}
+    spec = _spec(env, folders)
+    if model is not None:
+        for folder in recorded:
+            await _propose_tasks(folder, model)
+            reports[folder] = update_folder(folder) or reports[folder]
+    for folder, report in reports.items():
+        for message in report.messages if report is not None else ():
+            say(f"{folder}: {message}")
+    trajectories = {path: _usable(spec, path, built=path in recorded) for path in paths}
+    for folder in recorded:
+        unnamed = sum(not trajectory.task.instruction for trajectory in trajectories[folder])
+        if unnamed:
+            say(
+                f"{folder}: {unnamed} of {len(trajectories[folder])} episodes have no task: name it with "
+                "`dreamgym label`, or let one be proposed with `dreamgym seed --model MODEL`"
+            )
+    return Seeds(spec, trajectories, [task for folder in folders for task in _tasks(folder, spec.name)])
+
+
+async def store(seeds: Seeds, buffer: ReplayBuffer) -> None:
+    """Store what is new or has changed, all or nothing per path; say what that is, and which recordings contradict.
+
+    Args:
+        seeds: what `read` gave.
+        buffer: of the store.
+    """
+    await buffer.upsert((), seeds.tasks)
+    for path, trajectories in seeds.trajectories.items():
+        done = await buffer.upsert(trajectories)
+        say(f"{path}: {done.new} of {len(trajectories)} trajectories are new")
+        if done.changed:
+            say(f"changed since they were stored, and replaced: {', '.join(done.changed)}")
+    if seeds.spec.deterministic:
+        for sentence in summary(contradictions(seeds.spec, chain.from_iterable(seeds.trajectories.values()))):
+            say(sentence)
+
+
+async def read_folder(env: str) -> Seeds | None:
+    """What a folder holds, as `read` gives it; None if the name is no folder's, or no trajectories are in it."""
+    folder = Path(env)
+    if not (folder / "env.toml").is_file() or not (is_recorded(folder) or (folder / "trajectories.jsonl").is_file()):
+        return None
+    return await read(env, [folder])
+
+
+def _spec(env: str, folders: Iterable[Path]) -> EnvironmentSpec:
+    """The environment of this name; if none is registered, the given folder of that name."""
+    try:
+        return load_spec(env)
+    except UnknownName:
+        for folder in folders:
+            if name_in(folder) == env:
+                return EnvironmentSpec.load(folder)
+        raise
+
+
+async def _propose_tasks(folder: Path, model: str) -> None:
+    """Note down a proposed task for each run without one, as `dreamgym label` would."""
+    from dreamgym_server.recorder.recording import add_note
+
+    from dreamgym.curriculum.proposal import propose_tasks
+    from dreamgym.dream.load import load_llm
+
+    llm = load_llm(model)
+    if llm is None:
+        raise InvalidInput(f"--model {model} cannot word a task: expected a language model")
+    spec = EnvironmentSpec.load(folder)
+    try:
+        proposals = await propose_tasks(llm, spec, read_jsonl(folder / "trajectories.jsonl", Trajectory))
+    finally:
+        await llm.close()
+    for trajectory_id, task in proposals.tasks.items():
+        run = trajectory_id.removeprefix(f"{spec.name}-")
+        note = Note(run=run, task=task.instruction, task_id=task.id, proposed=True, at=time.time())
+        add_note(folder, note.model_dump(mode="json", exclude_none=True), dict(os.environ))
+        say(f"{run}: proposed task: {task.instruction}")
+    for trajectory_id, reason in proposals.failures.items():
+        say(f"{trajectory_id.removeprefix(f'{spec.name}-')}: no task proposed: {reason}")
+
+
+def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajectory]:
+    """The trajectories of a path that this environment can use; what was built is on its schema already."""
+    file = path / "trajectories.jsonl" if path.is_dir() else path
+    names = {str(tool["name"]) for tool in spec.tools}
+    usable = []
+    for number, trajectory in enumerate(read_jsonl(file, Trajectory), start=1):
+        if trajectory.task.env != spec.name:
+            raise InvalidInput(
+                f"{file}, trajectory {number}: it is of environment {trajectory.task.env!r}, not {spec.name!r}"
+            )
+        if missing := unlisted(names, trajectory):
+            say(f"{file}: {trajectory.id!r} is left out: {spec.name!r} has no tool {', '.join(map(repr, missing))}")
+        elif _is_storable(trajectory, f"{file}: left out: trajectory {trajectory.id!r}"):
+            schema = None if built else spec.state
+            fit = on_schema(trajectory, schema, trajectory.id, lambda message: say(f"{file}: {message}"))
+            usable += [] if fit is None else [fit]
+    return usable
+
+
+def _tasks(folder: Path, env: str) -> list[Task]:
+    file = folder / "tasks.jsonl"
+    tasks = read_jsonl(file, Task) if file.exists() else []
+    for number, task in enumerate(tasks, start=1):
+        if task.env != env:
+            raise InvalidInput(f"{file}, task {number}: it is of environment {task.env!r}, not {env!r}")
+    return [task for task in tasks if _is_storable(task, f"{file}: left out: task {task.id!r}")]
+
+
+def _is_storable(row: Task | Trajectory, what: str) -> bool:
+    """What PostgreSQL cannot hold is left out by name; the rest must not wait for it."""
+    try:
+        check_storable(row, what)
+    except InvalidInput as error:
+        say(str(error))
+        return False
+    return True

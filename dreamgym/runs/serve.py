@@ -1,0 +1,115 @@
+"""Environments behind a server in this process, with what is new in their folders taken into the store first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dreamgym.dream.confidence import Calibration
+from dreamgym.dream.model import Part
+from dreamgym.environment import EnvironmentSpec, load_spec, real_of
+from dreamgym.errors import InvalidInput
+from dreamgym.runs.console import say
+from dreamgym.runs.opening import open_store
+from dreamgym.runs.seed import read_folder, store
+
+if TYPE_CHECKING:
+    from dreamgym_server.sources import Worlds
+
+    from dreamgym.replay.postgres import Store
+
+
+@asynccontextmanager
+async def serving(
+    envs: Sequence[str],
+    *,
+    model: str | None = None,
+    real: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    hosts: Iterable[str] = (),
+    dsn: str | None = None,
+    encoder: str | None = None,
+    without: Collection[Part] = (),
+    calibration: Path | None = None,
+    min_confidence: float = 0.0,
+    takes_in: bool = True,
+) -> AsyncIterator[tuple[str, ...]]:
+    """Serve environments over MCP; gives the MCP URL of each.
+
+    Args:
+        envs: names and folders.
+        model: the experience model of the dreams, as in `--model`.
+        real: serve the real environments.
+        host: address to listen on; one that others can reach needs a token.
+        port: to listen on; 0 takes a free one.
+        token: the bearer token that every request must carry; None lets everyone in.
+        hosts: host names by which the server may be addressed, besides this machine's own.
+        dsn: of the store; None: the embedded server.
+        encoder: of the store; None: minilm.
+        without: parts of the method that are left out of the dreams.
+        calibration: file that gives answers their confidence, as `dreamgym fidelity` wrote it.
+        min_confidence: an episode ends if an answer has less.
+        takes_in: of an environment that is a folder, first store what is new or has changed in it. Real ones need none.
+
+    Raises:
+        InvalidInput: an environment, the model, or a file of a folder cannot be used; or options of dreams with `real`.
+        UnknownName: there is no such environment.
+        StoreError: the store cannot be reached.
+    """
+    from dreamgym_server.auth import LOOPBACK, check_bind
+    from dreamgym_server.build import build
+    from dreamgym_server.running import running
+    from dreamgym_server.sources import RealWorlds
+
+    if real and (model or without or calibration or min_confidence):
+        raise InvalidInput("--model, --without, --calibration and --min-confidence are for dreams: not with --real")
+    check_bind(host, token)
+    found = [await read_folder(env) for env in envs] if takes_in and not real else []
+    specs = [load_spec(env) for env in envs]  # after the folders were built: recordings may have brought other tools
+    worlds: list[Worlds] = [RealWorlds(spec, real_of(spec).create) for spec in specs] if real else []
+    async with AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(open_store(dsn, encoder))
+        for seeds in found:
+            if seeds is not None:
+                await store(seeds, opened.buffer)
+        if not real:
+            calibrated = Calibration.load(calibration) if calibration else None
+            worlds = await _dreams(specs, model, opened, stack, frozenset(without), calibrated, min_confidence)
+        app = build(worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts})
+        url = await stack.enter_async_context(running(app, host=host, port=port))
+        yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
+
+
+async def _dreams(
+    specs: Sequence[EnvironmentSpec],
+    model: str | None,
+    store: Store,
+    stack: AsyncExitStack,
+    without: frozenset[Part],
+    calibration: Calibration | None,
+    min_confidence: float,
+) -> list[Worlds]:
+    """Dreams of all the environments by one model, which is closed with the stack."""
+    from dreamgym_server.sources import DreamWorlds
+
+    from dreamgym.dream.fitted import check_environment
+    from dreamgym.dream.load import load_model
+
+    experience = load_model(model, predictions=None if Part.CACHE in without else store.predictions)
+    for spec in specs:
+        check_environment(experience, spec.name)
+    stack.push_async_callback(experience.close)
+    say(f"experience model: {experience.name}")
+    for spec in specs:
+        if (await store.buffer.counts(spec.name)).transitions == 0:
+            say(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym record mends that")
+    return [
+        DreamWorlds(
+            spec, experience, store.buffer, without=without, calibration=calibration, min_confidence=min_confidence
+        )
+        for spec in specs
+    ]

@@ -1,0 +1,120 @@
+"""What a person edits in trajectories.jsonl stays until its recording changes, and is never lost without a copy."""
+
+from pathlib import Path
+
+import pytest
+from folder_stage import GET, Tape, contents, crm, trajectories
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.recordings.folder import build_folder, update_folder
+from dreamgym.types import JsonObject
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs, built."""
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Ada", id="x1")
+    Tape(folder, "b", at=2000).hello().call("get", "Bob", id="x2")
+    assert update_folder(folder) is not None
+    return folder
+
+
+def edit(folder: Path, old: str, new: str) -> bytes:
+    """Replace a text in trajectories.jsonl; its content afterwards."""
+    file = folder / "trajectories.jsonl"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    return file.read_bytes()
+
+
+def copies(folder: Path) -> list[bytes]:
+    return [file.read_bytes() for file in folder.glob("*.bak")]
+
+
+def test_a_folder_is_built_again_only_if_something_that_it_is_made_from_has_changed(folder: Path) -> None:
+    before = contents(folder)
+    assert update_folder(folder) is None
+    assert contents(folder) == before
+    for change in ("env.toml", "tasks.jsonl", "trajectories.jsonl", "recordings/a.jsonl"):
+        with (folder / change).open("a") as file:
+            file.write("\n")
+        assert update_folder(folder) is not None, change
+        assert update_folder(folder) is None, change
+
+
+def test_a_folder_without_recordings_is_left_alone(folder: Path) -> None:
+    for file in (folder / "recordings").glob("*.jsonl"):
+        file.unlink()
+    before = contents(folder)
+    assert update_folder(folder) is None
+    assert contents(folder) == before
+
+
+def test_an_edit_a_removal_and_an_addition_stay_when_another_run_comes(folder: Path) -> None:
+    own = trajectories(folder)["crm-a"].model_copy(update={"id": "mine"})
+    (folder / "trajectories.jsonl").write_text(
+        "\n".join([trajectories(folder)["crm-b"].model_dump_json().replace("Bob", "Bert"), own.model_dump_json()])
+    )
+    Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3")
+    report = update_folder(folder)
+    assert report is not None
+    assert (report.messages, report.trajectories) == ((), 3)
+    assert list(trajectories(folder)) == ["crm-b", "crm-c", "mine"]
+    assert trajectories(folder)["crm-b"].transitions[0].result.observation == "Bert"
+    assert copies(folder) == []
+
+
+def test_a_label_wins_over_an_edit_and_the_edited_file_is_kept_beside(folder: Path) -> None:
+    edited = edit(folder, "Bob", "Bert")
+    Tape(folder, "b").note(task="Who is x2?")
+    report = update_folder(folder)
+    assert report is not None
+    (message,) = report.messages
+    assert message.startswith("trajectories.jsonl was made again, although it was edited in crm-b; the edited file is ")
+    assert copies(folder) == [edited]
+    assert trajectories(folder)["crm-b"].task.instruction == "Who is x2?"
+    assert trajectories(folder)["crm-b"].transitions[0].result.observation == "Bob"
+
+
+def test_a_file_that_an_older_edition_built_is_kept_beside_only_if_something_of_it_is_lost(folder: Path) -> None:
+    (folder / "recordings" / "built.json").unlink()
+    Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3")
+    report = update_folder(folder)
+    assert report is not None
+    assert (report.messages, copies(folder)) == ((), [])
+    (folder / "recordings" / "built.json").unlink()
+    edited = edit(folder, "Bob", "Bert")
+    build_folder(folder)
+    assert copies(folder) == [edited]
+
+
+def test_a_damaged_file_is_made_again_and_kept_beside(folder: Path) -> None:
+    good = (folder / "trajectories.jsonl").read_bytes()
+    (folder / "trajectories.jsonl").write_bytes(good + b"{")
+    report = update_folder(folder)
+    assert report is not None
+    assert "it was made again, and the damaged file is trajectories.jsonl." in report.messages[0]
+    assert (folder / "trajectories.jsonl").read_bytes() == good
+    assert copies(folder) == [good + b"{"]
+
+
+def test_an_edit_off_the_schema_is_left_out_by_name_once_and_kept_beside(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    world: JsonObject = {"people": {"P-1": {"person_id": "P-1", "name": "Ada"}}}
+    Tape(folder, "a").hello(GET).told("get", "Ada", world, world, id="P-1").told("get", "Ada!", world, world, id="P-1")
+    update_folder(folder)
+    assert EnvironmentSpec.load(folder).state is not None
+    file = folder / "trajectories.jsonl"
+    one = trajectories(folder)["crm-a"]
+    off = one.transitions[1].model_copy(update={"state": one.transitions[1].state.replace('"Ada"', "7")})
+    file.write_text(one.model_copy(update={"transitions": (one.transitions[0], off)}).model_dump_json())
+    edited = file.read_bytes()
+    report = update_folder(folder)
+    assert report is not None
+    left_out, made_again = report.messages
+    assert left_out.startswith("crm-a: call 2 (get) is left out: the state before it is off [state] in env.toml")
+    assert made_again.startswith("trajectories.jsonl was made again, although it was edited in crm-a")
+    assert copies(folder) == [edited]
+    assert len(trajectories(folder)["crm-a"].transitions) == 1
