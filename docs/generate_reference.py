@@ -103,7 +103,7 @@ def python() -> str:
 def _entry(name: str, thing: Any) -> Iterator[str]:
     yield from (f"## `{name}`", "")
     if inspect.isfunction(thing):
-        yield from ("<!-- not run: a signature -->", "```text", f"{name}{inspect.signature(thing)}", "```", "")
+        yield from ("<!-- not run: a signature -->", "```text", _signature(name, thing), "```", "")
     yield _docstring(thing)
     if isinstance(thing, EnumMeta):
         texts = _attribute_texts(thing)
@@ -133,6 +133,22 @@ def _methods(thing: type) -> Iterator[str]:
         signature = name if isinstance(member, property) else f"{name}{_short_signature(function)}"
         if text:
             yield from ("", f"- `{signature}`: {text}")
+
+
+def _signature(name: str, function: Any) -> str:
+    """The signature as it is written in the code, one parameter a line."""
+    signature = inspect.signature(function)
+    lines: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "    *," not in lines:
+            lines.append("    *,")
+        default = "" if parameter.default is parameter.empty else f" = {_literal(parameter.default)}"
+        lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
+    return "\n".join([f"{name}(", *lines, f") -> {signature.return_annotation}"])
+
+
+def _literal(value: object) -> str:
+    return repr(getattr(value, "value", value))
 
 
 def _short_signature(function: Any) -> str:
@@ -165,12 +181,12 @@ def _attribute_texts(thing: type) -> dict[str, str]:
 
 def _docstring(thing: Any) -> str:
     text = _escaped(inspect.getdoc(thing) or "")
-    return re.sub(r"\n\n(Args|Returns|Raises):\n((?: {4}.*\n?)+)", _list, text + "\n").strip()
+    return re.sub(r"\n\n(Args|Returns|Raises):((?:\n {4}.*)+)", _list, text)
 
 
 def _list(found: re.Match[str]) -> str:
-    items = re.sub(r"\n {8,}", " ", found[2].rstrip()).splitlines()
-    return "\n\n".join(["", f"{found[1]}:", "\n".join(f"- {item.strip()}" for item in items)]) + "\n"
+    items = re.sub(r"\n {8,}", " ", found[2].strip()).splitlines()
+    return "\n\n".join(["", f"{found[1]}:", "\n".join(f"- {item.strip()}" for item in items)])
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -186,7 +202,7 @@ def _one_line(text: str | None) -> str:
 
 def _escaped(text: str) -> str:
     """What Markdown would read as its own, outside of code."""
-    return re.sub(r"(`[^`]*`)|([<*_\[\]])", lambda m: m[1] or chr(92) + m[2], text)
+    return re.sub(r"(`[^`]*`|(?m:^ {4}\w.*[=(].*$))|([<*_\[\]])", lambda m: m[1] or chr(92) + m[2], text)
 
 
 PAGES = {"cli.md": cli, "python.md": python}
