@@ -41,7 +41,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MARK = re.compile(r"<!-- not run: (\S.*) -->")
 FILE = re.compile(r"`([\w./-]+)`:")
 PROGRAMS = {"dreamgym": app, "dreamgym-serve": serve}
-LIMIT_S = 60
+LIMIT_S = 120
 """What takes longer is marked."""
 TOOLS_LIST = {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]}
 
