@@ -7,7 +7,7 @@ WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 # what installs and what checks do not wait for each other
 MAKEFLAGS += --jobs=2
 
-.PHONY: demo test test-all check clean
+.PHONY: demo test test-all test-one check lint types docs clean
 
 demo: .venv/installed
 	$(BIN)/dreamgym demo
@@ -20,14 +20,28 @@ test: check tests/node/node_modules/installed .venv-mcp1/installed
 test-all: check tests/node/node_modules/installed .venv-mcp1/installed
 	$(PYTEST)
 
-check: .venv/installed
+# one test by its name, or all of a file: make test-one T=tests/test_names.py, make test-one T="-k a_finished_episode"
+test-one: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(T)
+
+check: lint types
+
+lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: .venv/installed
 	$(BIN)/mypy
 	# these have namesakes in the run above or in each other
 	for folder in benchmarks/studies/helpdesk benchmarks/studies/shop; do MYPYPATH=$$folder $(BIN)/mypy $$folder/*.py || exit; done
 	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit; done
-	$(BIN)/lint-imports
+
+# the site, in docs/_build; the reference is written from the code first
+docs: .venv/installed
+	$(BIN)/python docs/generate_reference.py
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo docs/_build/index.html
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=python3.12"'
@@ -51,4 +65,4 @@ tests/node/node_modules/installed: tests/node/package.json tests/node/package-lo
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mcp1 tests/node/node_modules
+	rm -rf .venv .venv-mcp1 tests/node/node_modules docs/_build dist

@@ -31,10 +31,12 @@ def main() -> None:
     if done.returncode:
         sys.exit(done.returncode)
     said = done.stdout.strip()
-    text = said if "|---" in said else f"```\n{said}\n```"
+    text = said if "|---" in said else f"<!-- not run: printed by the command above -->\n```text\n{said}\n```"
     # files elsewhere are named by their last part: where they lay says nothing
     named = shlex.join(Path(word).name if Path(word).is_absolute() else word for word in command)
-    out.write_text(f"Made by `{named}` at commit {made_at}, on {os.cpu_count()} cores.\n\n{text}\n", encoding="utf-8")
+    title = out.stem.replace("-", " ").capitalize()
+    how = f"Made by `{named}` at commit {made_at}, on {os.cpu_count()} cores."
+    out.write_text(f"# {title}\n\n{how}\n\n{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

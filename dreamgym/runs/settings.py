@@ -49,23 +49,24 @@ def settings_of(model: type[Model], file: Path | None, arguments: Sequence[str])
 
 def names(model: type[BaseModel]) -> list[str]:
     """The dotted names of all that can be set."""
-    return [name for name, _ in _fields(model)]
+    return [name for name, _ in fields_of(model)]
 
 
 def described(model: type[BaseModel]) -> str:
     """All that can be set, with what it means, for a verb's help."""
     lines = [
         f"--{name.replace('_', '-')} = {field.get_default(call_default_factory=True)}: {_one_line(field.description)}"
-        for name, field in _fields(model)
+        for name, field in fields_of(model)
     ]
     return "\n\n".join(["Settings and their defaults, in the file too:", *lines])
 
 
-def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """All that can be set: the dotted name and what it is."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _fields(kind, f"{prefix}{name}.")
+            yield from fields_of(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
