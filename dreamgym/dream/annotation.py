@@ -24,11 +24,11 @@ TOKENS, TOKENS_PER_STEP = 256, 128
 
 
 TUTORIAL = ("overall_plan", "success_mode", "failure_mode")
-"""What the episode teaches as a whole. Asked for, since it makes the traces better; not kept."""
+"""Fields that sum up the episode. They are asked for because they make the traces better, and are not kept."""
 
 
 def form_of(count: int) -> type[Answer]:
-    """What the teacher fills in about an episode of so many steps: the tutorial, and a trace `step_N` for each step.
+    """The teacher's form about an episode of `count` steps: the tutorial, and a trace `step_N` for each step.
 
     The paper has a list of traces (appendix C.1), which comes out shorter or longer than the episode; of fields there
     are as many as there are steps wherever the backend heeds a schema, and a small model can write one line for each.
@@ -40,7 +40,7 @@ def form_of(count: int) -> type[Answer]:
 
 
 def schema_of(count: int) -> JsonObject:
-    """The same as a JSON schema."""
+    """The JSON schema of `form_of(count)`."""
     properties: JsonObject = {name: {"type": "string"} for name in form_of(count).model_fields}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
@@ -75,7 +75,7 @@ async def annotate(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, *, s
 
 
 def annotation_messages(spec: EnvironmentSpec, trajectory: Trajectory) -> list[Message]:
-    """What the teacher is asked about one trajectory."""
+    """The prompt for the teacher about one trajectory."""
     environment: JsonObject = {"name": spec.name, "description": spec.description, "rules": spec.rules}
     rules = filled(
         "annotation",
@@ -110,7 +110,7 @@ def _fault(answer: Answer) -> str | None:
 
 
 def _is_accomplished(trajectory: Trajectory) -> bool | None:
-    """None where nobody said so."""
+    """None if nobody judged it."""
     ended = bool(trajectory.transitions) and trajectory.transitions[-1].result.terminated
     return trajectory.success if ended or trajectory.final_reward is not None else None
 

@@ -60,7 +60,7 @@ _PROPERTIES: JsonObject = {
 
 
 class StepAnswer(Answer):
-    """What a model answers; which of the keys it must have, its form says."""
+    """A model's answer to one step. Which of the keys it must have depends on the query (`AnswerForm`)."""
 
     reasoning: str = ""
     observation: str | None = None
@@ -85,7 +85,7 @@ class StepAnswer(Answer):
 
 
 class AnswerForm:
-    """What the answer to one query must be, and what it says."""
+    """The form of the answer to one query: its keys, its JSON schema, and the prediction that an answer is."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -106,7 +106,7 @@ class AnswerForm:
         return {**self.schema, **conditions}
 
     def _fault_of(self, answer: StepAnswer) -> str | None:
-        """What the answer lacks or has too much of, or None."""
+        """Names a missing key, or one too many; None if all are right."""
         if missing := [key for key in self.keys if key not in answer.model_fields_set]:
             return f'"{missing[0]}" is missing'
         for key in answer.model_fields_set - {*self.keys}:
@@ -220,7 +220,7 @@ def keys_of(query: Query, tool: str) -> tuple[str, ...]:
 
 
 def recordings(query: Query) -> tuple[Demonstration, ...]:
-    """What was recorded and is shown to a model, in an order that does not depend on the rank.
+    """The recordings that a model is shown, in an order that does not depend on their rank.
 
     A transition whose state is words does not say what changed, so it is none for a query with an explicit state.
     """
@@ -265,7 +265,7 @@ def answer_of(query: Query, step: Transition) -> JsonObject:
 
 
 def answer_text(query: Query, transition: Transition) -> str:
-    """What a perfect model answers to a query whose outcome was recorded: the target of fine-tuning (eq. 5)."""
+    """A perfect model's answer to a query whose outcome was recorded: the target of fine-tuning (eq. 5)."""
     step = completed(transition, query.spec)
     way = wording(query)
     return json.dumps(

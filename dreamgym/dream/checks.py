@@ -83,7 +83,7 @@ def contradiction(query: Query, prediction: Prediction) -> str | None:
 
 
 def recordings_of_tool(query: Query) -> list[Demonstration]:
-    """What was really seen of the called tool."""
+    """Recorded calls of the called tool, without dreamed ones."""
     return [
         shown
         for shown in query.demonstrations

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOKENS = "tokens"
-"""Of Prediction.probabilities, what is no flag."""
+"""Key of the mean token probability in `Prediction.probabilities`; every other key is a flag of the answer."""
 
 RIDGE = 1.0
-"""Of the penalty on the weights: half of it times their squares."""
+"""Strength of the L2 penalty: half of it times the squared weights is added to the loss."""
 NEWTON_STEPS = 100
 FOLDS = 5
 
@@ -80,7 +80,7 @@ def features(query: Query, prediction: Prediction) -> tuple[float, ...]:
 
 
 class Calibration(Frozen):
-    """What the numbers of one model's predictions in one environment are worth."""
+    """Weights that turn the features of one model's predictions in one environment into a probability."""
 
     model: str
     env: str
@@ -200,7 +200,7 @@ def _fitted(features_NF: NDArray[np.float64], right_N: NDArray[np.float64]) -> t
 
 
 def _auroc(given_N: NDArray[np.float64], right_N: NDArray[np.float64]) -> float | None:
-    """Of all pairs of a right and a wrong answer, the share in which the right one has more; ties count half."""
+    """Share of pairs of a right and a wrong answer in which the right one scores higher; ties count half."""
     import numpy as np
 
     right, wrong = given_N[right_N == 1], given_N[right_N == 0]

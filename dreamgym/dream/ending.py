@@ -125,7 +125,7 @@ def _may_have_ended(query: Query, prediction: Prediction) -> bool:
 
 
 def _does_alike(action: ToolCall, query: Query) -> bool:
-    """The same tool; where the whole action is a text, the same first word."""
+    """Both call the same tool; if the whole action is a text, with the same first word."""
     if action.name != query.action.name or query.spec.text_argument is None:
         return action.name == query.action.name
     _, argument = query.spec.text_argument

@@ -20,7 +20,7 @@ from dreamgym.state import State
 from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
 ENDED = "The session has ended."
-"""What an agent is told where nothing more can be said."""
+"""The observation of the last step of an episode that is out of support."""
 
 
 class DreamEnvironment:

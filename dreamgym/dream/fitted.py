@@ -24,7 +24,7 @@ FILE = "dreamgym.json"
 
 
 class Fitting(Frozen):
-    """What `dreamgym fit` wrote down of a model."""
+    """The file that `dreamgym fit` writes beside a model: how it was trained."""
 
     env: str
     form: Literal["fitted"] = "fitted"
@@ -44,7 +44,7 @@ class Fitting(Frozen):
 
 
 def read_fitting(folder: Path) -> Fitting | None:
-    """What a checkpoint folder says of its fitting, None where it was not fitted here.
+    """The file `dreamgym.json` of a checkpoint folder; None if there is none: another program trained it.
 
     Raises:
         InvalidInput: the file is damaged, or the tokenizer is not the one that the model was fitted with.

@@ -13,8 +13,8 @@ from dreamgym.tools import is_forbidden
 from dreamgym.types import Source, Task, ToolCall, Transition
 
 CANDIDATES = 8
-"""So many times more transitions are retrieved than shown where the tools are several. Retrieval weighs the state most:
-on a recorded file system a quarter of what it put first was of the called tool."""
+"""Transitions retrieved for each that is shown, if there are several tools. Retrieval weighs the state most: on a
+recorded file system only a quarter of the nearest transitions were calls of the called tool."""
 
 
 class Grounding:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class JudgeAnswer(Answer):
-    """What the judge answers; the keys of SCHEMA."""
+    """The judge's answer; it has the keys of SCHEMA."""
 
     reasoning: str
     accomplished: bool

@@ -23,9 +23,9 @@ from dreamgym.llm import LLM
 from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition
 
 LEAST_TOKENS = 1_024
-"""Of room for an answer."""
+"""Fewest tokens that an answer may have."""
 REASONING_TOKENS = 512
-"""Of room beside what the environment answers."""
+"""Tokens for the reasoning, beside those for what the environment answers."""
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ class Part(StrEnum):
 
 
 class Prediction(Frozen):
-    """What the environment would answer (paper, eq. 4). There is no reward here to guess: it follows from `success`."""
+    """The predicted answer of the environment (paper, eq. 4). Its reward follows from `success`."""
 
     reasoning: str = ""
     observation: str
@@ -54,11 +54,11 @@ class Prediction(Frozen):
     is_error: bool = False
     """The environment refused the action."""
     probabilities: dict[str, float] = Field(default_factory=dict)
-    """As in Completion."""
+    """Mean token probability and the probabilities of flags, as in `Completion.probabilities`."""
     provenance: Provenance
 
     def noted(self, **fields: object) -> Prediction:
-        """The same with other fields of its provenance."""
+        """A copy with these fields of its provenance changed."""
         return self.model_copy(update={"provenance": self.provenance.model_copy(update=fields)})
 
 
@@ -84,7 +84,7 @@ class Query(Frozen):
     demonstrations: tuple[Demonstration, ...]
     """Retrieved transitions, best first."""
     changeable: dict[str, Reach] | None = None
-    """What this call may change in the explicit state (dreamgym.dream.checks); None: nobody knows."""
+    """Kinds of changes that this call may make to the explicit state (dreamgym.dream.checks); None: unknown."""
     seed: int = 0
     without: frozenset[Part] = frozenset()
 
@@ -121,7 +121,7 @@ class ExperienceModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What provenance records."""
+        """The name that provenance records."""
 
     @property
     def demonstrations(self) -> int:
@@ -143,7 +143,7 @@ class ExperienceModel(Protocol):
 
 
 class Verdict(Frozen):
-    """What a judge says."""
+    """A judge's decision, and the tokens that it took."""
 
     accomplished: bool
     prompt_tokens: int = 0

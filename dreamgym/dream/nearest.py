@@ -21,8 +21,8 @@ from dreamgym.tools import completed
 from dreamgym.types import Provenance, Tier
 
 COPIED = 16
-"""Of so many of the nearest a textual answer is copied. Refusals recorded in the same state must be among them;
-retrieval weighs the state most."""
+"""How many of the nearest transitions may be copied as a text answer. Refusals recorded in the same state must be among
+them; retrieval weighs the state most."""
 
 
 class NearestModel:

@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+")
 LEAST_WORDS = 3
 """Fewer claim nothing: an answer may use them on its own account."""
 MOST_TEXTS = 32
-"""Of one call, that are looked for in answers; the longest."""
+"""How many texts of one call are looked for in answers: the longest ones."""
 
 
 def without_own_words(spec: EnvironmentSpec, task: Task, steps: Sequence[Step]) -> list[Step]:

@@ -36,22 +36,22 @@ tell apart better. `turns`: recorded transitions and history as turns of the con
 better. `fitted`: for a model that was fine-tuned on this environment and needs neither rules, card nor tools; what is
 left out is an empty list to it, as where there is nothing, since other tags than it has learned confuse it."""
 TURNS_CHARACTERS = 20_000
-"""Of a prompt in turns: 7,000 tokens of JSON, which two cores read in a minute and a half."""
+"""Most characters of a prompt in turns: 7,000 tokens of JSON, which two cores read in a minute and a half."""
 CHARACTERS_PER_TOKEN = 3
-"""Of JSON in English, cautiously."""
+"""A cautious estimate for JSON in English."""
 TEXT_TOKENS = 1_000
-"""Of one text in the history or in a recorded transition."""
+"""Most tokens of one text in the history or in a recorded transition."""
 HISTORY_TOKENS = 12_000
-"""Of all steps so far."""
+"""Most tokens of all steps so far."""
 LEFT_OUT_AT_ONCE = 8
-"""So many more steps are left out each time, so that the prompt changes in the middle once in so many steps."""
+"""Steps are left out in groups of this size, so the prompt changes in the middle only once in as many steps."""
 FITTED_STEPS = 12
 """Of the history, the last ones, for a fitted model is small and reads little; where the state is explicit, a third of
 them, for it holds what they did."""
 
 
 def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:
-    """What a model is asked to predict one step."""
+    """The prompt to predict one step."""
     if form == "fitted":
         return [Message(role="user", content=_fitted(query))]
     if form == "turns":
@@ -77,7 +77,7 @@ def judge_messages(
     final_answer: str | None = None,
     state: str = "",
 ) -> list[Message]:
-    """What a judge is asked about an episode: calls, answers and the agent's last words as data, nobody's reasoning.
+    """The prompt for a judge of an episode: calls, answers and the agent's last words as data, nobody's reasoning.
 
     `state` is the one that the episode has led to; where it is explicit, the judge sees what the task and the calls
     name of it.
@@ -103,7 +103,7 @@ def as_data(value: JsonValue, separators: tuple[str, str] = (", ", ": ")) -> str
 
 
 def _conversation(query: Query) -> list[Message]:
-    """Of what a small model cannot read as a whole, the oldest steps and the worst recordings are left out."""
+    """The prompt in turns. If it is too long, the oldest steps and the worst recordings are left out."""
     while True:
         messages = [
             Message(role="system", content=_rules(query, "turns")),
@@ -118,7 +118,7 @@ def _conversation(query: Query) -> list[Message]:
 
 
 def _shorter(query: Query) -> Query | None:
-    """Of a known state the history says little more; else it is worth more than a third recording."""
+    """Drops history first if the state is explicit (it repeats the state); otherwise recordings until two are left."""
     if query.history and (query.is_explicit or len(query.demonstrations) <= 2):
         return query.model_copy(update={"history": query.history[1:]})
     if query.demonstrations:
@@ -183,7 +183,7 @@ def _cut(value: JsonValue) -> JsonValue:
 
 
 def _fitted(query: Query) -> str:
-    """As short as can be: no reasoning in what is recorded, and no spaces."""
+    """The prompt of a fitted model, as short as possible: recordings without reasoning, JSON without spaces."""
     silent = query.model_copy(update={"without": query.without | {Part.REASONING}})
     steps = FITTED_STEPS // 3 if query.is_explicit else FITTED_STEPS
     seen = [_seen(query.spec, step.action, step.result) for step in history(query)[-steps:]]
@@ -199,7 +199,7 @@ def _fitted(query: Query) -> str:
 
 
 def _parts(query: Query) -> set[str]:
-    """What the texts speak of."""
+    """Names of the conditional passages that apply to this query."""
     parts = {str(part) for part in (Part.HISTORY, Part.RETRIEVAL, Part.REASONING) if part not in query.without}
     if query.is_explicit:
         parts.add("state")
@@ -248,7 +248,7 @@ def _asked(query: Query, state: State, action: ToolCall, one: Demonstration | No
 
 
 def _shown(query: Query, state: State, action: ToolCall) -> JsonValue:
-    """Of an explicit state the part that the action is about, else the text."""
+    """The part of an explicit state that the action is about, or the text of a state of words."""
     return state.relevant(action.arguments) if query.is_explicit and state.is_explicit else state.text
 
 

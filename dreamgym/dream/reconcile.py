@@ -1,4 +1,4 @@
-"""What an answer shows of an explicit state, put right by the state.
+"""Corrects the part of an answer that shows entities of an explicit state.
 
 A read shows what the state holds, so a slip of the model in copying it is no news of the world. Of a write only those
 fields are put right that the model itself changed: it said by how much, and code calculates. Anything else that an

@@ -21,7 +21,7 @@ from dreamgym.llm import LLM, Completion, Message
 from dreamgym.types import JsonObject
 
 SHOWN_CHARACTERS = 2_000
-"""Of a malformed answer, when it is asked for again: one that never ended would fill the context."""
+"""Most characters of a malformed answer that are quoted when it is asked for again. It may have no end."""
 
 
 class Answer(BaseModel):
@@ -40,9 +40,9 @@ class StructuredAnswer(Generic[Form]):
     answer: Form
     prompt_tokens: int
     completion_tokens: int
-    """Both over all questions, those with a malformed answer included."""
+    """Both counts include questions with a malformed answer."""
     probabilities: dict[str, float]
-    """Of the valid answer; as in Completion."""
+    """Of the tokens of the valid answer, as in `Completion.probabilities`."""
     cached: bool
     """The model was asked nothing: every answer was remembered."""
 
@@ -57,7 +57,7 @@ async def ask(
     seed: int,
     fault_of: Callable[[Form], str | None] = lambda answer: None,
 ) -> Form:
-    """As `ask_counted`, and the answer alone."""
+    """Like `ask_counted`, but returns the answer alone."""
     asked = await ask_counted(llm, messages, form, schema, max_tokens=max_tokens, seed=seed, fault_of=fault_of)
     return asked.answer
 

@@ -36,7 +36,7 @@ class Substitution:
         return self._pattern.sub(lambda match: self._replacements[match[0]], text)
 
     def within(self, value: JsonObject, spared: Collection[str] = ()) -> JsonObject:
-        """The same in every text of a JSON object; a number changes where it is a recorded argument as a whole.
+        """Replaces values in every text of a JSON object; a number changes where it is a recorded argument as a whole.
 
         Nothing changes under the keys that are `spared`.
         """

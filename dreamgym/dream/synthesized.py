@@ -22,7 +22,7 @@ class SynthesizedTier:
     infers = True
 
     async def answer(self, query: Query) -> Prediction | None:
-        """What follows; None: some of it has no explanation."""
+        """The result of the program; None: some of it has no explanation."""
         # learning a program takes a tenth of a second, in which a server would answer nobody else
         return await asyncio.to_thread(synthesized, query) if query.is_explicit else None
 

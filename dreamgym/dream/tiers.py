@@ -87,7 +87,7 @@ class ModelTier:
         self._shown = shown
 
     async def answer(self, query: Query) -> Prediction:
-        """What the model predicts. Raises PredictionError, also if that contradicts the state."""
+        """The model's prediction. Raises PredictionError, also if that contradicts the state."""
         if query.spec.state is not None:
             # this reads many states, in which time a server would answer nobody else
             query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
@@ -126,6 +126,6 @@ def _with_shown_facts(query: Query, prediction: Prediction) -> Prediction:
 
 @cache
 def of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
-    """What makes the tiers of other packages. Looked for once: to read what is installed takes 10 ms and more."""
+    """Constructors of the tiers of other packages. Read once: to search installed packages takes 10 ms or more."""
     points = sorted(entry_points(group="dreamgym.tiers"), key=lambda point: point.name)
     return tuple(point.load() for point in points)
