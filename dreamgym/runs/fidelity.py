@@ -241,7 +241,7 @@ def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Traj
 
 def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
     """The trajectories that some fitted model has learned; None if none is fitted."""
-    fitted = [read_fitting(Path(one.model)) for one in chosen if Path(one.model).is_dir()]
+    fitted = [read_fitting(Path(one.model)) for one in chosen if one.model and Path(one.model).is_dir()]
     learned = [one.learned for one in fitted if one is not None]
     if not learned:
         return None

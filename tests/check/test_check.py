@@ -48,6 +48,14 @@ def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed
     assert f"      recorded  count {int(held_out[0][-1]) + 2}\n" in printed
 
 
+def test_the_model_is_a_setting_and_the_report_names_what_is_left_out(tmp_path: Path) -> None:
+    env = folder(tmp_path, RECORDED)
+    printed = checked(env, "--against", "dream", "--model", "nearest without recorded,checks -k 3")
+    assert printed.startswith("counter against dream of nearest without checks,recorded, 3 transitions shown:")
+    whole = json.loads(checked(env, "--against", "dream", "--model", "nearest", "--json"))
+    assert (whole["model"], whole["k"]) == ("nearest", NearestModel.demonstrations)
+
+
 def test_without_recordings_the_model_that_repeats_them_has_no_answer(tmp_path: Path) -> None:
     report = checked(folder(tmp_path, RECORDED), "--against", "dream", "--model", "nearest -k 0", "--json")
     total = json.loads(report)["total"]

@@ -129,6 +129,15 @@ async def test_a_judge_is_not_asked_again_for_what_it_has_scored(tmp_path: Path)
     assert len(judge.asked) == 12
 
 
+async def test_scores_that_other_code_asked_for_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = await given()
+    judge = ScriptedLLM([TWO] * 24)
+    await measuring(held, wanted=WANTED._replace(judge=judge), out=tmp_path).run()
+    monkeypatch.setattr("dreamgym.evaluation.measurement.edition", lambda: "edited")
+    await measuring(held, wanted=WANTED._replace(judge=judge), out=tmp_path).run()
+    assert len(judge.asked) == 24
+
+
 async def test_a_closed_loop_times_the_real_environment() -> None:
     one = measuring(await given(), wanted=WANTED._replace(closed_loop=2, make_real=Desk))
     await one.run()
