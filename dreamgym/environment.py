@@ -6,7 +6,7 @@ An environment folder is the description on disk:
     tools.json           a raw `tools/list` result, or a list of them where it came in pages; kept as it is
     server.json          what else the real MCP server said of itself (see dreamgym.mirror); optional
     tasks.jsonl          one Task per line
-    trajectories.jsonl   one Trajectory per line (read by `dreamgym seed`, not by the spec)
+    trajectories.jsonl   one Trajectory per line (read by `dreamgym serve` and `seed`, not by the spec)
 """
 
 from __future__ import annotations
