@@ -19,7 +19,7 @@ SCHEMA = StateSchema.model_validate(
 
 def state(**names: str) -> JsonObject:
     """Rooms by id with these names, each with other seats, in two houses."""
-    rooms = {
+    rooms: JsonObject = {
         i: {"id": i, "name": name, "seats": 7 * n, "house": f"h{n % 2}"} for n, (i, name) in enumerate(names.items(), 3)
     }
     return {
