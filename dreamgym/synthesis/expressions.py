@@ -44,8 +44,8 @@ class Constant:
 
     def value(self, bindings: Bindings) -> JsonValue:
         """The constant."""
-        value: JsonValue = json.loads(self.text)
-        return value
+        value = loaded(self.text)
+        return json.loads(self.text) if isinstance(value, dict | list) else value
 
     def __str__(self) -> str:
         return self.text

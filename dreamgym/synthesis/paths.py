@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from pydantic import JsonValue
 
@@ -44,21 +43,18 @@ class IndexedState:
             entities = part.items() if isinstance(part, dict) else ()
             self.collections[name] = {identity: one for identity, one in entities if isinstance(one, dict)}
 
-    @cached_property
-    def by_unique_text(self) -> dict[str, list[tuple[str, str, str]]]:
-        """(collection, field, id) of each entity that is the only one with a text in a field, by that text."""
-        ids: dict[tuple[str, str, str], list[str]] = {}
+    def with_unique_text(self, text: str) -> Iterator[tuple[str, str, str]]:
+        """(collection, field, id) of each entity that is the only one with this text in a field."""
         for name, entities in self.collections.items():
+            if text in entities:
+                continue
             key = self.schema.collections[name].key
+            ids: dict[str, list[str]] = {}
             for identity, entity in entities.items():
                 for field, value in entity.items():
-                    if field != key and isinstance(value, str) and value not in entities:
-                        ids.setdefault((name, field, value), []).append(identity)
-        by_text: dict[str, list[tuple[str, str, str]]] = {}
-        for (name, field, text), found in ids.items():
-            if len(found) == 1:
-                by_text.setdefault(text, []).append((name, field, found[0]))
-        return by_text
+                    if value == text and field != key:
+                        ids.setdefault(field, []).append(identity)
+            yield from ((name, field, found[0]) for field, found in ids.items() if len(found) == 1)
 
 
 class Bindings:
@@ -127,7 +123,7 @@ class Bindings:
             for name, part in value.items():
                 self._bind_unique_texts((*path, name), part)
         elif isinstance(value, str) and len(value) > 2:  # shorter texts agree by chance
-            for name, field, identity in self.state.by_unique_text.get(value, ()):
+            for name, field, identity in self.state.with_unique_text(value):
                 place = (*path, f">{name}@{field}")
                 self.values[(*place, self.state.schema.collections[name].key)] = identity
                 self.values.update(self._entity(place, name, identity, 1, frozenset()))

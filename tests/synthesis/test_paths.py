@@ -1,0 +1,79 @@
+"""A call reaches what its arguments name: by id, through ids in what it has reached, and by a text that is unique."""
+
+import json
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from dreamgym.state import StateSchema, as_text
+from dreamgym.synthesis import ToolProgram, learn
+from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
+
+SCHEMA = StateSchema.model_validate(
+    {
+        "rooms": {"key": "id", "fields": {"name": "string", "seats": "integer", "house": "string"}},
+        "houses": {"key": "id", "fields": {"street": "string"}},
+    }
+)
+
+
+def state(**names: str) -> JsonObject:
+    """Rooms by id with these names, each with other seats, in two houses."""
+    rooms: JsonObject = {
+        i: {"id": i, "name": name, "seats": 7 * n, "house": f"h{n % 2}"} for n, (i, name) in enumerate(names.items(), 3)
+    }
+    return {
+        "rooms": rooms,
+        "houses": {"h0": {"id": "h0", "street": "Elm Row"}, "h1": {"id": "h1", "street": "Oak Lane"}},
+    }
+
+
+def learned(*calls: tuple[JsonObject, Mapping[str, JsonValue], JsonObject | str]) -> ToolProgram:
+    """From reads: the state, the arguments, and the answer; a text is a refusal."""
+    program = learn(
+        (
+            Transition(
+                state=as_text(before),
+                action=ToolCall(name="look", arguments=dict(arguments)),
+                result=StepResult(
+                    observation=answer if isinstance(answer, str) else json.dumps(answer),
+                    is_error=isinstance(answer, str),
+                ),
+                next_state=as_text(before),
+                provenance=Provenance(tier=Tier.REAL),
+            )
+            for before, arguments, answer in calls
+        ),
+        SCHEMA,
+    )
+    assert program is not None
+    return program
+
+
+def answer(program: ToolProgram, before: JsonObject, **arguments: JsonValue) -> str | None:
+    result = program.run(before, arguments)
+    return None if result is None else result.observation
+
+
+def test_an_entity_is_found_by_its_id_and_by_the_ids_in_it() -> None:
+    one = state(a="Blue", b="Red")
+    program = learned((one, {"room": "a"}, {"street": "Oak Lane"}), (one, {"room": "b"}, {"street": "Elm Row"}))
+    assert answer(program, state(x="Green", y="Grey"), room="y") == '{"street": "Elm Row"}'
+
+
+def test_an_entity_is_found_by_a_text_that_it_alone_has() -> None:
+    one, other = state(a="Blue", b="Red"), state(c="White", d="Black")
+    program = learned((one, {"called": "Blue"}, {"seats": 21}), (other, {"called": "Black"}, {"seats": 28}))
+    assert answer(program, state(x="Green", y="Grey"), called="Grey") == '{"seats": 28}'
+    assert answer(program, state(x="Grey", y="Grey"), called="Grey") is None
+
+
+def test_a_refusal_names_the_first_item_of_a_list_that_does_not_exist() -> None:
+    one = state(a="Blue", b="Red")
+    program = learned(
+        (one, {"rooms": ["a", "b"]}, {"found": 2}),
+        (one, {"rooms": ["b", "a"]}, {"found": 2}),
+        (one, {"rooms": ["a", "q7"]}, "no room q7"),
+        (one, {"rooms": ["r8", "b"]}, "no room r8"),
+    )
+    assert answer(program, state(x="Green"), rooms=["x", "k9", "m3"]) == "no room k9"

@@ -1,0 +1,69 @@
+"""A learned program runs on other calls as recorded, can be read, and has no answer to what it does not know."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stalls import SCHEMA, TOOLS, recordings
+
+from dreamgym.state import apply, parsed
+from dreamgym.synthesis import ProgramResult, learn
+from dreamgym.types import JsonObject, Transition
+
+
+def answered(step: Transition, *shown: Transition) -> ProgramResult | None:
+    """What the program learned from some calls makes of another."""
+    program = learn(shown, SCHEMA)
+    assert program is not None
+    return program.run(state_of(step.state), step.action.arguments)
+
+
+def state_of(text: str) -> JsonObject:
+    state = parsed(text)
+    assert state is not None
+    return state
+
+
+def test_a_program_is_printed_as_conditions_changes_and_answers() -> None:
+    program = learn(recordings("reserve", 20, seed=5), SCHEMA)
+    assert (
+        str(program)
+        == """if not (lots[lot] exists):
+    refuse "no lot {lot}"
+if (0 > (lots[lot].left + (count * -1))):
+    refuse "only {lots[lot].left} of {lot} left, {count} wanted"
+otherwise:
+    increase lots[lot].left by (count * -1)
+    answer json {"lot": lot, "left": lots[lot].left}"""
+    )
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(TOOLS), st.integers(0, 10_000), st.integers(1, 10))
+def test_changes_apply_under_the_schema_and_are_the_same_every_time(tool: str, seed: int, count: int) -> None:
+    *shown, step = recordings(tool, count + 1, seed)
+    result = answered(step, *shown)
+    assert answered(step, *shown) == result
+    if result is not None:
+        assert apply(state_of(step.state), result.operations, SCHEMA) == result.after
+        if result.is_error:
+            assert result.operations == ()
+
+
+def test_a_status_that_was_never_seen_to_change_is_not_said_to_change() -> None:
+    shown = [step for step in recordings("cancel", 40, seed=1) if not step.result.is_error]
+    calls = list(recordings("cancel", 40, seed=2))
+    refused = [step for step in calls if "not open" in step.result.observation]
+    assert refused
+    assert all(answered(step, *shown) is None for step in refused)
+    assert all(answered(step, *shown) is not None for step in calls if not step.result.is_error)
+
+
+def test_the_loops_lists_and_new_entities_of_a_program_are_printed() -> None:
+    program = learn(recordings("buy", 40, seed=8), SCHEMA)
+    printed = str(program).splitlines()
+    assert "if not (people[person] exists):" in printed
+    assert "    for item in lines: increase lots[item.lot].left by (item.count * -1)" in printed
+    assert (
+        "    increase people[person].purse by (sum((item.count * lots[item.lot].price) for item in lines) * -1)"
+        in printed
+    )
+    assert any(line.startswith('    add deals[new deals] = {"lines": lines, "person": person') for line in printed)
