@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dreamgym.runs.fidelity import check
     from dreamgym.runs.fit import fit
     from dreamgym.runs.opening import open_store, open_worlds, served
+    from dreamgym.runs.serve import serving
     from dreamgym.runs.train.config import TrainConfig
     from dreamgym.runs.train.run import train
     from dreamgym.testing import check_environment, check_replay_buffer
@@ -61,6 +62,7 @@ _WHERE = {
     "open_store": "dreamgym.runs.opening",
     "open_worlds": "dreamgym.runs.opening",
     "served": "dreamgym.runs.opening",
+    "serving": "dreamgym.runs.serve",
     "train": "dreamgym.runs.train.run",
 }
 """Module of each name that is imported when it is first used."""
@@ -96,6 +98,7 @@ __all__ = [
     "open_store",
     "open_worlds",
     "served",
+    "serving",
     "train",
 ]
 

@@ -47,7 +47,7 @@ async def evaluate(
     loaded, codec = load_policy(policy)
     tasks = tasks_of(spec, split, real_for(spec, Against(against)))[-episodes:]
     async with (
-        open_worlds(spec, against, model=model, without=without, dsn=dsn) as worlds,
+        open_worlds(env, against, model=model, without=without, dsn=dsn) as worlds,
         player_in(worlds, loaded, codec, agent=agent) as player,
     ):
         return await probe.evaluate(player, tasks, seed=seed)

@@ -71,7 +71,7 @@ async def open_worlds(
     """An environment to play in: `worlds.create(id)` makes one world, `served(worlds)` a server of them.
 
     Args:
-        env: the environment, its name, or its folder.
+        env: the environment, its name, or its folder. What is new in a folder is stored first for a dream of it.
         against: the simulation or the real system.
         model: the experience model, as in `--model`.
         store: what a dream knows; None: the one at `dsn` is opened.
@@ -88,14 +88,19 @@ async def open_worlds(
     from dreamgym_server.sources import DreamWorlds, RealWorlds
 
     from dreamgym.dream.load import load_model
+    from dreamgym.runs import seed
 
-    spec, left_out = load_spec(env) if isinstance(env, str) else env, frozenset(without)
-    if Against(against) is Against.REAL:
-        check_left_out(against, left_out)
+    check_left_out(against, without)
+    is_real, left_out = Against(against) is Against.REAL, frozenset(without)
+    found = await seed.read_folder(env) if isinstance(env, str) and not is_real else None
+    spec = load_spec(env) if isinstance(env, str) else env  # after its folder was built
+    if is_real:
         yield RealWorlds(spec, real_of(spec).create)
         return
     async with AsyncExitStack() as stack:
         known: Store = store if store is not None else await stack.enter_async_context(open_store(dsn))
+        if found is not None:
+            await seed.store(found, known.buffer)
         predictions = None if Part.CACHE in left_out else known.predictions
         chosen = load_model(model, env=spec.name, predictions=predictions)
         stack.push_async_callback(chosen.close)
