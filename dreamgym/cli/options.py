@@ -9,7 +9,7 @@ import typer
 
 from dreamgym.dream.model import Part
 from dreamgym.evaluation.cost import Prices
-from dreamgym.runs.server_process import DSN_VARIABLE
+from dreamgym.runs.opening import DSN_VARIABLE
 
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
 Dsn = Annotated[

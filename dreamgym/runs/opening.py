@@ -6,6 +6,7 @@ What is measured must leave no trace: a server of `served` stores nothing unless
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from dreamgym.replay.postgres import Store
 
 
+DSN_VARIABLE = "DREAMGYM_DSN"
+
+
 class Against(StrEnum):
     """Where an episode is played."""
 
@@ -36,14 +40,14 @@ class Against(StrEnum):
 
 @asynccontextmanager
 async def open_store(dsn: str | None = None, encoder: str | None = None) -> AsyncIterator[Store]:
-    """The store at a DSN, or on the embedded server.
+    """The store at a DSN, else at that of the variable DREAMGYM_DSN, else on the embedded server.
 
     Raises:
         StoreError: it cannot be reached, or was filled with another encoder.
     """
     from dreamgym.replay import postgres
 
-    store = await postgres.open_store(dsn, load_encoder(encoder))
+    store = await postgres.open_store(dsn or os.environ.get(DSN_VARIABLE), load_encoder(encoder))
     try:
         yield store
     finally:

@@ -14,9 +14,8 @@ from urllib.request import urlopen
 
 from dreamgym.dream.model import Part
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.runs.opening import Against
+from dreamgym.runs.opening import DSN_VARIABLE, Against
 
-DSN_VARIABLE = "DREAMGYM_DSN"
 STOP_LIMIT_S = 60.0
 """A server whose database is gone tries for longer to store its last episodes."""
 
