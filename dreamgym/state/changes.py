@@ -48,7 +48,7 @@ def apply(state: JsonObject, operations: Sequence[Operation], schema: StateSchem
 
 def difference(before: JsonObject, after: JsonObject) -> tuple[Operation, ...]:
     """What changed from one state to the other: applied to the first, it gives the second."""
-    return tuple(_differences(before, after, ""))
+    return tuple(_differences(before, after, ()))
 
 
 def changed_fields(before: JsonObject, after: JsonObject) -> frozenset[str]:
@@ -133,20 +133,20 @@ def _sum(old: JsonValue, change: JsonValue) -> int | float:
     return total
 
 
-def _differences(before: JsonObject, after: JsonObject, path: str) -> Iterator[Operation]:
+def _differences(before: JsonObject, after: JsonObject, path: tuple[str, ...]) -> Iterator[Operation]:
     for name in sorted(before.keys() | after.keys()):
-        here = f"{path}{pointer(name)}"
+        here = (*path, name)
         if name not in after:
-            yield Operation(op="delete", path=here)
+            yield Operation(op="delete", path=pointer(*here))
             continue
         new = after[name]
         old = before.get(name)
         if name not in before:
-            yield Operation(op="set", path=here, value=new)
+            yield Operation(op="set", path=pointer(*here), value=new)
         elif isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, here)
         elif isinstance(old, list) and isinstance(new, list) and len(old) < len(new) and same(new[: len(old)], old):
             for item in new[len(old) :]:
-                yield Operation(op="append", path=here, value=item)
+                yield Operation(op="append", path=pointer(*here), value=item)
         elif not same(old, new):
-            yield Operation(op="set", path=here, value=new)
+            yield Operation(op="set", path=pointer(*here), value=new)

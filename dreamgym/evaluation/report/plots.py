@@ -11,7 +11,14 @@ from dreamgym.evaluation.rates import Rate
 from dreamgym.evaluation.report import SettingReport
 
 COLOURS = ("#2f6b9a", "#d9822b", "#5b8c5a", "#8a5a9a")
-TIERS = {"recorded": "#5b8c5a", "check": "#9bbf85", "effects": "#57a3a8", "cache": "#c9c27c", "model": "#2f6b9a"}
+TIERS = {
+    "recorded": "#5b8c5a",
+    "check": "#9bbf85",
+    "effects": "#57a3a8",
+    "plugin": "#8a6fb0",
+    "cache": "#c9c27c",
+    "model": "#2f6b9a",
+}
 NO_ANSWER = "#c9c9c9"
 
 
