@@ -35,6 +35,7 @@ async def check_replay_buffer(make_buffer: MakeBuffer) -> None:
         _an_id_is_stored_once,
         _what_has_changed_takes_the_place_of_what_is_stored,
         _only_what_the_old_content_held_is_forgotten,
+        _an_equal_step_is_shown_with_the_reasoning_of_the_change,
         _a_changed_task_keeps_its_outcomes,
         _an_id_of_another_environment_is_refused,
         _a_bad_batch_leaves_nothing,
@@ -207,6 +208,17 @@ async def _only_what_the_old_content_held_is_forgotten(buffer: ReplayBuffer) -> 
     )
     only = await buffer.nearest(look)
     assert [(found.transition, found.world) for found in only] == [(shorter.transitions[0], "house 9")]
+
+
+async def _an_equal_step_is_shown_with_the_reasoning_of_the_change(buffer: ReplayBuffer) -> None:
+    (walk,) = _worlds(1)
+    twin = walk.model_copy(update={"id": "twin"})
+    await buffer.upsert([walk, twin])
+    steps = tuple(step.model_copy(update={"reasoning": f"thought {n}"}) for n, step in enumerate(walk.transitions))
+    annotated = twin.model_copy(update={"transitions": steps})
+    assert await buffer.upsert([annotated]) == Upserted(new=0, changed=("twin",))
+    assert await buffer.trajectories(ENV) == (walk, annotated), "the other one stays as it was"
+    assert (await _found(buffer))[0].transition == steps[0]
 
 
 async def _a_changed_task_keeps_its_outcomes(buffer: ReplayBuffer) -> None:
