@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,20 @@ import typer
 
 def demo(
     out: Annotated[Path | None, typer.Option(help="Run folder; naming an interrupted one continues it.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One agent at a simulated shop, in seconds: nothing is trained.")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Three seeds, 100 updates, more arms: about an hour.")] = False,
 ) -> None:
     """Show the whole loop on the game coin: at most five minutes on two cores, no GPU, no key.
 
     Example: dreamgym demo
     """
+    if quick:
+        from dreamgym.runs.quick import first_look
+
+        typer.echo(asyncio.run(first_look()))
+        return
     from dreamgym.runs.demo import demo as run
 
     typer.echo(run(out or Path("runs") / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}", full=full))

@@ -8,6 +8,10 @@ from dreamgym.errors import InvalidInput
 
 IN_SETTING = "it is a part of --model now: --model 'MODEL without history,state -k 5'"
 OLD = {
+    ("demo", "--controls"): "it is gone: --full trains the control, with three seeds",
+    ("demo", "--dsn"): "it is gone: the demonstration has a database server of its own",
+    ("fit", "--micro-batch"): "it is gone: a process computes 8 rows at once",
+    ("fit", "--patience"): "it is gone: a fit ends after 4 measurements without a lower held-out loss",
     ("check", "-k"): IN_SETTING,
     ("fidelity", "-k"): IN_SETTING,
     ("fidelity", "--without"): IN_SETTING,

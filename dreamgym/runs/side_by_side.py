@@ -67,7 +67,7 @@ def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
 
     explorer, command = Explorer(Random(0)), "look around"
     for message in messages:
-        text = _text(message["content"])
+        text = text_of(message["content"])
         if message["role"] == "user":
             command = explorer.look(text.splitlines()[-1])
         elif message["role"] == "tool":
@@ -77,7 +77,7 @@ def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
     return Reply(tool_calls=(ToolCall(name="act", arguments={"command": command}),))
 
 
-def _text(content: JsonValue) -> str:
+def text_of(content: JsonValue) -> str:
     """A message's text, which some frameworks send in parts."""
     if isinstance(content, list):
         return "".join(str(part["text"]) for part in content if isinstance(part, dict))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from command_line import Command
 
 from dreamgym.runs.demo import demonstrate
 
@@ -52,6 +53,15 @@ def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:
     assert (out / "small.png").stat().st_size > 10_000
     assert (out / "seed-0" / "dream" / "policy" / "config.json").is_file()
     assert demonstrate(file, out, "dreamgym demo") == text, "the same command goes on with what is there"
+
+
+def test_a_first_look_is_one_unchanged_agent_at_a_simulated_shop(dreamgym: Command) -> None:
+    code, out, err = dreamgym("demo", "--quick")
+    assert code == 0, err
+    assert "Ada Quist has 368.00 left." in out
+    assert out.count("[recorded]") == 2
+    assert out.count("[effects]") == 4, "an order that nobody recorded, and what follows from it"
+    assert "reward 1" in out
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-full"])
