@@ -9,7 +9,7 @@ MAKEFLAGS += --jobs=2
 
 .PHONY: demo test test-all test-one check lint types docs clean
 
-demo: .venv/installed
+demo: .venv/demo
 	$(BIN)/dreamgym demo
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -43,10 +43,19 @@ docs: .venv/installed
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build
 	@echo docs/_build/index.html
 
+NEW_VENV := $(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=python3.12"' \
+	&& $(PYTHON) -m venv .venv
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable
+
+# what the demonstration needs and no more, unless everything is there already
+.venv/demo: pyproject.toml constraints.txt
+	test .venv/installed -nt pyproject.toml || { $(NEW_VENV) && $(INSTALL) '.[demo]'; }
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	touch $@
+
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=python3.12"'
-	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable '.[dev]'
+	$(NEW_VENV)
+	$(INSTALL) '.[dev]'
 	# without the thirty packages that it asks for: the part that is played needs none of them
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps bfcl-eval==2026.3.23
 	# pip would compile with one core; some packages hold files that are no Python of today, which nobody imports
