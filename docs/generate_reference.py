@@ -148,7 +148,7 @@ def _signature(name: str, function: Any) -> str:
 
 
 def _literal(value: object) -> str:
-    return repr(getattr(value, "value", value))
+    return value.__name__ if inspect.isfunction(value) else repr(getattr(value, "value", value))
 
 
 def _short_signature(function: Any) -> str:

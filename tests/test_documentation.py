@@ -265,7 +265,6 @@ def test_the_code_blocks_of_a_page_run_or_say_why_not(page: Path, tmp_path: Path
         "dreamgym play coin --agent random --backwards",
         "dreamgym play coin --agent random --against both",
         "dreamgym train coin --polocy tiny",
-        "dreamgym-serve",
         "dreamgym db sell",
     ],
 )
