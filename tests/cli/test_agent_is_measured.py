@@ -92,7 +92,7 @@ async def test_an_arm_that_trains_an_agent_is_measured_with_it(policy: Path, age
         title="T",
         env="coin",
         seeds=(0,),
-        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         test=Measured(episodes=5),
         arm=(Arm(name="agent", train={"agent": agent}), Arm(name="alone", train={})),
     )

@@ -13,7 +13,7 @@ env = "coin"
 seeds = [0]
 
 [[recorded]]
-agent = "noisy"
+behaviour = "noisy"
 tasks = 20
 episodes = 60
 warm = true

@@ -36,7 +36,7 @@ title = "A trial"
 env = "coin"
 seeds = [0, 1]
 [[recorded]]
-agent = "noisy"
+behaviour = "noisy"
 tasks = 2
 episodes = 4
 warm = true
@@ -89,6 +89,7 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ('name = "dream"', 'name = "dream"\nafter = "warm start"', "comes after 'warm start', which is no arm above"),
         ("seeds = [0, 1]", "seeds = []", "seeds"),
         ("title", "titel", "title"),
+        ("behaviour = ", "agent = ", "agent is called behaviour now"),
         ("[[arm]]", "[[arm", "is no TOML"),
         ("steps = 3", "stepz = 3", "arm 'dream': .*stepz"),
         ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
@@ -258,7 +259,7 @@ def test_the_table_pairs_arms_by_seed_and_task() -> None:
         title="T",
         env="coin",
         seeds=(0, 1),
-        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         test=Measured(episodes=4),
         arm=(Arm(name="a"), Arm(name="b", train={})),
         compare=(Comparison(arm="b", against="a", goal="above 0"),),
@@ -278,7 +279,7 @@ def test_of_an_arm_with_several_rates_the_one_that_is_best_on_dev_tasks_counts()
         title="T",
         env="coin",
         seeds=(0, 1),
-        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         test=Measured(episodes=4),
         arm=(Arm(name="a"), arm),
         compare=(Comparison(arm="real", against="a"),),
@@ -318,7 +319,7 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
         title="T",
         env="coin",
         seeds=(0, 1, 2),
-        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         test=Measured(episodes=1),
         arm=(
             Arm(name="a"),
@@ -386,7 +387,7 @@ def test_seeds_after_the_second_train_at_the_better_rate_alone(tmp_path: Path) -
         title="T",
         env="coin",
         seeds=(0, 1, 2),
-        recorded=(Play(agent="noisy", episodes=1, tasks=1, warm=True),),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         arm=(arm,),
     )
     fast, slow = arm.trained()

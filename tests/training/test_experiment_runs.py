@@ -21,7 +21,7 @@ FILE = """
 title = "lamps"
 env = "{env}"
 seeds = [0]
-recorded = [{{ agent = "guess", tasks = 8, episodes = 48, warm = true }}]
+recorded = [{{ behaviour = "guess", tasks = 8, episodes = 48, warm = true }}]
 warm = {{ steps = 2, batch = 4 }}
 test = {{ episodes = 8 }}
 [[arm]]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import AliasChoices, Field, JsonValue, ValidationError, model_validator
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
@@ -27,8 +27,8 @@ Spoiled = Literal["next states", "calls and next states", "every reward", "no re
 class Play(Frozen):
     """Some real play to record."""
 
-    agent: str
-    """A behaviour of the environment."""
+    behaviour: str = Field(validation_alias=AliasChoices("behaviour", "agent"))
+    """A behaviour of the environment. Results that were published before call it `agent`."""
     episodes: int = Field(ge=1)
     tasks: int = Field(ge=1)
     """Of the training tasks, the first so many, played in turn."""
@@ -207,7 +207,10 @@ def flags(settings: Mapping[str, JsonValue], prefix: str = "") -> list[str]:
 def read_plan(file: Path) -> Plan:
     """The experiment in a file. Raises InvalidInput saying what is wrong with it, arms and their settings included."""
     try:
-        plan = Plan.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        given = tomllib.loads(file.read_text(encoding="utf-8"))
+        if any("agent" in play for play in given.get("recorded", ()) if isinstance(play, dict)):
+            raise InvalidInput(f"{file}: [[recorded]] agent is called behaviour now: write behaviour = …")
+        plan = Plan.model_validate(given)
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

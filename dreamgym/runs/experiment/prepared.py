@@ -131,10 +131,10 @@ class Prepared:
         return recorded
 
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
-        say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.agent}")
+        say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.behaviour}")
         tasks = tasks_of(self.spec, "train", self.real)[: play.tasks]
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
-        behaviour = self.real.behaviours[play.agent]
+        behaviour = self.real.behaviours[play.behaviour]
         return [
             trajectory async for trajectory in play_in_order(self.worlds, behaviour, tasks, play.episodes, seed=seed)
         ]
