@@ -52,7 +52,8 @@ def test_recordings_may_cost_more_than_practice_in_reality() -> None:
 
 def test_a_run_folder_gives_compute_and_real_steps_of_every_probe(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(
-        'title = "T"\nenv = "coin"\nseeds = [0]\n[[recorded]]\nbehaviour = "noisy"\ntasks = 1\nepisodes = 1\nwarm = true\n'
+        'title = "T"\nenv = "coin"\nseeds = [0]\n'
+        '[[recorded]]\nbehaviour = "noisy"\ntasks = 1\nepisodes = 1\nwarm = true\n'
         '[[recorded]]\nbehaviour = "mixed"\ntasks = 1\nepisodes = 1\n[[arm]]\nname = "Then real"\ntrain = {}\n'
     )
     recorded = Path(__file__).parents[2] / "examples" / "coin" / "trajectories.jsonl"
