@@ -1,0 +1,79 @@
+"""One episode through a server, and how a person reads it."""
+
+from __future__ import annotations
+
+import textwrap
+
+from dreamgym.environment import load_spec
+from dreamgym.episode import load_agent
+from dreamgym.errors import InvalidInput
+from dreamgym.runs.opening import Against, real_for, tasks_of
+from dreamgym.runs.server_process import server
+from dreamgym.types import Trajectory
+
+WIDTH = 100
+
+
+async def play(
+    env: str,
+    agent: str,
+    against: Against = Against.DREAM,
+    *,
+    task: str | None = None,
+    split: str = "train",
+    policy_url: str | None = None,
+    model: str | None = None,
+    dsn: str | None = None,
+    seed: int = 0,
+) -> tuple[Trajectory, str | None]:
+    """Play one episode; the trajectory, and an agent's final answer.
+
+    Args:
+        env: the environment's name, or its folder.
+        agent: a behaviour of the environment, or an agent as `load_agent` takes it.
+        against: the dream or the real environment.
+        task: id of the task; None: the first of the split.
+        split: whose tasks are meant.
+        policy_url: the chat completions endpoint behind an agent.
+        model: the experience model of a dream.
+        dsn: of the store; None: the embedded server.
+        seed: of the episode.
+
+    Raises:
+        InvalidInput: the task is unknown, or an agent has no model.
+    """
+    spec = load_spec(env)
+    real = real_for(spec, against)
+    tasks = tasks_of(spec, split, real)
+    chosen = next((t for t in tasks if t.id == task), None) if task else tasks[0]
+    if chosen is None:
+        raise InvalidInput(f"unknown task {task!r}: the split {split!r} has {tasks[0].id} … {tasks[-1].id}")
+    behaviour = real.behaviours.get(agent) if real is not None else None
+    with server(env, against, model=model, dsn=dsn) as url:
+        if behaviour is not None:
+            from dreamgym_client.environment import RemoteEnvironment
+
+            remote = RemoteEnvironment(url, spec.name)
+            await behaviour(await remote.reset(chosen, seed=seed), remote, seed)
+            trajectory = await remote.trajectory()
+            await remote.close()
+            return trajectory, None
+        from dreamgym_client.playing import play_agent
+
+        played = await play_agent(url, spec.name, load_agent(agent), policy_url, chosen, seed)
+        return played.trajectory, played.answer
+
+
+def render(trajectory: Trajectory, answer: str | None = None) -> str:
+    """An episode as a person reads it."""
+    lines = [f"task   {trajectory.task.instruction}", f"start  {trajectory.task.initial_state or ''}"]
+    for number, transition in enumerate(trajectory.transitions, start=1):
+        arguments = ", ".join(f"{k}={v!r}" for k, v in transition.action.arguments.items())
+        lines.append(f"{number:>4}.  {transition.action.name}({arguments})")
+        shown = textwrap.wrap(transition.result.observation, WIDTH - 7) or [""]
+        lines += [f"       {line}" for line in shown]
+        lines[-1] += f"   [{transition.provenance.tier}]"
+    if answer:
+        lines.append(f"answer {answer}")
+    lines.append(f"end    {trajectory.stop_reason}, reward {trajectory.total_reward:g}")
+    return "\n".join(lines)
