@@ -215,11 +215,11 @@ async def test_the_lines_in_the_documentation_run() -> None:
     coin = load_real("coin")
     app = build([RealWorlds(coin.spec, coin.create)], MemoryBuffer(TrigramEncoder()), MemoryEpisodeStore())
     async with running(app) as url:
-        body = "\n".join(f"    {line}" for line in lines.replace("http://127.0.0.1:8000", url).splitlines())
+        program = lines.replace("http://127.0.0.1:8000", url)
         process = await asyncio.create_subprocess_exec(
             str(MCP_1),
             "-c",
-            f"import asyncio\nasync def main():\n{body}\nasyncio.run(main())",
+            program,
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await process.communicate()
