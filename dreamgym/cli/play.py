@@ -24,7 +24,7 @@ def play(
     agent: Annotated[str, typer.Option(help="A behaviour of the environment, an agent, or file.py:function.")],
     against: Annotated[Against, typer.Option(help="Play the dream, or the real environment.")] = Against.DREAM,
     task: Annotated[str | None, typer.Option(help="Id of the task; default: the first of the split.")] = None,
-    split: Annotated[str, typer.Option(help="Whose tasks are meant.")] = "train",
+    split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "train",
     policy_url: PolicyUrl = None,
     model: ModelName = None,
     dsn: Dsn = None,
@@ -61,7 +61,7 @@ def play(
 
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:
-    """An episode as a person reads it."""
+    """The text of an episode, for a person to read."""
     lines = [f"task   {trajectory.task.instruction}", f"start  {trajectory.task.initial_state or ''}"]
     for number, transition in enumerate(trajectory.transitions, start=1):
         arguments = ", ".join(f"{k}={v!r}" for k, v in transition.action.arguments.items())
