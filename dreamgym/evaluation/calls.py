@@ -60,7 +60,6 @@ class Compared(Frozen):
 
     @property
     def exact(self) -> bool:
-        """The recorded answer."""
         return self.got is not None and is_same(self.got, self.recorded)
 
     @property
@@ -172,7 +171,7 @@ def compared(
 
 
 def is_same(one: StepResult, other: StepResult) -> bool:
-    """The same answer: error flag, structured content and text, JSON compared as JSON."""
+    """True if two answers are equal in error flag, structured content and text; JSON is compared as JSON."""
     return _canonical(one) == _canonical(other)
 
 

@@ -34,7 +34,7 @@ class Past:
     """1 for a token, 0 for padding."""
 
     def cache(self) -> DynamicCache | None:
-        """The same keys and values in the form that a transformers model takes."""
+        """The cached keys and values in the form that a transformers model takes."""
         if self.known_N2BHPD is None:
             return None
         cache = DynamicCache()
@@ -56,7 +56,6 @@ class PrefixCache:
         self._bytes = 0
 
     def clear(self) -> None:
-        """Forget everything."""
         self._held.clear()
         self._lengths.clear()
         self._bytes = 0

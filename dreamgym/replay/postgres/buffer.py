@@ -1,4 +1,4 @@
-"""The replay buffer in PostgreSQL with pgvector, and the one way to open a store.
+"""The replay buffer in PostgreSQL with pgvector.
 
 Search is exact: a question with identical keys reads an index and no vector at all; the others scan the vectors of
 their environment's partition, 0.4-0.5 microseconds a key. There is no approximate index to manage in this version;
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from uuid import UUID
@@ -17,11 +16,8 @@ from uuid import UUID
 from pgvector import HalfVector
 
 from dreamgym.embedding import Encoder
-from dreamgym.errors import StoreError, UnknownName
+from dreamgym.errors import UnknownName
 from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue, Upserted
-from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
-from dreamgym.replay.embedded import EmbeddedServer
-from dreamgym.replay.episodes import SteadyClock
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
@@ -32,22 +28,18 @@ from dreamgym.replay.keys import (
     goal_id,
     source_mask,
 )
-from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
-from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
-from dreamgym.replay.postgres_predictions import PostgresPredictions
-from dreamgym.replay.postgres_retire import retire_dreams, take_back
-from dreamgym.replay.postgres_upsert import READ, trajectory_of, upsert
+from dreamgym.replay.postgres.add import add_trajectories, insert_tasks
+from dreamgym.replay.postgres.database import Database, Row
+from dreamgym.replay.postgres.retire import retire_dreams, take_back
+from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.types import Source, Task, Trajectory, Transition
 
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
 
-RECOVERY_LIMIT_S = 300.0
-PAUSE_S = 1.0
-"""Between two looks for a database that is away."""
 
 EVERYTHING = 2**63 - 1
-"""A watermark that nothing is stored after."""
+"""A watermark above every position: it hides nothing."""
 
 IDENTICAL = "WITH asked AS (SELECT %(key)s::uuid AS key, NULL AS state, NULL AS action, 1.0::float8 AS cosine)"
 SIMILAR = """
@@ -60,94 +52,8 @@ WITH asked AS MATERIALIZED (
 )"""
 
 
-@dataclass(frozen=True)
-class Store:
-    """Everything that is kept in one database."""
-
-    buffer: PostgresBuffer
-    episodes: PostgresEpisodeStore
-    predictions: PostgresPredictions
-    dsn: str
-    database: Database
-    server: EmbeddedServer | None
-
-    async def recover(self, limit_s: float = RECOVERY_LIMIT_S) -> None:
-        """Wait until the database answers; the embedded server is started again where it is gone.
-
-        Raises:
-            StoreError: it does not come back within the limit.
-        """
-        if self.server is not None:
-            await asyncio.to_thread(self.server.ensure_running)
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while True:
-            try:
-                await self.database.started_at()
-            except StoreError:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(PAUSE_S)
-            else:
-                return
-
-    async def close(self) -> None:
-        """Close the connections, and let the embedded server go where it was used; calling it twice is fine."""
-        await self.database.close()
-        if self.server is not None:
-            await asyncio.to_thread(self.server.release)
-
-
-async def open_store(dsn: str | None, encoder: Encoder) -> Store:
-    """Open the store at a PostgreSQL address, or the embedded one where there is no address.
-
-    Raises:
-        StoreError: it cannot be used; the message says what mends it.
-        MissingPackage: the embedded server is not installed.
-    """
-    server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
-    address = dsn if server is None else server.dsn
-    try:
-        database = await Database.open(address or "", revive=None if server is None else server.ensure_running)
-        try:
-            encoder_id = await _register(database, encoder)
-            clock = SteadyClock(await database.time())
-        except BaseException:
-            await database.close()
-            raise
-    except BaseException:
-        if server is not None:
-            await asyncio.to_thread(server.release)
-        raise
-    buffer = PostgresBuffer(database, encoder, encoder_id)
-    episodes = PostgresEpisodeStore(database, clock)
-    return Store(buffer, episodes, PostgresPredictions(database), address or "", database, server)
-
-
-async def _register(database: Database, encoder: Encoder) -> int:
-    """The number of this encoder in the store, which takes one encoder only."""
-    async with database.transaction() as connection:
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
-        row = await (await connection.execute("SELECT id, name, fingerprint FROM encoders WHERE ready")).fetchone()
-        if row is None:
-            inserted = await connection.execute(
-                "INSERT INTO encoders (name, fingerprint, dim) VALUES (%s, %s, %s) RETURNING id, name, fingerprint",
-                [encoder.name, encoder.fingerprint, encoder.dim],
-            )
-            row = await inserted.fetchone()
-            assert row is not None
-            await connection.execute("SELECT ensure_encoder_table(%s::smallint, %s)", [row[0], 2 * encoder.dim])
-    number, name, fingerprint = row
-    if fingerprint != encoder.fingerprint:
-        raise StoreError(
-            f"this store was filled with the encoder {name!r} (fingerprint {fingerprint}), asked for is "
-            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: use --encoder {name}, or another "
-            "database and `dreamgym seed` it anew"
-        )
-    return int(number)
-
-
 class PostgresBuffer:
-    """A ReplayBuffer that survives, shared by all processes that open the same database."""
+    """A ReplayBuffer in PostgreSQL, shared by all processes that open the same database."""
 
     def __init__(self, database: Database, encoder: Encoder, encoder_id: int) -> None:
         self._database = database
@@ -161,13 +67,13 @@ class PostgresBuffer:
         return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
-        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place."""
+        """Store trajectories and tasks; replace a stored one of the same id if the content differs."""
         names = sorted({found.task.env for found in trajectories} | {task.env for task in tasks})
         envs = {env: await self._make_env(env) for env in names}
         return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
-        """At most k transitions, best first; where identical ones exist, only those, and in one round trip."""
+        """At most k transitions, best first; only identical ones if there are any, which takes one round trip."""
         env = await self._find_env(retrieval.env)
         if env is None or retrieval.k < 1:
             return ()
@@ -194,7 +100,7 @@ class PostgresBuffer:
         return tuple(_demonstration(best, *told[best.id]) for best in rank(candidates, retrieval))
 
     async def watermark(self, env: str, group: str = "") -> int:
-        """How far the buffer has got; for a named group, how far it had got when this was first asked."""
+        """Position of the newest trajectory; for a named group, the position when this was first asked for it."""
         parameters = {"env": await self._make_env(env), "group": group}
         newest = "SELECT coalesce(max(position), 0) FROM trajectories WHERE env_id = %(env)s"
         if not group:
@@ -213,7 +119,6 @@ class PostgresBuffer:
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:
-        """Stored trajectories, oldest first."""
         env_id = await self._find_env(env)
         if env_id is None:
             return ()
@@ -224,7 +129,6 @@ class PostgresBuffer:
         return tuple(await asyncio.to_thread(lambda: [trajectory_of(body, steps) for body, steps in rows]))
 
     async def add_tasks(self, tasks: Sequence[Task]) -> None:
-        """Store tasks; one with an id already there is left alone."""
         for task in tasks:
             check_storable(task, f"task {task.id!r}")
         envs = {env: await self._make_env(env) for env in sorted({task.env for task in tasks})}
@@ -233,7 +137,6 @@ class PostgresBuffer:
                 await insert_tasks(connection, env_id, [task for task in tasks if task.env == env])
 
     async def tasks(self, env: str) -> tuple[Task, ...]:
-        """All tasks of an environment, in the order they were stored."""
         rows = await self._database.fetch(
             "SELECT body::text FROM tasks WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) "
             "ORDER BY position",
@@ -244,7 +147,6 @@ class PostgresBuffer:
     async def record_outcomes(
         self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float], *, run: str = ""
     ) -> None:
-        """Add one group's outcome rewards to the statistics of the task."""
         async with self._database.transaction() as connection:
             cursor = await connection.execute(
                 """
@@ -273,7 +175,6 @@ class PostgresBuffer:
             raise UnknownName("task", task_id, known[:20], f"{len(known)} in all")
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:
-        """Statistics of every task that was attempted, in the order of the tasks."""
         rows = await self._database.fetch(
             """
             SELECT task_id, policy_version, attempts, reward_sum / attempts,
@@ -304,13 +205,13 @@ class PostgresBuffer:
         )
 
     async def retire(self, env: str, *, keep: int = KEPT) -> int:
-        """Forget most dreams of the tasks that are always solved; returns how many trajectories went."""
+        """Delete most dreams of the tasks that are always solved; return how many trajectories were deleted."""
         check_kept(keep)
         env_id = await self._find_env(env)
         return 0 if env_id is None else await retire_dreams(self._database, self._encoder_id, env, env_id, keep)
 
     async def take_back(self, env: str, run: str, iteration: int) -> int:
-        """Forget what a run stored of an iteration and of later ones, as if it had not got there yet.
+        """Delete what a run stored in an iteration and in later ones, as if it had not got there yet.
 
         That is: the episodes of groups named `RUN-ITERATION-…`, over or not, their trajectories and watermarks, the
         outcomes of these iterations, and trajectories of that name of later iterations.
@@ -322,7 +223,6 @@ class PostgresBuffer:
         return 0 if env_id is None else await take_back(self._database, self._encoder_id, env, env_id, run, iteration)
 
     async def counts(self, env: str) -> BufferCounts:
-        """How much there is."""
         env_id = await self._find_env(env)
         if env_id is None:
             return BufferCounts(tasks=0, trajectories=0, transitions=0, worlds=0)
@@ -363,7 +263,7 @@ class PostgresBuffer:
 
 @cache
 def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool) -> str:
-    template = resources.files("dreamgym.replay").joinpath("retrieval.sql").read_text(encoding="utf-8")
+    template = resources.files("dreamgym.replay.postgres").joinpath("retrieval.sql").read_text(encoding="utf-8")
     drawn = "world.name" if drawn_by_world else "sighting.transition_id::text"
     return (asked + template).format(encoder=encoder, env=env, drawn=drawn)
 
@@ -384,14 +284,14 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
 
 
 def _nearest_keys(rows: list[Row]) -> list[Row]:
-    """The rows of the nearest keys that have an allowed transition."""
+    """The rows that belong to the nearest SIMILAR_KEYS keys; every row is of an allowed transition."""
     cosines: dict[UUID, float] = {row[0]: row[3] for row in rows}
     nearest = set(sorted(cosines, key=lambda key: -cosines[key])[:SIMILAR_KEYS])
     return [row for row in rows if row[0] in nearest]
 
 
 def _similarities(asked: Key, rows: list[Row]) -> dict[UUID, float]:
-    """How like each row's key is, by the key's id."""
+    """Key id to its similarity to the asked key (see `similarity_to`)."""
     keys = {row[0]: ((row[1], row[2]), row[3]) for row in rows}
     similarity = similarity_to(asked)
     return {identity: similarity(key, cosine) for identity, (key, cosine) in keys.items()}

