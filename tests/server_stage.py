@@ -18,7 +18,7 @@ from dreamgym.dream.model import Prediction, Query
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, StoreError
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import Episode, EpisodeStore
+from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.replay.memory import MemoryEpisodeStore
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall
 

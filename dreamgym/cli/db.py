@@ -63,8 +63,8 @@ def prune(
     """
     from datetime import timedelta
 
-    from dreamgym.replay.postgres_prune import Pruned
-    from dreamgym.replay.postgres_prune import prune as prune_store
+    from dreamgym.replay.postgres.prune import Pruned
+    from dreamgym.replay.postgres.prune import prune as prune_store
 
     async def run() -> Pruned:
         async with open_store(dsn) as store:

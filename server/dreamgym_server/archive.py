@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import Episode, EpisodeStore
+from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.types import Source, StopReason, Tier, Trajectory
 
 logger = logging.getLogger(__name__)

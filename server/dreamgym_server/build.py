@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 
 from dreamgym.errors import InvalidInput
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import EpisodeStore
+from dreamgym.replay.episode_store import EpisodeStore
 from dreamgym_server.app import create_app
 from dreamgym_server.auth import LOOPBACK
 from dreamgym_server.sessions import Episodes, Limits

@@ -25,7 +25,7 @@ from dreamgym.errors import (
     UnknownEpisode,
     UnknownName,
 )
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason
 from dreamgym_server.archive import trajectory_of
 from dreamgym_server.auth import Keys

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dreamgym.environment import Environment
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.types import StepResult, StopReason, ToolCall, Transition
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from dreamgym.content import tool_result
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
 from dreamgym_server.body_limits import MAX_BODY_BYTES, is_too_deep
 from dreamgym_server.live import Client, EpisodeAnswer

@@ -11,7 +11,7 @@ from dreamgym.dream.task_check import require_usable_check
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Frozen, Task
 
 OPEN_TASK = "open"

@@ -27,7 +27,7 @@ from dreamgym.errors import (
     UnknownName,
 )
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import Episode, EpisodeStore
+from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of

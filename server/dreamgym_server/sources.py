@@ -18,7 +18,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Source, StepResult, ToolCall, Transition
 from dreamgym_server.redaction_gate import Admission
 

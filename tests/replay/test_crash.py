@@ -15,9 +15,9 @@ import pytest
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
-from dreamgym.replay.binaries import find_programs
 from dreamgym.replay.embedded import EmbeddedServer, status
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.embedded.programs import find_programs
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.postgres import Store, open_store
 from dreamgym.testing.replay import sample_transition
 from dreamgym.types import StepResult, StopReason, Task
@@ -33,7 +33,7 @@ async def embedded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     home = Path(tempfile.mkdtemp(prefix="dreamgym-crash-"))
     home.chmod(0o711)
     monkeypatch.setenv("DREAMGYM_HOME", str(home))
-    monkeypatch.setattr("dreamgym.replay.database.RETURN_LIMIT_S", 60)
+    monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 60)
     opened = await open_store(None, TrigramEncoder())
     yield opened
     await opened.close()
@@ -88,7 +88,7 @@ async def test_what_was_stored_last_survives_and_the_next_call_finds_the_databas
 async def test_a_database_that_stays_away_is_said_so_soon_and_found_when_it_is_back(
     embedded: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dreamgym.replay.database.RETURN_LIMIT_S", 0.1)
+    monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 0.1)
     other = EmbeddedServer.start()
     store = await open_store(embedded.dsn, TrigramEncoder())  # at an address: it may start nothing
     await store.episodes.create(episode("first"))
@@ -99,7 +99,7 @@ async def test_a_database_that_stays_away_is_said_so_soon_and_found_when_it_is_b
     with pytest.raises(StoreError, match="does not answer"):
         await store.episodes.check()
     other.ensure_running()
-    monkeypatch.setattr("dreamgym.replay.database.RETURN_LIMIT_S", 60)
+    monkeypatch.setattr("dreamgym.replay.postgres.database.RETURN_LIMIT_S", 60)
     assert (await store.episodes.load("first")).id == "first"
     await store.close()
     other.release()

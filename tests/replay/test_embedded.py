@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from dreamgym.cli.db import app
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
-from dreamgym.replay.binaries import find_programs
 from dreamgym.replay.embedded import EmbeddedServer, status
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.embedded.programs import find_programs
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.postgres import open_store
 from dreamgym.types import StepResult, Task
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
-from dreamgym.replay.episodes import Episode, EpisodeStore, SteadyClock
+from dreamgym.replay.episode_store import Episode, EpisodeStore, SteadyClock
 from dreamgym.replay.memory import MemoryEpisodeStore
 from dreamgym.replay.postgres import Store
 from dreamgym.testing.replay import sample_transition

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import Upserted
-from dreamgym.replay.database import Database
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.keys import digest_id, key_of
 from dreamgym.replay.postgres import Store, open_store
-from dreamgym.replay.postgres_episodes import CHANGING
+from dreamgym.replay.postgres.database import Database
+from dreamgym.replay.postgres.episodes import CHANGING
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import StepResult
 
@@ -81,7 +81,7 @@ async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(dsn: str) 
 
 async def test_a_server_older_than_needed_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # the server at hand is a new one, so the floor is raised above it
-    monkeypatch.setattr("dreamgym.replay.database.OLDEST_SERVER", 990_000)
+    monkeypatch.setattr("dreamgym.replay.postgres.database.OLDEST_SERVER", 990_000)
     with pytest.raises(StoreError, match=r"is PostgreSQL 18, needed is 15 or newer: upgrade it"):
         await open_store(dsn, TrigramEncoder())
 
@@ -102,7 +102,7 @@ async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
 
 
 async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_nothing(dsn: str) -> None:
-    text = resources.files("dreamgym.replay").joinpath("migrations/0001_store.sql").read_text(encoding="utf-8")
+    text = resources.files("dreamgym.replay.postgres").joinpath("migrations/0001_store.sql").read_text(encoding="utf-8")
     encoder = TrigramEncoder()
     step = PLAY.transitions[0]
     key, state = digest_id(*key_of(step)), digest_id("kitchen")
@@ -146,7 +146,7 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
 
 
 async def test_episodes_of_the_fourth_edition_are_kept_and_the_unstored_ones_found(dsn: str) -> None:
-    folder = resources.files("dreamgym.replay").joinpath("migrations")
+    folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
     texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name < "0005"}
     initial, task = StepResult(observation="kitchen"), PLAY.task
     with psycopg.connect(dsn, autocommit=True) as old:
@@ -222,7 +222,7 @@ async def test_an_identical_match_needs_no_embedding(store: Store) -> None:
 async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_replaced_if_it_has_changed(
     dsn: str,
 ) -> None:
-    folder = resources.files("dreamgym.replay").joinpath("migrations")
+    folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     assert names[5:] == ["0006_digests.sql"], "a later migration may have to bring this test's store back further"
     same = sample_trajectory("same", sample_transition("kitchen", "north", "hall"))

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.postgres import Store, open_store
-from dreamgym.replay.postgres_prune import prune
+from dreamgym.replay.postgres.prune import prune
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, StepResult, StopReason, Trajectory
 

@@ -16,7 +16,7 @@ from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
 
 from dreamgym.errors import EnvironmentUnavailable, PredictionError, StoreError, UnknownEpisode
-from dreamgym.replay.episodes import Episode
+from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Source, StopReason, ToolCall
 
 pytestmark = pytest.mark.anyio

@@ -28,10 +28,9 @@ from lamp_runs import same, weights
 from dreamgym import Source, Trajectory
 from dreamgym.cli.app import main
 from dreamgym.embedding import load_encoder
-from dreamgym.replay import databases
-from dreamgym.replay.binaries import find_programs
 from dreamgym.replay.embedded import EmbeddedServer, status
-from dreamgym.replay.postgres import open_store
+from dreamgym.replay.embedded.programs import find_programs
+from dreamgym.replay.postgres import databases, open_store
 from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
-from dreamgym.replay import databases
+from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Plan, Play
 from dreamgym.runs.opening import open_store, tasks_of

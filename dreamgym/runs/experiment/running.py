@@ -21,7 +21,7 @@ from pydantic import Field, JsonValue
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
-from dreamgym.replay import databases
+from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.runs.experiment.prepared import Prepared, alone

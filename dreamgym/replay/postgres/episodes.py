@@ -13,9 +13,9 @@ from datetime import datetime
 import psycopg
 
 from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
-from dreamgym.replay.database import Database, Row
-from dreamgym.replay.episodes import Episode, SteadyClock, stale
+from dreamgym.replay.episode_store import Episode, SteadyClock, stale
 from dreamgym.replay.keys import check_storable
+from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.types import StopReason, Transition
 
 CHANGING = ("stop_reason", "answer", "final_reward", "error", "undelivered", "expires_at")

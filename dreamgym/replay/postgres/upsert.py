@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from dreamgym.replay.buffer import Upserted
-from dreamgym.replay.database import Connection, Database
 from dreamgym.replay.keys import KeyEncoder, check_storable, check_trajectories, stored_elsewhere
-from dreamgym.replay.postgres_add import WRITE_LOCK, Batch, batches_of, encode, insert_tasks, store
-from dreamgym.replay.postgres_retire import clean_up, remove
+from dreamgym.replay.postgres.add import WRITE_LOCK, Batch, batches_of, encode, insert_tasks, store
+from dreamgym.replay.postgres.database import Connection, Database
+from dreamgym.replay.postgres.retire import clean_up, remove
 from dreamgym.types import Task, Trajectory, Transition
 
 READ = """

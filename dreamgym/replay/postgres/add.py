@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from dreamgym.replay.database import Connection, Database
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
@@ -28,6 +27,7 @@ from dreamgym.replay.keys import (
     outcome_id,
     transition_id,
 )
+from dreamgym.replay.postgres.database import Connection, Database
 from dreamgym.types import Task, Trajectory
 
 WRITE_LOCK = 728_903

@@ -1,4 +1,4 @@
-"""The replay buffer in PostgreSQL with pgvector, and the one way to open a store.
+"""The replay buffer in PostgreSQL with pgvector.
 
 Search is exact: a question with identical keys reads an index and no vector at all; the others scan the vectors of
 their environment's partition, 0.4-0.5 microseconds a key. There is no approximate index to manage in this version;
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from uuid import UUID
@@ -17,11 +16,8 @@ from uuid import UUID
 from pgvector import HalfVector
 
 from dreamgym.embedding import Encoder
-from dreamgym.errors import StoreError, UnknownName
+from dreamgym.errors import UnknownName
 from dreamgym.replay.buffer import GROUNDED, KEPT, BufferCounts, Demonstration, Retrieval, TaskValue, Upserted
-from dreamgym.replay.database import MIGRATION_LOCK, Database, Row
-from dreamgym.replay.embedded import EmbeddedServer
-from dreamgym.replay.episodes import SteadyClock
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
@@ -32,19 +28,15 @@ from dreamgym.replay.keys import (
     goal_id,
     source_mask,
 )
-from dreamgym.replay.postgres_add import add_trajectories, insert_tasks
-from dreamgym.replay.postgres_episodes import PostgresEpisodeStore
-from dreamgym.replay.postgres_predictions import PostgresPredictions
-from dreamgym.replay.postgres_retire import retire_dreams, take_back
-from dreamgym.replay.postgres_upsert import READ, trajectory_of, upsert
+from dreamgym.replay.postgres.add import add_trajectories, insert_tasks
+from dreamgym.replay.postgres.database import Database, Row
+from dreamgym.replay.postgres.retire import retire_dreams, take_back
+from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.types import Source, Task, Trajectory, Transition
 
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
 
-RECOVERY_LIMIT_S = 300.0
-PAUSE_S = 1.0
-"""Between two looks for a database that is away."""
 
 EVERYTHING = 2**63 - 1
 """A watermark that nothing is stored after."""
@@ -58,92 +50,6 @@ WITH asked AS MATERIALIZED (
   ORDER BY embedding <=> %(vector)s
   LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
 )"""
-
-
-@dataclass(frozen=True)
-class Store:
-    """Everything that is kept in one database."""
-
-    buffer: PostgresBuffer
-    episodes: PostgresEpisodeStore
-    predictions: PostgresPredictions
-    dsn: str
-    database: Database
-    server: EmbeddedServer | None
-
-    async def recover(self, limit_s: float = RECOVERY_LIMIT_S) -> None:
-        """Wait until the database answers; the embedded server is started again where it is gone.
-
-        Raises:
-            StoreError: it does not come back within the limit.
-        """
-        if self.server is not None:
-            await asyncio.to_thread(self.server.ensure_running)
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while True:
-            try:
-                await self.database.started_at()
-            except StoreError:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(PAUSE_S)
-            else:
-                return
-
-    async def close(self) -> None:
-        """Close the connections, and let the embedded server go where it was used; calling it twice is fine."""
-        await self.database.close()
-        if self.server is not None:
-            await asyncio.to_thread(self.server.release)
-
-
-async def open_store(dsn: str | None, encoder: Encoder) -> Store:
-    """Open the store at a PostgreSQL address, or the embedded one where there is no address.
-
-    Raises:
-        StoreError: it cannot be used; the message says what mends it.
-        MissingPackage: the embedded server is not installed.
-    """
-    server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
-    address = dsn if server is None else server.dsn
-    try:
-        database = await Database.open(address or "", revive=None if server is None else server.ensure_running)
-        try:
-            encoder_id = await _register(database, encoder)
-            clock = SteadyClock(await database.time())
-        except BaseException:
-            await database.close()
-            raise
-    except BaseException:
-        if server is not None:
-            await asyncio.to_thread(server.release)
-        raise
-    buffer = PostgresBuffer(database, encoder, encoder_id)
-    episodes = PostgresEpisodeStore(database, clock)
-    return Store(buffer, episodes, PostgresPredictions(database), address or "", database, server)
-
-
-async def _register(database: Database, encoder: Encoder) -> int:
-    """The number of this encoder in the store, which takes one encoder only."""
-    async with database.transaction() as connection:
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
-        row = await (await connection.execute("SELECT id, name, fingerprint FROM encoders WHERE ready")).fetchone()
-        if row is None:
-            inserted = await connection.execute(
-                "INSERT INTO encoders (name, fingerprint, dim) VALUES (%s, %s, %s) RETURNING id, name, fingerprint",
-                [encoder.name, encoder.fingerprint, encoder.dim],
-            )
-            row = await inserted.fetchone()
-            assert row is not None
-            await connection.execute("SELECT ensure_encoder_table(%s::smallint, %s)", [row[0], 2 * encoder.dim])
-    number, name, fingerprint = row
-    if fingerprint != encoder.fingerprint:
-        raise StoreError(
-            f"this store was filled with the encoder {name!r} (fingerprint {fingerprint}), asked for is "
-            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: use --encoder {name}, or another "
-            "database and `dreamgym seed` it anew"
-        )
-    return int(number)
 
 
 class PostgresBuffer:
@@ -363,7 +269,7 @@ class PostgresBuffer:
 
 @cache
 def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool) -> str:
-    template = resources.files("dreamgym.replay").joinpath("retrieval.sql").read_text(encoding="utf-8")
+    template = resources.files("dreamgym.replay.postgres").joinpath("retrieval.sql").read_text(encoding="utf-8")
     drawn = "world.name" if drawn_by_world else "sighting.transition_id::text"
     return (asked + template).format(encoder=encoder, env=env, drawn=drawn)
 

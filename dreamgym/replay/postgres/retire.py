@@ -10,9 +10,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from dreamgym.replay.buffer import SATURATED_GROUPS, SATURATED_VARIANCE
-from dreamgym.replay.database import Connection, Database
 from dreamgym.replay.keys import SOURCE_CODES
-from dreamgym.replay.postgres_add import WRITE_LOCK
+from dreamgym.replay.postgres.add import WRITE_LOCK
+from dreamgym.replay.postgres.database import Connection, Database
 from dreamgym.types import Source
 
 SYNTHETIC = SOURCE_CODES[Source.SYNTHETIC]

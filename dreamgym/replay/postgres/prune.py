@@ -13,8 +13,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from dreamgym.replay.buffer import KEPT
-from dreamgym.replay.database import Database
 from dreamgym.replay.postgres import Store
+from dreamgym.replay.postgres.database import Database
 from dreamgym.types import Frozen
 
 SHORTEST = timedelta(days=1)

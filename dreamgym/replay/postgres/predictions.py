@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dreamgym.replay.database import Database
+from dreamgym.replay.postgres.database import Database
 
 
 class PostgresPredictions:

@@ -286,7 +286,7 @@ async def _migrate(connection: Connection, where: str) -> None:
 
 def _migrations() -> list[tuple[int, str, str]]:
     """Version, name and text of each migration, in order."""
-    folder = resources.files("dreamgym.replay").joinpath("migrations")
+    folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return [(int(file.name.partition("_")[0]), file.name, file.read_text(encoding="utf-8")) for file in files]
 

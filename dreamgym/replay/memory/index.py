@@ -52,7 +52,7 @@ class Stored:
 
 
 @dataclass
-class Remembered:
+class EnvironmentIndex:
     """What one environment's part of the buffer holds."""
 
     tasks: dict[str, Task] = field(default_factory=dict)

@@ -27,8 +27,8 @@ import psycopg
 from psycopg import conninfo
 
 from dreamgym.errors import StoreError
-from dreamgym.replay.binaries import Programs, find_programs
-from dreamgym.replay.resources import server_settings
+from dreamgym.replay.embedded.programs import Programs, find_programs
+from dreamgym.replay.embedded.settings import server_settings
 
 START_LIMIT_S = 600.0
 """Recovery after a crash may take minutes where much was written."""

@@ -1,0 +1,105 @@
+"""One PostgreSQL database with its replay buffer, episodes and predictions, and the one way to open it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from dreamgym.embedding import Encoder
+from dreamgym.errors import StoreError
+from dreamgym.replay.embedded import EmbeddedServer
+from dreamgym.replay.episode_store import SteadyClock
+from dreamgym.replay.postgres.buffer import PostgresBuffer
+from dreamgym.replay.postgres.database import MIGRATION_LOCK, Database
+from dreamgym.replay.postgres.episodes import PostgresEpisodeStore
+from dreamgym.replay.postgres.predictions import PostgresPredictions
+
+RECOVERY_LIMIT_S = 300.0
+PAUSE_S = 1.0
+"""Between two looks for a database that is away."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Everything that is kept in one database."""
+
+    buffer: PostgresBuffer
+    episodes: PostgresEpisodeStore
+    predictions: PostgresPredictions
+    dsn: str
+    database: Database
+    server: EmbeddedServer | None
+
+    async def recover(self, limit_s: float = RECOVERY_LIMIT_S) -> None:
+        """Wait until the database answers; the embedded server is started again where it is gone.
+
+        Raises:
+            StoreError: it does not come back within the limit.
+        """
+        if self.server is not None:
+            await asyncio.to_thread(self.server.ensure_running)
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while True:
+            try:
+                await self.database.started_at()
+            except StoreError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
+    async def close(self) -> None:
+        """Close the connections, and let the embedded server go where it was used; calling it twice is fine."""
+        await self.database.close()
+        if self.server is not None:
+            await asyncio.to_thread(self.server.release)
+
+
+async def open_store(dsn: str | None, encoder: Encoder) -> Store:
+    """Open the store at a PostgreSQL address, or the embedded one where there is no address.
+
+    Raises:
+        StoreError: it cannot be used; the message says what mends it.
+        MissingPackage: the embedded server is not installed.
+    """
+    server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
+    address = dsn if server is None else server.dsn
+    try:
+        database = await Database.open(address or "", revive=None if server is None else server.ensure_running)
+        try:
+            encoder_id = await _register(database, encoder)
+            clock = SteadyClock(await database.time())
+        except BaseException:
+            await database.close()
+            raise
+    except BaseException:
+        if server is not None:
+            await asyncio.to_thread(server.release)
+        raise
+    buffer = PostgresBuffer(database, encoder, encoder_id)
+    episodes = PostgresEpisodeStore(database, clock)
+    return Store(buffer, episodes, PostgresPredictions(database), address or "", database, server)
+
+
+async def _register(database: Database, encoder: Encoder) -> int:
+    """The number of this encoder in the store, which takes one encoder only."""
+    async with database.transaction() as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+        row = await (await connection.execute("SELECT id, name, fingerprint FROM encoders WHERE ready")).fetchone()
+        if row is None:
+            inserted = await connection.execute(
+                "INSERT INTO encoders (name, fingerprint, dim) VALUES (%s, %s, %s) RETURNING id, name, fingerprint",
+                [encoder.name, encoder.fingerprint, encoder.dim],
+            )
+            row = await inserted.fetchone()
+            assert row is not None
+            await connection.execute("SELECT ensure_encoder_table(%s::smallint, %s)", [row[0], 2 * encoder.dim])
+    number, name, fingerprint = row
+    if fingerprint != encoder.fingerprint:
+        raise StoreError(
+            f"this store was filled with the encoder {name!r} (fingerprint {fingerprint}), asked for is "
+            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: use --encoder {name}, or another "
+            "database and `dreamgym seed` it anew"
+        )
+    return int(number)
