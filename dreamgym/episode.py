@@ -59,7 +59,6 @@ class Recorder:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The wrapped environment's tools."""
         return self._environment.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
@@ -86,7 +85,6 @@ class Recorder:
         return told if isinstance(told, Provenance) else Provenance(tier=Tier.REAL)
 
     async def close(self) -> None:
-        """Close the wrapped environment."""
         await self._environment.close()
 
     def trajectory(self, source: Source, *, world: str = "", error: str | None = None) -> Trajectory:

@@ -102,4 +102,4 @@ class ScriptedLLM:
         return Completion(text=self._script[len(self.asked) - 1])
 
     async def close(self) -> None:
-        """Nothing to release."""
+        pass

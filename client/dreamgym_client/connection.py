@@ -37,7 +37,6 @@ class Response:
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode(errors="replace")
 
 

@@ -36,7 +36,6 @@ class Group(Frozen):
 
     @property
     def mean(self) -> float:
-        """Mean outcome reward."""
         return self.total / self.attempts
 
     @property

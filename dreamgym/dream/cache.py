@@ -54,7 +54,6 @@ class CachedLLM:
 
     @property
     def name(self) -> str:
-        """The model's."""
         return self._llm.name
 
     async def complete(

@@ -89,7 +89,6 @@ class FittedModel:
 
     @property
     def name(self) -> str:
-        """The checkpoint's."""
         return self._model.name
 
     async def predict(self, query: Query) -> Prediction:
@@ -98,7 +97,6 @@ class FittedModel:
         return await self._model.predict(query.model_copy(update={"without": query.without | self._without}))
 
     async def close(self) -> None:
-        """Release the checkpoint."""
         await self._model.close()
 
 

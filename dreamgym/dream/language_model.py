@@ -50,7 +50,6 @@ class LanguageModel:
 
     @property
     def name(self) -> str:
-        """The language model's."""
         return self._llm.name
 
     async def predict(self, query: Query) -> Prediction:
@@ -144,7 +143,6 @@ class LanguageModel:
         )
 
     async def close(self) -> None:
-        """Release the language model."""
         await self._llm.close()
 
 

@@ -74,7 +74,7 @@ class NearestModel:
         )
 
     async def close(self) -> None:
-        """Nothing to release."""
+        pass
 
 
 def _refusal(query: Query) -> Prediction | None:

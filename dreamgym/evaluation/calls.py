@@ -60,7 +60,6 @@ class Compared(Frozen):
 
     @property
     def exact(self) -> bool:
-        """The recorded answer."""
         return self.got is not None and is_same(self.got, self.recorded)
 
     @property

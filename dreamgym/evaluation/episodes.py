@@ -59,7 +59,6 @@ class Door:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The environment's tools."""
         return self._environment.tools
 
     @property
@@ -68,7 +67,6 @@ class Door:
         return Provenance(tier=Tier.CHECK) if self._is_refused else getattr(self._environment, "provenance", None)
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start the task."""
         return self._heard(await self._environment.reset(task, seed=seed))
 
     async def step(self, action: ToolCall) -> StepResult:
@@ -86,7 +84,6 @@ class Door:
             return StepResult(observation=str(error), is_error=True, info={**self._told, "stop": UNANSWERED})
 
     async def close(self) -> None:
-        """Close the environment."""
         await self._environment.close()
 
     def _heard(self, result: StepResult) -> StepResult:

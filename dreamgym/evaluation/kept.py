@@ -110,7 +110,6 @@ class KeptRows(Generic[Row]):
         return rows
 
     def add(self, row: Row) -> None:
-        """Keep one more."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(open_to_append(self.path), "a", encoding="utf-8") as file:
             file.write(row.model_dump_json() + "\n")

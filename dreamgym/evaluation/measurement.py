@@ -88,7 +88,6 @@ class Measurement:
         self._complete = False
 
     async def run(self) -> None:
-        """Measure everything that is wanted."""
         make_dream = await self.predict()
         await self._decide()
         if self._wanted.judge is not None:
@@ -103,7 +102,6 @@ class Measurement:
         return in_order(self._calls, self._given.steps)
 
     def report(self) -> SettingReport:
-        """The measures over what there is."""
         spec, seed, calls, wanted = self._given.spec, self._given.seed, self.calls, self._wanted
         explicit = spec.state is not None
         prices = wanted.prices

@@ -38,7 +38,6 @@ class ScriptedPlayer:
 
     @property
     def bad(self) -> bool:
-        """Deliberately so."""
         return self.name in BAD
 
 

@@ -55,7 +55,6 @@ class SteadyClock:
         self._moment, self._measured_s = moment, time.monotonic()
 
     def now(self) -> datetime:
-        """The time."""
         return self._moment + timedelta(seconds=time.monotonic() - self._measured_s)
 
 

@@ -25,13 +25,10 @@ class MemoryPredictions:
         self._predictions: dict[bytes, str] = {}
 
     async def get(self, key: bytes) -> str | None:
-        """What is remembered under the key."""
         return self._predictions.get(key)
 
     async def put(self, key: bytes, prediction: str) -> str:
-        """Remember it, unless another was remembered before; returns the one that stays."""
         return self._predictions.setdefault(key, prediction)
 
     async def forget(self, key: bytes) -> None:
-        """Remember nothing under the key any more."""
         self._predictions.pop(key, None)

@@ -24,7 +24,6 @@ class IsThere:
     path: Path
 
     def holds(self, bindings: Bindings) -> bool:
-        """See Question."""
         return not is_empty(bindings, self.path)
 
     def __str__(self) -> str:
@@ -38,7 +37,6 @@ class IsBlank:
     path: Path
 
     def holds(self, bindings: Bindings) -> bool:
-        """See Question."""
         value = bindings.values.get(self.path)
         return isinstance(value, str) and not value.strip()
 
@@ -55,7 +53,6 @@ class IsValue:
     """The value as JSON."""
 
     def holds(self, bindings: Bindings) -> bool:
-        """See Question."""
         return self.path in bindings.values and same(bindings.values[self.path], loaded(self.text))
 
     def __str__(self) -> str:
@@ -70,7 +67,6 @@ class AreSame:
     other: Path
 
     def holds(self, bindings: Bindings) -> bool:
-        """See Question."""
         values = bindings.values
         return self.one in values and self.other in values and same(values[self.one], values[self.other])
 
@@ -86,7 +82,6 @@ class IsAbove:
     other: Expression
 
     def holds(self, bindings: Bindings) -> bool:
-        """See Question."""
         try:
             one, other = self.one.value(bindings), self.other.value(bindings)
         except NoValue:

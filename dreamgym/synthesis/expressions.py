@@ -43,7 +43,6 @@ class Constant:
     """The value as JSON."""
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """The constant."""
         value = loaded(self.text)
         return json.loads(self.text) if isinstance(value, dict | list) else value
 
@@ -58,7 +57,6 @@ class Variable:
     path: Path
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """What is bound to the path."""
         if self.path not in bindings.values:
             raise NoValue(f"nothing is bound to {shown(self.path)}")
         return bindings.values[self.path]
@@ -75,7 +73,6 @@ class Fallback:
     otherwise: Expression
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """The argument or the other value."""
         return self.otherwise.value(bindings) if is_empty(bindings, self.path) else bindings.values[self.path]
 
     def __str__(self) -> str:
@@ -127,7 +124,6 @@ class Entities:
     """The argument that holds the largest number of entities; empty: there is no limit."""
 
     def items(self, bindings: Bindings) -> list[Bindings]:
-        """Bindings of each entity."""
         return [bindings.of_entity(self.collection, identity) for identity in self.ids(bindings)]
 
     def ids(self, bindings: Bindings) -> list[str]:
@@ -174,7 +170,6 @@ class Filter:
         return bindings.passing[place]
 
     def passes(self, entity: JsonObject, bindings: Bindings) -> bool:
-        """Whether an entity passes."""
         value = entity.get(self.field)
         if isinstance(self.other, str):
             other = loaded(self.other)
@@ -205,7 +200,6 @@ class Items:
     """Items are left out in which the first path has the value of the second."""
 
     def items(self, bindings: Bindings) -> list[Bindings]:
-        """Bindings of each item."""
         if not isinstance(bindings.values.get(self.path), list):
             raise NoValue(f"no list is bound to {shown(self.path)}")
         items = bindings.items(self.path)
@@ -259,7 +253,6 @@ class ForEach:
     expression: Expression
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """The list."""
         return [self.expression.value(item) for item in self.over.items(bindings)]
 
     def __str__(self) -> str:
@@ -273,7 +266,6 @@ class ObjectOf:
     parts: tuple[tuple[str, Expression], ...]
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """The object."""
         return {name: part.value(bindings) for name, part in self.parts}
 
     def __str__(self) -> str:
@@ -289,7 +281,6 @@ class Template:
     """The format of each value, one of FORMATS."""
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """The text."""
         formats = iter(self.formats)
         return "".join(
             part if isinstance(part, str) else written(part.value(bindings), next(formats)) for part in self.parts
@@ -309,7 +300,6 @@ class JsonText:
     is_ascii: bool
 
     def value(self, bindings: Bindings) -> JsonValue:
-        """The text."""
         return in_style(self.of.value(bindings), self.style, is_ascii=self.is_ascii)
 
     def __str__(self) -> str:

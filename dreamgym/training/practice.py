@@ -125,7 +125,6 @@ class Alone:
     index, count = 0, 1
 
     def gather(self, mine: Sequence[T]) -> list[T]:
-        """What it has."""
         return list(mine)
 
 
@@ -297,7 +296,6 @@ class Practice:
         return groups - groups % self.processes.count
 
     async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[list[Rollout]]:
-        """The groups of this process."""
         settings, index, count = self._settings, self.processes.index, self.processes.count
         share, size = len(tasks_P) // count, settings.group_size
         slots = [p for p in range(index * share, (index + 1) * share) for _ in range(size)]
@@ -340,7 +338,6 @@ class Practice:
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """What is practised in."""
         return self._spec
 
     async def rewind(self, iteration: int) -> None:
@@ -379,7 +376,6 @@ class Practice:
         self._on_note(line)
 
     def note_probe(self, iteration: int, where: str, evaluation: Evaluation) -> None:
-        """Append an evaluation to the record."""
         rate = evaluation.success
         self.note(
             {

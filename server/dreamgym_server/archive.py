@@ -71,7 +71,6 @@ class Archive:
         """Ids of what is in the queue, and of what the buffer does not take: the next process tries it again."""
 
     def put(self, trajectory: Trajectory) -> None:
-        """Store it soon."""
         self._handled.add(trajectory.id)
         self._queue.put_nowait(trajectory)
 

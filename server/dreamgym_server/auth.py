@@ -73,7 +73,6 @@ class Guard:
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
         refusal = None if scope["type"] == "lifespan" else self._refusal(scope)
         await (refusal or self._app)(scope, receive, send)
 

@@ -25,7 +25,7 @@ class BoundedConnection(HttpToolsProtocol):
     _arriving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, or refuse with 503."""
+        """Start the clock for the first request, or refuse with 503 if too many connections are open."""
         super().connection_made(transport)
         # taken out of uvicorn's hands, which would refuse requests of connections that are open already
         limit, self.limit_concurrency = self.limit_concurrency, None
@@ -38,23 +38,20 @@ class BoundedConnection(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
         self._arrived()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         if self._arriving is None:
             self._wait()
         super().on_message_begin()
 
     def on_message_complete(self) -> None:
-        """It is here."""
         self._arrived()
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """It is here, and another protocol takes over."""
+        """The request has arrived, and the websocket protocol takes over the connection."""
         self._arrived()
         super().handle_websocket_upgrade()
 

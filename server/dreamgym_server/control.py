@@ -46,7 +46,6 @@ class TrainerDoor:
         self._keys = keys
 
     def routes(self) -> list[Route]:
-        """All of them."""
         episode = "/envs/{env}/episodes/{episode}"
         return [
             Route("/healthz", self._alive),

@@ -75,7 +75,6 @@ class OpenEnvDoor:
         """The episode of each session that was reset; of any other session it is the one of the same id."""
 
     def routes(self) -> list[BaseRoute]:
-        """Both of them."""
         return [
             WebSocketRoute("/envs/{env}/openenv/ws", self._converse),
             Route("/envs/{env}/openenv/mcp", self._rpc, methods=["POST"]),

@@ -104,7 +104,6 @@ class DreamWorlds:
         return await self._buffer.watermark(self.spec.name, group)
 
     def create(self, episode_id: str, as_of: int | None = None) -> DreamEnvironment:
-        """A new dream."""
         return DreamEnvironment(
             self.spec,
             self._model,
@@ -176,7 +175,6 @@ class RealWorlds:
         """Reality knows nothing of the buffer."""
 
     def create(self, episode_id: str, as_of: int | None = None) -> Environment:
-        """A new real world."""
         return self._create()
 
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:

@@ -32,7 +32,6 @@ class Programs:
 
     @property
     def uid(self) -> int:
-        """The owner of the server's files."""
         return os.geteuid() if self.user is None else pwd.getpwnam(self.user).pw_uid
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

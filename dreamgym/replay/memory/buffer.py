@@ -166,7 +166,7 @@ class MemoryBuffer:
         return len(gone)
 
     async def counts(self, env: str) -> BufferCounts:
-        """How much there is."""
+        """Numbers of tasks, trajectories, distinct transitions and worlds of one environment."""
         environment = self._environments.get(env, EnvironmentIndex())
         return BufferCounts(
             tasks=len(environment.tasks),
@@ -176,7 +176,7 @@ class MemoryBuffer:
         )
 
     async def close(self) -> None:
-        """Nothing to release."""
+        pass
 
 
 def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float32]:

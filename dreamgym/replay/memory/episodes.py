@@ -33,7 +33,6 @@ class MemoryEpisodeStore:
         """Memory always answers."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
-        """Store a new episode, or return the one that an earlier call with the same key made."""
         check_storable(episode, f"episode {episode.id!r}")
         if idempotency_key is not None and idempotency_key in self._keys:
             return self._episodes[self._keys[idempotency_key]]
@@ -45,13 +44,11 @@ class MemoryEpisodeStore:
         return episode
 
     async def load(self, episode_id: str) -> Episode:
-        """The episode as it stands."""
         if episode_id not in self._episodes:
             raise UnknownEpisode(episode_id)
         return self._episodes[episode_id]
 
     async def is_current(self, episode: Episode) -> bool:
-        """Nobody has added a step to the episode, ended it or delivered its answer since it was read."""
         stored = self._episodes.get(episode.id)
         return stored is not None and _mark(stored) == _mark(episode)
 
@@ -64,7 +61,6 @@ class MemoryEpisodeStore:
         stop_reason: StopReason | None = None,
         undelivered: bool = False,
     ) -> None:
-        """Add a step on top of `version` steps."""
         check_storable(transition, f"step {version} of episode {episode_id!r}")
         episode = await self.load(episode_id)
         if episode.version != version or episode.stop_reason is not None:
@@ -74,7 +70,6 @@ class MemoryEpisodeStore:
         self._used[episode_id] = self.now()
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
-        """Note whether the answer of step `version` reached its client."""
         episode = self._episodes.get(episode_id)
         if episode is not None and episode.version == version:
             self._update(episode, undelivered=undelivered)
@@ -89,7 +84,6 @@ class MemoryEpisodeStore:
         error: str | None = None,
         version: int | None = None,
     ) -> Episode:
-        """End the episode; one that is over keeps its first end."""
         episode = await self.load(episode_id)
         if episode.stop_reason is not None:
             return episode
@@ -98,39 +92,33 @@ class MemoryEpisodeStore:
         return self._update(episode, stop_reason=stop_reason, answer=answer, final_reward=final_reward, error=error)
 
     async def delete(self, episode_id: str) -> None:
-        """Forget the episode."""
         await self.load(episode_id)
         del self._episodes[episode_id], self._used[episode_id]
         self._archived.discard(episode_id)
         self._keys = {key: value for key, value in self._keys.items() if value != episode_id}
 
     async def running(self, now: datetime, idle_since: datetime) -> int:
-        """How many episodes run, are not expired, and were used since."""
         running = sum(episode.stop_reason is None for episode in self._episodes.values())
         return running - len(await self.expired(now, idle_since))
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the given episodes that are over or forgotten."""
         found = {name: self._episodes.get(name) for name in episode_ids}
         return frozenset(name for name, episode in found.items() if episode is None or episode.stop_reason is not None)
 
     async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
-        """Running episodes whose time is over, or that nobody has used since."""
         running = (episode for episode in self._episodes.values() if episode.stop_reason is None)
         return tuple(found for found in running if found.expires_at <= now or self._used[found.id] <= idle_since)
 
     async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
-        """Episodes that are over and not marked as archived, in the order of their ids."""
         found = (self._episodes[name] for name in sorted(self._episodes.keys() - self._archived) if name > after)
         waiting = [one for one in found if one.stop_reason is not None and one.policy_version is None]
         return tuple([episode for episode in waiting if episode.env in envs][:limit])
 
     async def mark_archived(self, episode_ids: Sequence[str]) -> None:
-        """The replay buffer has what it keeps of these episodes."""
         self._archived.update(self._episodes.keys() & set(episode_ids))
 
     async def close(self) -> None:
-        """Nothing to release."""
+        pass
 
     def _update(self, episode: Episode, **changes: object) -> Episode:
         self._episodes[episode.id] = episode.model_copy(update=changes)

@@ -119,7 +119,6 @@ class PostgresBuffer:
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:
-        """Stored trajectories, oldest first."""
         env_id = await self._find_env(env)
         if env_id is None:
             return ()
@@ -130,7 +129,6 @@ class PostgresBuffer:
         return tuple(await asyncio.to_thread(lambda: [trajectory_of(body, steps) for body, steps in rows]))
 
     async def add_tasks(self, tasks: Sequence[Task]) -> None:
-        """Store tasks; one with an id already there is left alone."""
         for task in tasks:
             check_storable(task, f"task {task.id!r}")
         envs = {env: await self._make_env(env) for env in sorted({task.env for task in tasks})}
@@ -139,7 +137,6 @@ class PostgresBuffer:
                 await insert_tasks(connection, env_id, [task for task in tasks if task.env == env])
 
     async def tasks(self, env: str) -> tuple[Task, ...]:
-        """All tasks of an environment, in the order they were stored."""
         rows = await self._database.fetch(
             "SELECT body::text FROM tasks WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) "
             "ORDER BY position",
@@ -150,7 +147,6 @@ class PostgresBuffer:
     async def record_outcomes(
         self, env: str, task_id: str, policy_version: int, rewards_G: Sequence[float], *, run: str = ""
     ) -> None:
-        """Add one group's outcome rewards to the statistics of the task."""
         async with self._database.transaction() as connection:
             cursor = await connection.execute(
                 """
@@ -179,7 +175,6 @@ class PostgresBuffer:
             raise UnknownName("task", task_id, known[:20], f"{len(known)} in all")
 
     async def task_values(self, env: str) -> tuple[TaskValue, ...]:
-        """Statistics of every task that was attempted, in the order of the tasks."""
         rows = await self._database.fetch(
             """
             SELECT task_id, policy_version, attempts, reward_sum / attempts,
@@ -228,7 +223,6 @@ class PostgresBuffer:
         return 0 if env_id is None else await take_back(self._database, self._encoder_id, env, env_id, run, iteration)
 
     async def counts(self, env: str) -> BufferCounts:
-        """How much there is."""
         env_id = await self._find_env(env)
         if env_id is None:
             return BufferCounts(tasks=0, trajectories=0, transitions=0, worlds=0)

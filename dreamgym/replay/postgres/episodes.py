@@ -83,7 +83,6 @@ class PostgresEpisodeStore:
         return bool(cursor.rowcount)
 
     async def load(self, episode_id: str) -> Episode:
-        """The episode as it stands."""
         if "\x00" in episode_id:  # no text for PostgreSQL
             raise UnknownEpisode(episode_id)
         found = await self._episodes("WHERE id = %(id)s", {"id": episode_id})
@@ -180,7 +179,6 @@ class PostgresEpisodeStore:
         return episode
 
     async def delete(self, episode_id: str) -> None:
-        """Forget the episode."""
         async with self._database.transaction() as connection:
             cursor = await connection.execute("DELETE FROM episodes WHERE id = %s", [episode_id])
         if cursor.rowcount == 0:

@@ -12,12 +12,10 @@ class PostgresPredictions:
         self._database = database
 
     async def get(self, key: bytes) -> str | None:
-        """What is remembered under the key."""
         rows = await self._database.fetch("SELECT body FROM predictions WHERE key = %(key)s", {"key": key})
         return str(rows[0][0]) if rows else None
 
     async def put(self, key: bytes, prediction: str) -> str:
-        """Remember it, unless another was remembered before; returns the one that stays."""
         await self._database.fetch(
             "INSERT INTO predictions (key, body) VALUES (%(key)s, %(body)s) ON CONFLICT DO NOTHING",
             {"key": key, "body": prediction},
@@ -26,5 +24,4 @@ class PostgresPredictions:
         return prediction if stays is None else stays  # an old one that was pruned just now leaves ours
 
     async def forget(self, key: bytes) -> None:
-        """Remember nothing under the key any more."""
         await self._database.fetch("DELETE FROM predictions WHERE key = %(key)s RETURNING 1", {"key": key})

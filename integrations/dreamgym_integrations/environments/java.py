@@ -62,7 +62,6 @@ class JavaMachine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the machine runs."""
         return self.process.poll() is None
 
     def holds(self, thing: Any) -> bool:

@@ -80,7 +80,7 @@ class LiteLLMModel:
         )
 
     async def close(self) -> None:
-        """Nothing of ours to release."""
+        pass
 
     def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
         """The kind of error, and its first line without anything that is a key in this environment."""

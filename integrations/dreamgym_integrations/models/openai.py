@@ -138,7 +138,6 @@ class OpenAIModel:
         return self._completion(found, bare=schema is not None)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     async def _post(self, request: dict[str, Any]) -> ChatCompletion:

@@ -142,7 +142,6 @@ class AlfworldEnvironment:
         return result
 
     async def close(self) -> None:
-        """Hand the game back."""
         episode, self._episode = self._episode, None
         if episode is not None:
             episode.end()

@@ -92,7 +92,6 @@ class HouseholdPlayer:
                 self._changed.add(self._held)
 
     def command(self) -> str:
-        """The good command now."""
         goal, at = self._goal, self._at
         if self._refused and self._inside:
             return self._go(self.random.choice(list(self._inside)))

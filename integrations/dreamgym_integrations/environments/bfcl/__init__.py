@@ -60,7 +60,6 @@ class Bfcl:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
         return EnvironmentSpec(
             name=self._name,
             description="A user asks for several things in a row; stateful systems are served by tools.",

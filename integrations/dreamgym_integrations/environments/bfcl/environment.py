@@ -62,7 +62,6 @@ class BfclEnvironment:
         return self._shown(action.name, answer)
 
     async def close(self) -> None:
-        """Forget the conversation."""
         self._playing = None
 
     def _refusal(self, conversation: Conversation, action: ToolCall) -> str | None:

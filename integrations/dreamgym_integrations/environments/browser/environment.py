@@ -75,7 +75,6 @@ class BrowserEnvironment:
         return start.model_copy(update={"observation": f"goal: {self._task.instruction!r}\n{start.observation}"})
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Act once."""
         browser = self._browser
         if self._task is None or browser is None:
             raise EpisodeFinished("the episode is over or was never started: reset starts one")

@@ -46,7 +46,6 @@ class MiniwobWorld(Frozen):
     observation: str
 
     def task(self, env: str) -> Task:
-        """The world as a task."""
         return Task(
             id=f"{env}-{self.page}-{self.seed}",
             env=env,
@@ -95,7 +94,6 @@ class Miniwob:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
         max_steps = self._options.max_steps or 20
         return EnvironmentSpec(
             name="miniwob",

@@ -168,7 +168,6 @@ class Sites:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
         return EnvironmentSpec(
             name=self._name.replace("_", "-"),
             description="Tasks on a shop, its administration, a forum, a code host and a map.",
@@ -185,7 +184,6 @@ class Sites:
         return site_tasks(self._name, self._options.data)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split."""
         check_split(split)
         return self._tasks[split]
 

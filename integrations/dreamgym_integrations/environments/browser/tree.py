@@ -51,11 +51,9 @@ class Element(NamedTuple):
 
     @property
     def is_interactive(self) -> bool:
-        """Whether the element can be used."""
         return self.role in FIELDS | PRESSED or ("clickable" in self.marks and self.role not in FRAMES)
 
     def line(self) -> str:
-        """The element in a state."""
         value = f" value={self.value!r}" if self.value else ""
         return ", ".join((f"[{self.bid}] {self.role}: {self.name!r}{value}", *self.marks))
 

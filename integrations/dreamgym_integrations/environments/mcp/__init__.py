@@ -134,7 +134,6 @@ class McpEnvironment:
         return result.model_copy(update={"info": {**result.info, "state": as_text(state)}})
 
     async def close(self) -> None:
-        """Stop the server."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

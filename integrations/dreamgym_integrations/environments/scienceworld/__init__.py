@@ -51,7 +51,6 @@ class ScienceWorld:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
         return EnvironmentSpec(
             name=self._name,
             description="Tasks of elementary science in a house of ten places (ScienceWorld).",

@@ -84,7 +84,6 @@ class ScienceWorldEnvironment:
         )
 
     async def close(self) -> None:
-        """Hand the simulator back."""
         simulator, self._simulator, self._playing = self._simulator, None, False
         if simulator is not None:
             simulators.give_back(simulator)

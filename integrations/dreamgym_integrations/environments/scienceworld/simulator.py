@@ -56,7 +56,6 @@ class Simulator:
 
     @property
     def is_alive(self) -> bool:
-        """Its machine has not ended."""
         return self._machine.is_alive
 
     def load(self, world: Variation) -> CommandResult:
@@ -109,7 +108,6 @@ class Simulator:
         return {split: list(map(int, variations)) for split, variations in found.items()}
 
     def stop(self) -> None:
-        """End its machine."""
         self._machine.stop()
 
 

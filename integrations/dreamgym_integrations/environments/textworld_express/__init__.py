@@ -44,7 +44,6 @@ class TextWorldExpress:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
         max_steps = self._options.max_steps or self._game.max_steps
         options: JsonObject = {"max_steps": max_steps}
         if self._options.params:

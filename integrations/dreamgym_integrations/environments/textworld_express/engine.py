@@ -194,7 +194,6 @@ class GameEnvironment:
         )
 
     async def close(self) -> None:
-        """Hand the game back."""
         java, self._java, self._playing = self._java, None, False
         if java is not None:
             java_games.give_back(java, *self._loaded)

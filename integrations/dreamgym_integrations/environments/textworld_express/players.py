@@ -57,7 +57,6 @@ class HousePlayer:
         self._tried.update(dict.fromkeys(self.possible()))
 
     def command(self) -> str:
-        """The good command now."""
         raise NotImplementedError
 
     def possible(self) -> list[str]:
@@ -177,7 +176,6 @@ class Calculator(HousePlayer):
         self._answer: int | None = None
 
     def command(self) -> str:
-        """Read, take, put."""
         scene, problem = self.scene, _PROBLEM.search(self.told)
         if problem:
             self._answer = _OPERATIONS[problem[1]](int(problem[2]), int(problem[3]))
@@ -211,7 +209,6 @@ class BookFollower(HousePlayer):
     """Reads the book of instructions and takes what it says, again and again."""
 
     def command(self) -> str:
-        """Read, take."""
         told = re.search(r"the current task is to take the ([a-z ]+)\.", self.told)
         return f"take {told[1]}" if told else "read instructions book"
 

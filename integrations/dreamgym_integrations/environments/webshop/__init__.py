@@ -135,7 +135,6 @@ class WebShop:
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The description, with the training tasks."""
         options = self._options.model_dump(exclude_defaults=True)
         return EnvironmentSpec(
             name=self._name,

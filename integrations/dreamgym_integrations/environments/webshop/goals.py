@@ -24,7 +24,6 @@ class Goal:
 
     @property
     def instruction(self) -> str:
-        """The wish in words."""
         options = ", and ".join(f"{name}: {value}" for name, value in self.options.items())
         chosen = f" with {options}" if options else ""
         limit = "" if self.price_limit == NO_LIMIT else f", and price lower than {self.price_limit:.2f} dollars"

@@ -35,7 +35,6 @@ class Customer:
         self._seen: dict[str, None] = {}
 
     def see(self, result: StepResult) -> None:
-        """Take in a page."""
         self._texts = result.observation.split(JOINT)
         if "Buy Now" in self._texts:
             self._seen.update(dict.fromkeys(self.possible()))

@@ -102,7 +102,6 @@ class ShopVisit:
 
     @property
     def observation(self) -> str:
-        """The page as a text."""
         if self._open == "done":
             return self._receipt()
         if self._open == "search":
@@ -168,7 +167,6 @@ class ShopVisit:
         self._open = "done"
 
     def _receipt(self) -> str:
-        """The last page."""
         options = json.dumps(self._options, sort_keys=True)
         for sign in "<>&'":
             options = options.replace(sign, f"\\u{ord(sign):04x}")

@@ -56,7 +56,6 @@ class PrefixCache:
         self._bytes = 0
 
     def clear(self) -> None:
-        """Forget everything."""
         self._held.clear()
         self._lengths.clear()
         self._bytes = 0

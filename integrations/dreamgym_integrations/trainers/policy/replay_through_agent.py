@@ -32,7 +32,6 @@ class RecordedEnvironment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The tools of the recorded environment."""
         return self._spec.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
