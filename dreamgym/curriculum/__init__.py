@@ -1,1 +1,1 @@
-"""What to practise next: tasks that the policy solves only sometimes."""
+"""Chooses the tasks to practise next: those that the policy solves only sometimes."""

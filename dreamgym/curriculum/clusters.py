@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROUNDS = 50
-"""At most; it has settled long before."""
+"""Rounds of k-means at most. It converges long before."""
 
 
 def cluster_of(tasks: Sequence[Task], encoder: Encoder, clusters: int, *, seed: int) -> Callable[[Task], str]:
-    """Names the cluster of any task: that of the nearest of the centres found for these. Blocking.
+    """A function that names the cluster of any task: the nearest of the centres found for these tasks. Blocking.
 
     Args:
         tasks: at least one; the text of a task is its instruction and its initial state.
@@ -74,7 +74,7 @@ def _nearest(vectors: NDArray[np.float32], centres: NDArray[np.float32]) -> NDAr
 
 
 def _distances(vectors: NDArray[np.float32], centres: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Squared, shape (vectors, centres)."""
+    """Squared Euclidean distances, shape (vectors, centres)."""
     import numpy as np
 
     a, b = vectors.astype(np.float64), centres.astype(np.float64)

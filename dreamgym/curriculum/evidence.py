@@ -1,4 +1,4 @@
-"""What the last groups of each task say of it now: success and V_tau, the older the less.
+"""Success and V_tau of each task from its last groups, weighted by their age.
 
 A group is a handful of rollouts of a policy that has moved on since. So a task's value is no single number from then:
 a group counts by its attempts, halved every HALF_LIFE updates, and what is missing to certainty is filled up with the
@@ -21,9 +21,9 @@ less of groups with a mixed outcome, 60 up to one point more where success drift
 PRIOR_ATTEMPTS = 4
 """How many attempts the mean of all tasks counts for. 8 gave one to three points less of such groups."""
 LAST_GROUPS = 4
-"""Kept per task."""
+"""Number of groups kept per task."""
 STALE = 0.25
-"""A task whose newest group counts less than this counts as never tried where no mean stands in for it."""
+"""A task whose newest group weighs less than this counts as never tried, wherever no mean fills the gap."""
 
 
 class Group(Frozen):
@@ -46,18 +46,18 @@ class Group(Frozen):
         return max(0.0, (self.squares - self.total**2 / self.attempts) / (self.attempts - 1))
 
     def freshness(self, iteration: int) -> float:
-        """1 for the policy that played it, halved every HALF_LIFE updates."""
+        """Weight of the group by its age: 1 at the update that played it, halved every HALF_LIFE updates."""
         return math.pow(0.5, max(0, iteration - self.iteration) / HALF_LIFE)
 
 
 class Evidence:
-    """The last groups of everything that is told apart: tasks, or clusters of them."""
+    """The last groups of each key: a task, or a cluster of tasks."""
 
     def __init__(self) -> None:
         self._groups: dict[str, list[Group]] = defaultdict(list)
 
     def record(self, key: str, rewards: Sequence[float], iteration: int) -> None:
-        """Take in outcomes; those of one update are one group."""
+        """Add outcomes of a key; those of one update form one group."""
         groups = self._groups[key]
         same = groups.pop() if groups and groups[-1].iteration == iteration else None
         groups.append(
@@ -71,11 +71,11 @@ class Evidence:
         del groups[:-LAST_GROUPS]
 
     def groups(self, key: str) -> tuple[Group, ...]:
-        """The last ones, oldest first."""
+        """The last groups of a key, oldest first."""
         return tuple(self._groups.get(key, ()))
 
     def success(self, key: str, iteration: int) -> float | None:
-        """Mean outcome reward by age; None where it was never tried, or so long ago that it says nothing."""
+        """Mean outcome reward of a key, weighted by age; None if its newest group weighs less than STALE or is missing."""
         groups = self._groups.get(key, ())
         if not groups or groups[-1].freshness(iteration) < STALE:
             return None
@@ -83,7 +83,7 @@ class Evidence:
         return sum(w * group.mean for w, group in zip(weights, groups, strict=True)) / sum(weights)
 
     def values(self, keys: Sequence[str], iteration: int) -> list[float]:
-        """What each is worth now: its V_tau by age, drawn towards the mean of all."""
+        """Current value of each key: its V_tau weighted by age and shrunk towards the mean of all keys."""
         worth = {key: self._worth(key, iteration) for key in self._groups}
         weight = sum(w for w, _ in worth.values())
         mean = sum(v for _, v in worth.values()) / weight if weight else 1.0
@@ -91,18 +91,18 @@ class Evidence:
         return [(value + PRIOR_ATTEMPTS * mean) / (weight + PRIOR_ATTEMPTS) for weight, value in own]
 
     def _worth(self, key: str, iteration: int) -> tuple[float, float]:
-        """Summed weight, and summed weighted V_tau."""
+        """Sum of the weights of a key's groups, and sum of their weighted V_tau."""
         groups = self._groups[key]  # of a single attempt nothing follows: a variance counts by its degrees of freedom
         weighted = [((group.attempts - 1) * group.freshness(iteration), group.variance) for group in groups]
         return sum(w for w, _ in weighted), sum(w * variance for w, variance in weighted)
 
     def state(self) -> JsonObject:
-        """Everything, as JSON."""
+        """All groups as JSON, for a checkpoint; `of` reads it."""
         return {key: [group.model_dump() for group in groups] for key, groups in sorted(self._groups.items())}
 
     @classmethod
     def of(cls, state: JsonObject) -> Evidence:
-        """What `state` gave. Raises InvalidInput where it is none."""
+        """Restore what `state` returned. Raises InvalidInput if it is not such a state."""
         evidence = cls()
         for key, groups in state.items():
             if not isinstance(groups, list):

@@ -29,15 +29,15 @@ from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 MAX_TOKENS = 1024
 MAX_INSTRUCTION = 2_000
-"""Characters; what is longer is no task but a model that repeats itself."""
+"""Characters of an instruction at most. A longer one is a model that repeats itself."""
 SHOWN_STARTS = 20
 
 
 class RecordedWorlds:
-    """What the recordings say about where one can get to, and from where the task can be solved.
+    """The recorded worlds as graphs: which states lead where, and from which states the task can be solved.
 
     Args:
-        trajectories: what was recorded; grouped by their world.
+        trajectories: the recordings; they are grouped by their world.
     """
 
     def __init__(self, trajectories: Iterable[Trajectory]) -> None:
@@ -50,11 +50,11 @@ class RecordedWorlds:
                     self._won[trajectory.world_id].add(transition.state)
 
     def known(self, world: str) -> bool:
-        """Something was recorded in this world."""
+        """True if a trajectory was recorded in this world."""
         return world in self._from
 
     def starts(self, world: str, max_steps: int) -> dict[str, int]:
-        """Every recorded state from which recorded steps solve the task, with the number of steps it takes."""
+        """State to the number of recorded steps that solve the task from it; only states that can do so."""
         distance = dict.fromkeys(self._won[world], 1)
         queue = deque(distance)
         while queue:
@@ -70,7 +70,7 @@ class TaskGenerator(Protocol):
     """Makes new tasks out of valuable ones."""
 
     async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
-        """At most one playable variation per parent; fewer where none can be found."""
+        """At most one playable variation per parent; none for a parent without one."""
 
 
 class StartVariation:
@@ -100,9 +100,9 @@ class LanguageVariation:
     """Lets the experience model's LLM propose variations and select the hardest feasible one (paper, appendix C.2-3).
 
     Args:
-        spec: what the environment is.
-        llm: proposes and selects.
-        worlds: validates where something was recorded.
+        spec: description of the environment.
+        llm: the language model that proposes and selects.
+        worlds: validates variations of tasks whose world was recorded.
         on_failure: called with a parent for which the model gave nothing usable, and the reason.
     """
 
@@ -177,7 +177,7 @@ class _Selection(Answer):
 
 
 def variation(parent: Task, instruction: str, initial_state: str | None) -> Task:
-    """A generated task in the parent's world; the same one has the same id whatever it was varied from.
+    """A generated task in the parent's world. Its id depends on its content alone, not on its parent.
 
     The parent's own check of success is for its own instruction: with another one a judge decides.
     """
@@ -198,12 +198,12 @@ def variation(parent: Task, instruction: str, initial_state: str | None) -> Task
 
 
 def content_of(task: Task) -> tuple[str, str, str | None]:
-    """Tasks with the same one are the same to play: world, instruction whatever its case and blanks, start."""
+    """World, instruction (case and blanks ignored) and start. Tasks that share all three play the same."""
     return task.world, " ".join(task.instruction.casefold().split()), task.initial_state
 
 
 def _well_defined(task: Task) -> bool:
-    """There is an instruction, short enough to be one, and the store can keep it."""
+    """True if the task has an instruction of at most MAX_INSTRUCTION characters, and the store can keep it."""
     try:
         check_storable(task, f"task {task.id!r}")
     except InvalidInput:

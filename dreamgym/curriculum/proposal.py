@@ -1,4 +1,4 @@
-"""Words a task for recorded episodes that nobody named one for."""
+"""Lets a language model word a task for recorded episodes without an instruction."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dreamgym.types import Frozen, JsonObject, Origin, Task, Trajectory
 
 MAX_TOKENS = 256
 MAX_STEPS = 20
-"""Of an episode that are shown: the first ones, which say what was looked for, and the last one."""
+"""Steps of an episode that the model is shown: the first ones, which show the purpose, and the last one."""
 MAX_CHARACTERS = 400
-"""Of each call and each answer that are shown."""
+"""Characters of each call and of each answer that the model is shown."""
 
 
 class Proposals(Frozen):
-    """What came of asking."""
+    """The proposed tasks, and the episodes for which there is none."""
 
     tasks: dict[str, Task]
-    """By the trajectory's id."""
+    """Trajectory id to its proposed task."""
     failures: dict[str, str]
-    """Why there is none, by the trajectory's id."""
+    """Trajectory id to the reason why it has no task."""
 
 
 class _Proposal(Answer):
@@ -38,7 +38,7 @@ class _Proposal(Answer):
 async def propose_tasks(
     llm: LLM, spec: EnvironmentSpec, trajectories: Sequence[Trajectory], *, seed: int = 0
 ) -> Proposals:
-    """Ask once per trajectory that has no instruction; one for which the model gives nothing usable has a failure."""
+    """Ask the model once per trajectory without an instruction. An answer that cannot be used becomes a failure."""
     tasks, failures = {}, {}
     for trajectory in trajectories:
         if trajectory.task.instruction or not trajectory.transitions:
@@ -56,7 +56,7 @@ async def propose_tasks(
 
 
 async def _ask(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, seed: int) -> str:
-    """Raises PredictionError."""
+    """The instruction that the model proposes. Raises PredictionError if its answer cannot be used."""
     text = files("dreamgym.curriculum").joinpath("proposal.txt").read_text(encoding="utf-8")
     environment: JsonObject = {"description": spec.description, "rules": spec.rules}
     prompt = Template(text).substitute(environment=as_data(environment), data=as_data(_shown(trajectory)))

@@ -19,20 +19,20 @@ from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject, Task
 
 BAND = (0.2, 0.8)
-"""Success between which the strategy `band` finds a task worth playing."""
+"""Lowest and highest success of a task that the strategy `band` prefers."""
 HOPELESS_ATTEMPTS = 16
-"""A generated task that was never solved in so many attempts is dropped; one that all of a group solved, at once."""
+"""A generated task is dropped if it was not solved in this many attempts, or at once if a whole group solved it."""
 KEPT_GENERATED = 64
-"""Generated tasks in play; beyond them the least valuable go."""
+"""Number of generated tasks in play at most; the least valuable are dropped first."""
 
 
 def each_alone(task: Task) -> str:
-    """Every task is a group of its own: that of its G rollouts."""
+    """Group of a task for trainers that play each task G times: the task's own id."""
     return task.id
 
 
 class Curriculum:
-    """Samples tasks and remembers what each was worth.
+    """Samples tasks and keeps the outcomes of each.
 
     Args:
         seeds: the tasks that were given; they keep the original distribution covered.
@@ -87,7 +87,7 @@ class Curriculum:
         return [tasks[position] for position in positions]
 
     def record(self, task: Task, rewards_G: Sequence[float | None]) -> float | None:
-        """Note outcomes of a task in the iteration sampled last; returns the V_tau of these alone.
+        """Record outcomes of a task in the iteration that was sampled last; return V_tau of these outcomes alone.
 
         None stands for a rollout that failed and says nothing. A generated task that has nothing to teach is dropped,
         and never taken in again.
@@ -120,7 +120,7 @@ class Curriculum:
         return bool(groups) and groups[-1].variance > 0
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Take in generated tasks, but none that was given or dropped.
+        """Add generated tasks, except tasks that were given or dropped before.
 
         Of too many the most valuable stay, then the newest.
         """
@@ -137,7 +137,7 @@ class Curriculum:
 
     @property
     def generated(self) -> tuple[Task, ...]:
-        """The generated tasks in play."""
+        """The generated tasks that can be drawn now."""
         return tuple(self._generated.values())
 
     def state(self) -> JsonObject:
@@ -151,7 +151,7 @@ class Curriculum:
         }
 
     def restore(self, state: JsonObject) -> None:
-        """Continue from a saved state. Raises InvalidInput where it is none, or that of another strategy."""
+        """Continue from a saved state. Raises InvalidInput if it is not a state, or one of another strategy."""
         strategy, iteration, generated = state.get("strategy"), state.get("iteration"), state.get("generated")
         dropped, groups = state.get("dropped"), state.get("groups")
         if not (

@@ -1,4 +1,4 @@
-"""Which tasks come next, by what their last groups were worth."""
+"""Strategies that choose the next tasks by the outcomes of their last groups."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ SHARPNESS = 2
 groups with a mixed outcome was .68 .41 .46 .29 drawn uniformly, .73 .50 .55 .35 with 1, .76 .56 .62 .40 with 2 and
 .78 .61 .67 .48 with 3, which plays the same few tasks ever again."""
 NEVER = 1e-9
-"""Weight of a task that is worth nothing: it comes when there is no other."""
+"""Weight of a task without value: it is drawn only if no other task is left."""
 
 
 class Strategy(StrEnum):
     """How the next tasks are chosen."""
 
     VALUE = "value"
-    """By V_tau (paper, eq. 7). The paper chooses the tasks that are varied by it, and is silent on how the given ones
-    come; here both come by it. A task is drawn with a chance that grows with the square of its value, which is that of
-    its last groups by age, drawn towards the mean of all tasks: what was never tried comes as often as the average."""
+    """By V_tau (paper, eq. 7). The paper chooses the tasks to vary by it and does not say how the given ones are drawn;
+    here V_tau decides both. A task is drawn with a chance that grows with the square of its value: V_tau of its last
+    groups, weighted by age and shrunk towards the mean of all tasks. A task that was never tried counts as average."""
     UNIFORM = "uniform"
-    """Every task alike."""
+    """Every task with the same chance."""
     HARDEST = "hardest"
     """Lowest success first; what was never tried counts as never solved."""
     BAND = "band"
-    """Those whose success lies between two bounds, and those never tried, alike; then those nearest to the bounds."""
+    """First, with equal chance, tasks whose success lies between two bounds and tasks never tried; then those nearest
+    to the bounds."""
 
 
 def choose(
@@ -41,7 +42,7 @@ def choose(
     band: tuple[float, float],
     draw: random.Random,
 ) -> list[int]:
-    """Positions of the n keys to play next; none twice while there are enough of them."""
+    """Indices of the n keys to play next. No key comes twice while there are enough keys."""
     if strategy is Strategy.VALUE:
         weights = [max(NEVER, value**SHARPNESS) for value in evidence.values(keys, iteration)]
         if n > len(keys):

@@ -12,7 +12,7 @@ from typing import Protocol
 from dreamgym.types import Frozen, Source, Task, ToolCall, Trajectory, Transition
 
 GROUNDED = frozenset({Source.REAL, Source.IMPORTED})
-"""What was seen in reality."""
+"""Sources of trajectories that a real environment produced."""
 
 
 class Demonstration(Frozen):
@@ -27,14 +27,14 @@ class Demonstration(Frozen):
     exact: bool
     """Same state and same action, to the letter."""
     instruction: str = ""
-    """Of the task that it was recorded for."""
+    """Instruction of the task that the transition was recorded for."""
     same_goal: bool = False
-    """It was recorded for a task with the goal of the running one: only then do its reward and its end say anything of
+    """True if it was recorded for a task with the running task's goal. Only then do its reward and its end count for
     the running task."""
 
 
 class Retrieval(Frozen):
-    """One question to the buffer."""
+    """A query to the buffer: the state and the action of the running episode, and what may be returned for them."""
 
     env: str
     state: str
@@ -43,9 +43,9 @@ class Retrieval(Frozen):
     history: tuple[Transition, ...] | None = ()
     """The running episode so far; None withholds it, and matches are then drawn anew at each step."""
     initial_state: str = ""
-    """Where the running episode started."""
+    """The state in which the running episode started."""
     world: str = ""
-    """The world of the running episode's task, preferred while it agrees; empty where none was recorded."""
+    """The world of the running episode's task, preferred while it agrees; empty if it was not recorded."""
     goal: str = ""
     """`Task.goal` of the running episode's task; empty: nothing was recorded for it."""
     exclude: str = ""
@@ -54,17 +54,17 @@ class Retrieval(Frozen):
     seed: int = 0
     """Breaks ties: the same seed prefers the same worlds throughout an episode."""
     tool: str = ""
-    """Where none is identical, only calls of this tool; empty: of any."""
+    """If no transition is identical, return only calls of this tool; empty: calls of any tool."""
     as_of: int | None = None
-    """A watermark: what was stored after it is not there. None: everything is."""
+    """A watermark: what was stored after it is not returned. None: everything may be returned."""
 
 
 KEPT = 4
 """Dreams kept of a task that is always solved, for each way in which they ended."""
 SATURATED_GROUPS = 2
-"""Last groups that tell whether a task is always solved; those of one policy count as one."""
+"""How many of a task's last groups decide if it is always solved; groups of one policy count as one."""
 SATURATED_VARIANCE = 0.01
-"""Of the reward in each of them at most, with a mean above zero."""
+"""A task is always solved if in each of these groups the mean reward is above zero and its variance at most this."""
 
 
 class TaskValue(Frozen):
@@ -72,14 +72,14 @@ class TaskValue(Frozen):
 
     task_id: str
     policy_version: int
-    """Of the policy that tried it last."""
+    """Version of the policy that tried the task last."""
     attempts: int
-    """Of that policy; so are mean and variance."""
+    """Attempts of that policy; `mean` and `variance` are over these attempts too."""
     mean: float
     variance: float
     """V_tau: group variance of the outcome reward (paper, eq. 7); divided by n, as the paper does."""
     total_attempts: int
-    """Of all policies of all runs."""
+    """Attempts of all policies of all runs; `total_mean` is over these."""
     total_mean: float
 
 
@@ -93,22 +93,22 @@ class BufferCounts(Frozen):
 
 
 class Upserted(Frozen):
-    """What storing changed."""
+    """The trajectories that an upsert added and replaced."""
 
     new: int
-    """Trajectories whose id was not there."""
+    """Number of trajectories whose id was not stored before."""
     changed: tuple[str, ...] = ()
-    """Ids of trajectories that took the place of a stored one with other content."""
+    """Ids of trajectories that replaced a stored one with other content."""
 
 
 class ReplayBuffer(Protocol):
     """Trajectories in, similar transitions out. Methods that write do all or nothing."""
 
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
-        """Store trajectories with their tasks and return how many were new; an id already there is left alone."""
+        """Store trajectories with their tasks and return how many were new. A stored id is left alone."""
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
-        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place.
+        """Store trajectories and tasks; replace a stored one of the same id if the content differs.
 
         A changed trajectory keeps its place in the order, and what only its old content held is forgotten: its
         transitions, its task's goal, its world. All other trajectories stay as they are. A task keeps its place and
@@ -132,18 +132,18 @@ class ReplayBuffer(Protocol):
         """
 
     async def watermark(self, env: str, group: str = "") -> int:
-        """How far the buffer has got, to be asked about as of then.
+        """Position of the newest stored trajectory: `Retrieval.as_of` for a query that sees the buffer as it is now.
 
-        For a named group, how far it had got when this was first asked: the same in every process.
+        For a named group, the position when this was first asked for the group; every process gets the same one.
         """
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:
-        """Stored trajectories, oldest first."""
+        """Stored trajectories of one environment from these sources, oldest first; at most `limit` of them."""
 
     async def add_tasks(self, tasks: Sequence[Task]) -> None:
-        """Store tasks; one with an id already there is left alone."""
+        """Store tasks. A task whose id is already stored is left alone."""
 
     async def tasks(self, env: str) -> tuple[Task, ...]:
         """All tasks of an environment, in the order they were stored."""
@@ -160,7 +160,7 @@ class ReplayBuffer(Protocol):
         """Statistics of every task that was attempted, in the order of the tasks."""
 
     async def retire(self, env: str, *, keep: int = KEPT) -> int:
-        """Forget most dreams of the tasks that are always solved; returns how many trajectories went.
+        """Delete most dreams of the tasks that are always solved; return how many trajectories were deleted.
 
         Of the synthetic trajectories of such a task the newest `keep` of each stop reason stay. What was seen in
         reality stays, and is found as before as of any watermark. Nothing goes that a running episode of the same
@@ -168,7 +168,7 @@ class ReplayBuffer(Protocol):
         """
 
     async def counts(self, env: str) -> BufferCounts:
-        """How much there is."""
+        """Numbers of tasks, trajectories, distinct transitions and worlds of one environment."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -1,4 +1,4 @@
-"""Where running episodes live, so that any replica can serve any request and a restart loses nothing.
+"""The store of running episodes. Any replica can serve any request, and a restart loses nothing.
 
 Writes are optimistic: a step is appended only on top of the version it was computed from.
 """
@@ -23,32 +23,33 @@ class Episode(Frozen):
     max_steps: int
     group: str | None = None
     initial: StepResult
-    """What `reset` returned."""
+    """The result of `reset`."""
     transitions: tuple[Transition, ...] = ()
     stop_reason: StopReason | None = None
-    """None while it runs."""
+    """None while the episode runs."""
     answer: str | None = None
     final_reward: float | None = None
-    """Reward of the final answer, where it was no tool call; None until `finish`."""
+    """Reward of the final answer if that was not a tool call; None until `finish`."""
     error: str | None = None
     undelivered: bool = False
-    """The client of the last step had gone before the answer was sent: a resend gets that answer, not a new step."""
+    """True if the client of the last step left before the answer was sent. A resend then gets that answer, not a new
+    step."""
     policy_version: int | None = None
     as_of: int | None = None
-    """The buffer's watermark that the episode's group shares: what was stored after it is not there for a dream."""
+    """The buffer's watermark that the episode's group shares. A dream does not see what was stored after it."""
     expires_at: datetime
 
     @property
     def version(self) -> int:
-        """Number of steps taken: what an append must be based on."""
+        """Number of steps taken. An append names the version that it was computed from."""
         return len(self.transitions)
 
 
 class SteadyClock:
-    """The time at a moment, and from then on as this process measures it.
+    """A clock that starts at a given moment and then follows this process's monotonic clock.
 
-    Where a machine's clock is set anew, no episode becomes an hour older. A store takes the moment from what all
-    processes share, so that those on machines whose clocks differ agree on when an episode is over.
+    No episode becomes an hour older if a machine's clock is set. A store takes the moment from its database, so that
+    processes on machines whose clocks differ agree on when an episode is over.
     """
 
     def __init__(self, moment: datetime) -> None:
@@ -62,10 +63,10 @@ class EpisodeStore(Protocol):
     """Keeps episodes. Every method may be called from any replica. What has been stored survives any crash."""
 
     def now(self) -> datetime:
-        """The time by which episodes are over; it never jumps."""
+        """The current time by the store's clock, against which `expires_at` is compared. It never jumps."""
 
     async def check(self) -> None:
-        """Raises StoreError where the store does not answer at once."""
+        """Raises StoreError if the store does not answer at once."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made."""
@@ -74,7 +75,7 @@ class EpisodeStore(Protocol):
         """The episode as it stands. Raises UnknownEpisode."""
 
     async def is_current(self, episode: Episode) -> bool:
-        """Nobody has added a step to the episode, ended it or delivered its answer since it was read."""
+        """True if nobody has added a step to the episode, ended it or delivered its answer since it was read."""
 
     async def append(
         self,
@@ -85,17 +86,17 @@ class EpisodeStore(Protocol):
         stop_reason: StopReason | None = None,
         undelivered: bool = False,
     ) -> None:
-        """Add a step on top of `version` steps, ending the episode where `stop_reason` is given.
+        """Add a step on top of `version` steps; with a `stop_reason`, end the episode too.
 
-        Its answer counts as delivered unless `undelivered` says that its client has gone.
+        The step's answer counts as delivered unless `undelivered` is set because its client has left.
 
         Raises:
             StaleEpisode: the episode has another number of steps by now, or is over.
-            UnknownEpisode: there is none.
+            UnknownEpisode: no episode has this id.
         """
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
-        """Note whether the answer of step `version` reached its client; ignored when the episode has moved on."""
+        """Record if the answer of step `version` reached its client; ignored if a later step was taken."""
 
     async def finish(
         self,
@@ -110,41 +111,41 @@ class EpisodeStore(Protocol):
         """End the episode; one that is over keeps its first end. Returns it as it stands.
 
         Raises:
-            StaleEpisode: it runs and has not `version` steps, where that is given.
+            StaleEpisode: `version` is given, and the episode runs and has another number of steps.
         """
 
     async def delete(self, episode_id: str) -> None:
-        """Forget the episode. Raises UnknownEpisode."""
+        """Delete the episode with its steps. Raises UnknownEpisode."""
 
     async def running(self, now: datetime, idle_since: datetime) -> int:
-        """How many episodes run, are not expired, and were created, stepped or ended after `idle_since`."""
+        """Number of running episodes that have not expired and were created or stepped after `idle_since`."""
 
     async def ended(self, episode_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the given episodes that are over or forgotten."""
+        """The ids among these whose episodes are over or deleted."""
 
     async def expired(self, now: datetime, idle_since: datetime) -> tuple[Episode, ...]:
-        """Running episodes whose time is over, or that nobody has used since."""
+        """Running episodes that expired before `now`, or that nobody has used since `idle_since`."""
 
     async def unarchived(self, envs: Sequence[str], *, after: str = "", limit: int) -> tuple[Episode, ...]:
-        """Episodes that are over and not marked as archived, of these environments, in the order of their ids.
+        """Episodes of these environments that are over and not marked as archived, in the order of their ids.
 
-        Those of a policy's version are left out: a training run looks for its own, and takes some of them back.
+        Episodes with a policy version are left out: a training run stores its own, and may take some of them back.
 
         Args:
             envs: names of environments.
-            after: only greater ids.
-            limit: at most so many.
+            after: only ids greater than this.
+            limit: number of episodes at most.
         """
 
     async def mark_archived(self, episode_ids: Sequence[str]) -> None:
-        """The replay buffer has what it keeps of these episodes."""
+        """Mark episodes as archived: the replay buffer holds what it keeps of them."""
 
     async def close(self) -> None:
         """Release connections."""
 
 
 def stale(episode: Episode, version: int) -> str:
-    """Why a step on top of `version` steps cannot be appended."""
+    """The error message for a step that cannot be appended on top of `version` steps."""
     if episode.stop_reason is not None:
         return f"episode {episode.id!r} is over ({episode.stop_reason}): no step can be added"
     return f"episode {episode.id!r} has {episode.version} steps, not {version}: read it again and decide anew"

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Key = tuple[str, str]
-"""State and canonical action."""
+"""A state and the canonical text of an action: what a transition is stored and found under."""
 
 STATE_WEIGHT, ACTION_WEIGHT = math.sqrt(0.7), math.sqrt(0.3)
 """Chosen on 240 hand-made queries; any state share from .5 to .8 did as well."""
 
 SOURCE_CODES = {Source.REAL: 0, Source.IMPORTED: 1, Source.SYNTHETIC: 2}
-"""As the database stores them."""
+"""The number that the database stores for each source."""
 
 CACHED_TEXTS = 20_000
 
 
 def key_of(transition: Transition) -> Key:
-    """What a transition is found by."""
+    """The key that a transition is stored and found under."""
     return transition.state, transition.action.canonical()
 
 
@@ -50,17 +50,17 @@ def transition_id(transition: Transition) -> UUID:
 
 
 def outcome_id(transition: Transition) -> UUID:
-    """Two transitions with the same one show the reader the same thing: action, next state, observation."""
+    """Content address of action, next state and observation. Transitions that share it look the same to a reader."""
     return digest_id(transition.action.canonical(), transition.next_state, transition.result.observation)
 
 
 def goal_id(goal: str) -> UUID:
-    """What a goal (Task.goal) is stored under."""
+    """The id under which a goal (`Task.goal`) is stored."""
     return digest_id(goal)
 
 
 def source_mask(sources: Iterable[Source]) -> int:
-    """A set of sources as bits."""
+    """A set of sources as a bit mask: bit n stands for the source with code n."""
     return sum(1 << SOURCE_CODES[source] for source in set(sources))
 
 
@@ -93,9 +93,9 @@ def stored_elsewhere(trajectory: Trajectory, env: str) -> InvalidInput:
 
 
 def check_kept(keep: int) -> None:
-    """Refuse to retire a task's newest dream: how far a buffer has got is told by its newest trajectory."""
+    """Raises InvalidInput for `keep` < 1. The newest trajectory must stay, since it gives the buffer's position."""
     if keep < 1:
-        raise InvalidInput(f"at least one dream of each task is kept, asked for were {keep}")
+        raise InvalidInput(f"expected to keep at least 1 dream of each task, got {keep}")
 
 
 def _holds_nul(value: object) -> bool:
@@ -112,7 +112,7 @@ class KeyEncoder:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self._cache: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
-        """By a digest of the text: a text may be as long as a stranger likes."""
+        """Vectors by a digest of their text, since a text has no maximum length."""
         self._lock = asyncio.Lock()
 
     @property

@@ -1,4 +1,4 @@
-"""Where predictions are remembered by their content address, so that a question is answered alike for ever."""
+"""The cache of predictions: a text per content address, so that the same question always gets the same answer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ class Predictions(Protocol):
     """Keeps texts by their keys. Every method may be called from any replica."""
 
     async def get(self, key: bytes) -> str | None:
-        """What is remembered under the key."""
+        """The stored prediction; None if there is none under this key."""
 
     async def put(self, key: bytes, prediction: str) -> str:
-        """Remember it, unless another was remembered before; returns the one that stays."""
+        """Store a prediction unless the key has one already; return the one that is stored."""
 
     async def forget(self, key: bytes) -> None:
-        """Remember nothing under the key any more."""
+        """Delete the prediction under this key, if there is one."""
 
 
 class MemoryPredictions:
-    """Predictions in a dictionary."""
+    """A Predictions store in a dictionary, for tests and notebooks."""
 
     def __init__(self) -> None:
         self._predictions: dict[bytes, str] = {}

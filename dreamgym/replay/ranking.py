@@ -1,6 +1,7 @@
-"""In which order retrieved transitions come: the one rule that every buffer follows.
+"""The order in which every buffer returns retrieved transitions.
 
-It is pure: buffers find candidates, this decides. A buffer may cut its candidates beforehand only by the same order.
+These functions are pure: a buffer finds candidates, `rank` decides. A buffer may drop candidates before that only by
+the same order (retrieval.sql repeats it).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Candidate:
     world: str
     source: Source
     agreement: int
-    """How many of the states that the episode has seen belong to this world."""
+    """Number of states seen by the running episode that belong to this world."""
     score: float
     exact: bool
     goal: UUID
-    """Of the task that it was seen for (keys.goal_id)."""
+    """Id of the goal that the transition was recorded for (keys.goal_id)."""
     same_goal: bool
-    """It was also, or only, seen for the asked goal."""
+    """True if the transition was recorded for the goal of the query, perhaps besides others."""
 
 
 class Standing(NamedTuple):
@@ -86,12 +87,12 @@ def _standing(candidate: Candidate, retrieval: Retrieval) -> Standing:
 
 
 def draw(seed: int, name: str) -> str:
-    """The lot that `seed` gives to a name. The database computes the same: md5(seed || ':' || name)."""
+    """A random-looking text that orders names by `seed`. The database computes the same: md5(seed || ':' || name)."""
     return hashlib.md5(f"{seed}:{name}".encode(), usedforsecurity=False).hexdigest()
 
 
 def seen_states(retrieval: Retrieval) -> frozenset[str]:
-    """What the episode has seen so far; nothing where its history is withheld."""
+    """The states that the running episode has seen so far; empty if its history is withheld."""
     if retrieval.history is None:
         return frozenset()
     initial = [retrieval.initial_state] if retrieval.initial_state else []
@@ -99,6 +100,6 @@ def seen_states(retrieval: Retrieval) -> frozenset[str]:
 
 
 def similarity_to(asked: Key) -> Callable[[Key, float], float]:
-    """Tells how like a stored key is: cosine of the vectors plus half the trigram cosine of the texts."""
+    """A function that scores a stored key: cosine of the vectors plus half the trigram cosine of the texts."""
     grams = trigram_set("\n".join(asked))
     return lambda stored, cosine: cosine + 0.5 * set_cosine(grams, trigram_set("\n".join(stored)))

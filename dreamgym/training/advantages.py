@@ -32,7 +32,7 @@ def generalised_advantages(
     """Generalised advantage estimates over the actions of one episode, shape (T,); Schulman et al. 2016, eq. 16.
 
     Args:
-        rewards_T: what each action earned.
+        rewards_T: the reward of each action.
         values_T: the value of the state that each action was chosen in; after the last one it is 0.
         discount: gamma.
         decay: lambda of the estimate, not the curriculum's.
@@ -48,7 +48,7 @@ def generalised_advantages(
 def trusted(
     rewards_G: Sequence[float | None], confidences_G: Sequence[float | None], *, least: float
 ) -> list[float | None]:
-    """The rewards, None where the dream was less sure than `least`; what nobody has calibrated is taken as it is."""
+    """The rewards, with None for episodes whose confidence is below `least`. Without a confidence a reward stays."""
     return [
         None if confidence is not None and confidence < least else reward
         for reward, confidence in zip(rewards_G, confidences_G, strict=True)
@@ -56,7 +56,7 @@ def trusted(
 
 
 def weighted(advantages_G: Sequence[float], confidences_G: Sequence[float | None]) -> list[float]:
-    """Each advantage times the dream's confidence in its episode; times 1 where nobody has calibrated the dream."""
+    """Each advantage times the dream's confidence in its episode; times 1 if the dream is not calibrated."""
     return [
         advantage if confidence is None else advantage * confidence
         for advantage, confidence in zip(advantages_G, confidences_G, strict=True)

@@ -16,23 +16,23 @@ Outcomes = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a probe says of the policy."""
+    """The verdict of a probe on the policy."""
 
     best: bool
-    """No earlier probe was better: keep it."""
+    """True if no earlier probe was better: keep this checkpoint."""
     stop: bool
     """Training must not go on."""
 
 
 @dataclass(frozen=True)
 class Fall:
-    """Success in reality that fell."""
+    """A fall of the success in the real environment from an earlier probe."""
 
     best: int
-    """Update of the earlier probe that it fell from."""
+    """Update of the earlier probe, which was better."""
     now: int
     chance: float
-    """Of so clear a fall if the policy had become no worse."""
+    """Probability of a fall at least this clear if the policy had not become worse (one-sided sign test)."""
 
 
 class RealProbes:
@@ -54,7 +54,7 @@ class RealProbes:
         """The fall that the last probe showed."""
 
     def add(self, update: int, outcomes_N: Outcomes) -> Fall | None:
-        """Take in a probe; the fall for which training should stop, if there is one."""
+        """Add a probe; return the fall for which training should stop, or None."""
         falls = [
             Fall(best=earlier, now=update, chance=chance)
             for earlier, before_N in self._probes
@@ -66,12 +66,12 @@ class RealProbes:
 
     @property
     def best(self) -> int:
-        """Update of the probe with the highest success, of equals the later one."""
+        """Update of the probe with the highest success; of equal probes, the later one."""
         return max(self._probes, key=lambda probe: (_mean(probe[1]), probe[0]))[0]
 
 
 def chance_of_fall(before_N: Outcomes, after_N: Outcomes) -> float:
-    """The one-sided sign test's chance of at most so many gains among the tasks whose outcome changed.
+    """One-sided sign test: the probability of at most this many gains among the tasks whose outcome changed.
 
     Tasks with a failed episode are left out.
     """

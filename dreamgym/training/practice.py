@@ -1,4 +1,4 @@
-"""The iteration: choose tasks, play each G times, learn what each was worth, vary the best.
+"""One iteration of practice: choose tasks, play each G times, record their values, vary the best ones.
 
 Knows no trainer: a trainer asks `Practice.iterate` for rollouts and does its own gradient step with them. Where the
 environment is a dream nothing here can tell whether the policy gets better; the probe in the real environment does.
@@ -32,74 +32,75 @@ from dreamgym.types import Frozen, JsonObject, Task
 
 T = TypeVar("T")
 ATTEMPTS = 3
-"""At one update, before a server or a database that goes away again and again ends the run."""
+"""Attempts at one update. After the last one, a server or database that goes away again ends the run."""
 RETIRE_EVERY = 25
-"""Updates after which dreams of tasks that are always solved go."""
+"""Updates between two deletions of dreams of tasks that are always solved."""
 
 
 class PPOSettings(Frozen):
-    """What PPO needs beyond GRPO."""
+    """Settings of PPO that GRPO does not have."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     epochs: int = Field(default=2, ge=1)
-    """How often an update goes over its rollouts."""
+    """Passes over the rollouts of an update."""
     mini_batches: int = Field(default=2, ge=1)
-    """Optimiser steps per epoch."""
+    """Optimiser steps in each of these passes."""
     discount: float = Field(default=1.0, ge=0, le=1)
-    """Gamma, per sampled token."""
+    """Discount factor gamma, per sampled token."""
     decay: float = Field(default=0.95, ge=0, le=1)
-    """Lambda of the advantage estimate, not the curriculum's."""
+    """Lambda of the generalised advantage estimate (not the curriculum's lambda)."""
     value_clip: float = Field(default=0.2, gt=0)
-    """A value may move so far from the one at the time of the rollout; further is not rewarded."""
+    """Clip range of the value loss: how far a value may move from its value at the time of the rollout."""
     value_coefficient: float = Field(default=0.1, ge=0)
-    """Weight of the value loss beside the policy's."""
+    """Weight of the value loss, relative to the policy loss."""
 
 
 class Settings(Frozen):
-    """How to train."""
+    """Settings of a training run, whatever its algorithm."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     algorithm: Literal["grpo", "ppo", "sft", "dpo"] = "grpo"
-    """`grpo` and `ppo` learn from the same rollouts; `sft` and `dpo` from the recordings alone."""
+    """`grpo` and `ppo` learn from rollouts; `sft` and `dpo` learn from recordings alone."""
     steps: int = Field(default=100, ge=1)
-    """Policy updates: rounds of play, each of which is learned from."""
+    """Number of policy updates; each one plays a round of episodes and learns from it."""
     groups: int = Field(default=8, ge=1)
-    """Tasks per update (P)."""
+    """Number of tasks per update (P)."""
     group_size: int = Field(default=8, ge=2)
-    """Rollouts per task (G)."""
+    """Number of rollouts per task (G)."""
     learning_rate: float = Field(default=1e-3, gt=0)
-    """At the first update; it falls linearly to zero at the last."""
+    """Learning rate of the first update; it falls linearly to zero at the last."""
     strategy: Strategy = Strategy.VALUE
-    """How the next tasks are chosen."""
+    """Strategy that chooses the next tasks."""
     band: tuple[float, float] = BAND
-    """Success between which the strategy `band` finds a task worth playing; on the command line two numbers with a
-    comma."""
+    """Lowest and highest success of a task that the strategy `band` prefers; on the command line, two numbers separated
+    by a comma."""
     share: float = Field(default=0.25, ge=0, le=1)
-    """Lambda: at most this share of the tasks is generated."""
+    """Highest share of generated tasks among the tasks of an update (lambda)."""
     vary: int = Field(default=2, ge=0)
-    """How many of the most valuable tasks are varied after each update (m)."""
+    """Number of the most valuable tasks that are varied after each update (m)."""
     seed: int = 0
-    """Fixes every random draw."""
+    """Seed of every random draw."""
     probe_every: int = Field(default=25, ge=1)
     """Updates between two evaluations in the real environment."""
     save_every: int = Field(default=1, ge=1)
     """Updates between two checkpoints: a run that is killed repeats those since the last one."""
     lora: int = Field(default=0, ge=0)
-    """Rank of the adapter that is trained; 0 trains all weights."""
+    """Rank of the LoRA adapter; 0 trains all weights."""
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence from the start policy in the loss; 0 does without."""
+    """Weight of the KL divergence from the start policy in the loss; 0 leaves the term out."""
     accumulate: int = Field(default=1, ge=1)
-    """Forward passes per optimiser step: more need less memory."""
+    """Number of forward passes per optimiser step; more passes need less memory."""
     vllm: Literal["server", "colocate"] | None = None
-    """Where vLLM samples for the policy; None: transformers, in this process."""
+    """Sample with vLLM in a server of its own (`server`) or on the same GPUs (`colocate`); None samples with
+    transformers in this process."""
     weigh_confidence: bool = False
-    """Multiply each advantage by the calibrated confidence of the dream in its episode."""
+    """Multiply each advantage by the dream's calibrated confidence in its episode."""
     least_confidence: float = Field(default=0.0, ge=0, le=1)
-    """Episodes that the dream was less sure of give no reward."""
+    """Lowest calibrated confidence of an episode whose reward counts; a less certain one has no reward."""
     dead_updates: int = Field(default=20, ge=0)
-    """Stop after so many updates in a row in which no rollout succeeded and every group was dead; 0: never."""
+    """Stop after this many updates in a row without a success and without a group to learn from; 0: never."""
     ppo: PPOSettings = PPOSettings()
 
     @field_validator("band", mode="before")
@@ -112,15 +113,15 @@ class ProcessGroup(Protocol):
     """The processes that train one policy together; each plays its share of the groups."""
 
     index: int
-    """Of this process; the first, 0, writes."""
+    """Index of this process. Process 0 writes the record and the store."""
     count: int
 
     def gather(self, mine: Sequence[T]) -> list[T]:
-        """What all processes have, in their order. Blocking, and every process must call it."""
+        """The items of all processes, in the order of their indices. Blocking; every process must call it."""
 
 
 class Alone:
-    """The group of a process that trains alone."""
+    """The process group of a single process."""
 
     index, count = 0, 1
 
@@ -129,21 +130,21 @@ class Alone:
 
 
 class Backing(Protocol):
-    """The server and the store behind practice, either of which may go away while it goes on."""
+    """The server and the store behind practice. Either may go away during training."""
 
     async def recover(self) -> bool:
-        """Bring back what went away since this was last asked; whether anything had.
+        """Wait until server and database answer again; return True if one had gone away since the last call.
 
         Raises:
             EnvironmentUnavailable: the server does not come back.
-            StoreError: the database does not.
+            StoreError: the database does not come back.
         """
 
     async def take_back(self, run: str, iteration: int) -> int:
-        """Forget what a run stored of an iteration and of later ones; the real steps that were taken in them."""
+        """Delete what a run stored in an iteration and later ones; return the number of real steps taken in them."""
 
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
-        """How many steps of an iteration each tier answered."""
+        """Number of steps of an iteration that each tier answered."""
 
 
 class Practice:
@@ -155,10 +156,10 @@ class Practice:
         generator: varies tasks; None leaves the given ones.
         settings: how many, how often, which seed.
         record: JSONL file of metrics; one line per iteration and per probe.
-        where: `dream` or `real`, as the record says it.
-        real_steps: no update is begun that could take more steps than this in all; the last one is as small as it must.
-        buffer: keeps generated tasks and the outcomes of every group; None keeps neither.
-        backing: where it has gone away in the middle of an update, that update is played again; None never has.
+        where: `dream` or `real`, for the record.
+        real_steps: budget of real steps. The last update is shrunk to fit; none starts that could exceed it.
+        buffer: stores generated tasks and the outcomes of every group; None stores neither.
+        backing: if it goes away during an update, that update is played again; None: it is never checked.
         on_note: called with each line of the record, to show progress.
     """
 
@@ -179,7 +180,7 @@ class Practice:
         self._where = where
         self._real_steps = real_steps
         self._taken = 0
-        """Real steps so far, of all processes."""
+        """Number of real steps taken so far by all processes."""
         self._spec = spec
         self.curriculum = curriculum
         self._generator = generator
@@ -189,18 +190,18 @@ class Practice:
         self._backing = backing
         self._on_note = on_note
         self.run = secrets.token_hex(8)
-        """Names the groups: those of another run are others. A trainer that goes on from a checkpoint sets it."""
+        """Id of the run, part of each group's name. A trainer that resumes from a checkpoint sets it to the old id."""
         self.processes: ProcessGroup = Alone()
-        """Those that train together, all with the same curriculum; a trainer that runs in several sets it."""
+        """The processes that train together with the same curriculum. A trainer with several processes sets it."""
         self.dead_updates = 0
-        """So many of the last updates, in a row, had neither a success nor a group to learn from."""
+        """Number of last updates, in a row, without a success and without a group to learn from."""
 
     async def iterate(self, player: Player, iteration: int) -> list[list[Rollout]]:
-        """Play P groups of G, each of one task, and return those groups that this process played.
+        """Play P groups of G episodes, one task per group, and return the groups that this process played.
 
         Raises:
-            EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
-            InvalidInput: no reward of an update is known, or the real steps do not pay for it.
+            EnvironmentUnavailable: every rollout failed, so there is nothing to learn from.
+            InvalidInput: no reward of the update is known, or the budget of real steps does not suffice.
         """
         settings, began = self._settings, time.monotonic()
         tasks_P, groups, outcomes_P = await self._undisturbed(player, iteration)
@@ -226,7 +227,7 @@ class Practice:
         return groups
 
     async def _tiers(self, iteration: int) -> JsonObject:
-        """Which tiers of the dream answered how many steps."""
+        """The tier counts of an iteration for the record; empty outside a dream."""
         if self._where != "dream" or self._backing is None:
             return {}
         return {"tiers": {**await self._backing.tiers(self.run, iteration)}}
@@ -285,11 +286,11 @@ class Practice:
 
     @property
     def spent(self) -> bool:
-        """The real steps that are left do not suffice for another update."""
+        """True if the remaining real steps do not suffice for another update."""
         return self._affordable() == 0
 
     def _affordable(self) -> int:
-        """So many groups fit into what is left of the real steps, whatever their episodes do."""
+        """Number of groups that the remaining real steps pay for, if every episode takes all its steps."""
         if self._real_steps is None or self._where != "real":
             return self._settings.groups
         groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
@@ -320,7 +321,7 @@ class Practice:
     async def _keep(
         self, buffer: ReplayBuffer, tasks_P: Sequence[Task], groups_P: Sequence[Sequence[Rollout]], iteration: int
     ) -> None:
-        """The tasks and what came of them, into the store."""
+        """Store the tasks and the outcomes of their groups."""
         await buffer.add_tasks(tasks_P)
         for task, group in zip(tasks_P, groups_P, strict=True):
             valid = [reward for reward in self.rewards(group) if reward is not None]
@@ -329,7 +330,7 @@ class Practice:
             await buffer.retire(self._spec.name)
 
     async def _vary(self, generator: TaskGenerator, iteration: int) -> None:
-        """The first process varies, for all."""
+        """Vary tasks in process 0 and give the new ones to all processes."""
         tasks: list[Task] = []
         if self.processes.index == 0:
             parents = self.curriculum.most_valuable(self._settings.vary)
@@ -341,7 +342,7 @@ class Practice:
         return self._spec
 
     async def rewind(self, iteration: int) -> None:
-        """Keep of the record and the store what led to an iteration that training now continues from.
+        """Cut the record and the store back to an iteration that training continues from.
 
         Real steps that were taken stay counted, although what was learned from them is lost.
         """
@@ -359,7 +360,7 @@ class Practice:
         await self.take_back(iteration)
 
     async def take_back(self, iteration: int) -> None:
-        """Forget in the store what is about to be played again; the real steps that it took are noted."""
+        """Delete from the store what is about to be played again; add its real steps to the record."""
         is_first = self.processes.index == 0
         steps = await self._backing.take_back(self.run, iteration) if self._backing is not None and is_first else 0
         (lost,) = await asyncio.to_thread(self.processes.gather, [steps] if is_first else [])
@@ -368,7 +369,7 @@ class Practice:
             self.note({"step": iteration, "where": "real", "environment_steps": lost, "lost": True})
 
     def note(self, line: JsonObject) -> None:
-        """Append one line to the record, of which the first process keeps the only copy."""
+        """Append one line to the record. Only process 0 writes it."""
         if self.processes.index != 0:
             return
         with self._record.open("a", encoding="utf-8") as record:
@@ -392,12 +393,12 @@ class Practice:
 
 
 def real_steps(record: Sequence[JsonObject]) -> int:
-    """Steps that practice took in the real environment; probes are not counted, for nothing is learned from them."""
+    """Number of steps that training took in the real environment. Probes do not count: nothing is learned from them."""
     return sum(int(str(line["environment_steps"])) for line in record if line.get("where") == "real")
 
 
 def tiers_of(record: Iterable[JsonObject]) -> Counter[str]:
-    """How many steps of a run each tier of its dream answered."""
+    """Number of steps of a run that each tier of its dream answered."""
     counts: Counter[str] = Counter()
     for line in record:
         tiers = line.get("tiers")
@@ -407,6 +408,6 @@ def tiers_of(record: Iterable[JsonObject]) -> Counter[str]:
 
 
 def read_record(path: Path) -> list[JsonObject]:
-    """All lines of a metrics file, oldest first; a last one that was cut off while it was written is none."""
+    """All lines of a metrics file, oldest first. A last line that was cut off while it was written is left out."""
     whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
     return [json.loads(line) for line in whole.splitlines()] if newline else []

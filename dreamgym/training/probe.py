@@ -1,4 +1,4 @@
-"""How often a policy succeeds on a list of tasks, each played once."""
+"""Evaluates a policy: plays each task of a list once and counts successes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dreamgym.types import Frozen, Task
 
 
 class Evaluation(Frozen):
-    """One policy on a list of tasks."""
+    """The result of one policy on a list of tasks."""
 
     success: Rate
     refused_share: float
-    """Share of actions that the environment answered with an error, or that nobody could run."""
+    """Share of actions that the environment answered with an error or that were not valid calls."""
     mean_steps: float
     steps: int
-    """Environment steps used in all."""
+    """Total number of environment steps."""
     failed: int
     """Episodes in which the environment failed; they count neither as success nor as failure."""
     outcomes: tuple[float | None, ...]

@@ -1,4 +1,4 @@
-"""A policy's episodes as tokens: what a trainer learns from.
+"""Episodes of a policy as tokens, for a trainer to learn from.
 
 Knows no trainer and no way to play. Two players fill these records: `TokenPlayer` here, which lets the policy act by
 itself, and the policy endpoint, behind which an agent of its owner's acts. An episode that failed is data: its error is
@@ -21,12 +21,12 @@ from dreamgym.errors import DreamGymError, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 MAX_TOKENS = 4096
-"""An episode whose tokens exceed this is cut there."""
+"""Tokens of an episode at most; a longer one is cut there."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What a policy sampled for one prompt."""
+    """The tokens that a policy sampled for one prompt."""
 
     ids: tuple[int, ...]
     """Token ids up to and including the first end-of-turn token, where one was sampled."""
@@ -45,45 +45,50 @@ class Policy(Protocol):
 
 
 class Codec(Protocol):
-    """Turns words into tokens and back. What the environment says is encoded once and never again."""
+    """Converts between text and tokens. Each observation is encoded once and never again."""
 
     def start(self, text: str) -> list[int]:
-        """The conversation up to where the policy begins to speak."""
+        """Token ids of the conversation up to the policy's first turn."""
 
     def turn(self, text: str, *, ended: bool) -> list[int]:
-        """What the environment said, up to where the policy speaks again; `ended`: the policy closed its turn."""
+        """Token ids of an observation up to the policy's next turn.
+
+        Args:
+            text: the observation.
+            ended: the policy closed its turn with the end-of-turn token.
+        """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The policy's words, without special tokens."""
+        """The text of sampled tokens, without special tokens."""
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """The policy closed its turn with the end-of-turn token."""
+        """True if the sampled tokens close the policy's turn with the end-of-turn token."""
 
 
 @dataclass
 class Segment:
-    """One conversation that only ever grew, as tokens. The lists after `prompt_ids` have the same length."""
+    """One conversation that was only appended to, as tokens. The lists after `prompt_ids` have the same length."""
 
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 where the policy sampled the token, 0 where somebody else spoke."""
+    """1 for each token that the policy sampled, 0 for each token of somebody else."""
     logprobs: list[float] = field(default_factory=list)
-    """0.0 where somebody else spoke."""
+    """Log-probability of each sampled token; 0.0 for tokens of somebody else."""
     rewards: list[float] = field(default_factory=list)
-    """What the environment gave for the action that ended with this token, else 0.0."""
+    """Reward of the action that ended with this token, else 0.0."""
 
     @property
     def ids(self) -> list[int]:
-        """All tokens so far: what the policy is prompted with next."""
+        """All token ids so far: the policy's next prompt."""
         return self.prompt_ids + self.completion_ids
 
     def say(self, sampled: Generation) -> None:
-        """Append what the policy sampled."""
+        """Append tokens that the policy sampled."""
         self._append(sampled.ids, sampled.logprobs, 1)
 
     def hear(self, ids: Sequence[int]) -> None:
-        """Append what somebody else said."""
+        """Append tokens of somebody else."""
         self._append(ids, [0.0] * len(ids), 0)
 
     def reward(self, value: float) -> None:
@@ -102,23 +107,23 @@ class Segment:
 
 @dataclass
 class Rollout:
-    """One episode of a policy: its tokens, and what it was worth."""
+    """One episode of a policy: its tokens and its reward."""
 
     task: Task
     segments: list[Segment]
-    """One for an agent whose conversation only grows; one more each time that it rewrote its history."""
+    """One segment if the conversation was only appended to; one more each time that the agent rewrote its history."""
     actions: list[str] = field(default_factory=list)
-    """As the policy worded them, or, of an agent, the calls that reached the environment."""
+    """The texts that the policy wrote as actions; for an agent, the calls that reached the environment."""
     refused: int = 0
-    """Actions that the environment answered with an error."""
+    """Number of actions that the environment answered with an error."""
     unheard: int = 0
-    """An agent's policy made so many calls that nobody could run: malformed, or of a tool that it was not shown."""
+    """Number of calls of an agent's policy that could not be run: malformed, or of a tool that it was not shown."""
     success: bool = False
     total_reward: float = 0.0
     is_unjudged: bool = False
-    """Nobody could say what it was worth."""
+    """True if no check and no judge could tell the reward."""
     confidence: float | None = None
-    """Of the least certain answer of a calibrated dream; None where nobody has calibrated it."""
+    """Confidence of the least certain answer of the episode; None if the dream is not calibrated."""
     error: str | None = None
 
     @property
@@ -133,24 +138,24 @@ class Player(Protocol):
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
     ) -> list[Rollout]:
-        """One episode per task, in their order; those that fail say so.
+        """One episode per task, in the order of the tasks. A failed episode carries its error.
 
         Args:
             tasks: one per episode.
             groups: name of each episode's group; those of one group must differ by the policy alone.
-            seeds: what each episode's environment is started with; equal within a group.
+            seeds: seed of each episode's environment; equal within a group.
             version: how many updates the policy has had.
             sampling_seed: fixes every sampled token.
         """
 
 
 def draw_seed(*parts: int | str) -> int:
-    """A seed of 32 bits that follows from the parts alone."""
+    """A seed of 32 bits, computed from the parts alone."""
     return int.from_bytes(hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=4).digest(), "big")
 
 
 def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> JsonObject:
-    """What the record of an update says of its episodes, and of the values of their groups."""
+    """The figures of an update for the record: its episodes and the values of their groups."""
     valid = [episode for episode in episodes if episode.error is None]
     actions = sum(len(episode.actions) for episode in valid)
     unheard = sum(episode.unheard for episode in valid)
@@ -168,7 +173,7 @@ def summary(episodes: Sequence[Rollout], values: Sequence[float | None]) -> Json
 
 
 def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
-    """The tool call that a policy's words mean. Raises InvalidInput, to be shown to the policy."""
+    """The tool call in a policy's text. Raises InvalidInput, whose message is shown to the policy."""
     if spec.text_argument is not None:
         tool, argument = spec.text_argument
         return ToolCall(name=tool, arguments={argument: text})
@@ -180,7 +185,7 @@ def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
 
 
 class TokenPlayer:
-    """Lets the policy act by itself: its words are the action, what the environment answers is its next prompt.
+    """Plays without an agent: the policy's text is the action, and the observation is its next prompt.
 
     Args:
         policy: its weights may change from one `play` to the next.
@@ -202,7 +207,7 @@ class TokenPlayer:
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
     ) -> list[Rollout]:
-        """All at once: one batched generation per turn, then all steps concurrently."""
+        """Play all episodes at once: one batched generation per turn, then all steps concurrently."""
         async with AsyncExitStack() as stack:
             environments = [self._make_environment(version, group) for group in groups]
             for environment in environments:
@@ -238,7 +243,7 @@ class TokenPlayer:
         return Rollout(task, [Segment(self._codec.start(user_message(task, first)))])
 
     async def _acted(self, environment: Environment, episode: Rollout, sampled: Generation) -> bool:
-        """One turn; False where the episode is over or has no room left."""
+        """Play one turn; return False if the episode is over or has no room left for tokens."""
         (segment,) = episode.segments
         text = self._codec.decode(sampled.ids)
         segment.say(sampled)

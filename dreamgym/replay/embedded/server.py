@@ -41,7 +41,7 @@ DATABASE = "dreamgym"
 
 @dataclass(frozen=True)
 class Status:
-    """What there is of an embedded server."""
+    """The state of an embedded server: its folder, its address, and its process if it runs."""
 
     folder: Path
     running: bool
@@ -50,7 +50,7 @@ class Status:
 
 
 def default_folder() -> Path:
-    """Where the embedded server keeps its data: DREAMGYM_HOME, or the state folder of the system or of the user."""
+    """The folder of the embedded server: below DREAMGYM_HOME, else the state folder of the system or of the user."""
     home = os.environ.get("DREAMGYM_HOME")
     if home:
         return Path(home).absolute() / "postgres"
@@ -60,7 +60,7 @@ def default_folder() -> Path:
 
 
 class EmbeddedServer:
-    """A running server that this process uses; made by `start`, let go by `release`."""
+    """A running server that this process uses. Get it from `start` and give it up with `release`."""
 
     def __init__(self, folder: Path, programs: Programs, users_lock: int) -> None:
         self.folder = folder
@@ -70,11 +70,11 @@ class EmbeddedServer:
 
     @classmethod
     def start(cls, folder: Path | None = None) -> EmbeddedServer:
-        """Use the server of this folder, starting it where it is not up.
+        """Use the server of this folder; start it if it does not run.
 
         Raises:
-            StoreError: it cannot be started; the message says what to do.
-            MissingPackage: its programs are not installed.
+            StoreError: the server cannot be started; the message says what to do.
+            MissingPackage: PostgreSQL's programs are not installed.
         """
         base = (folder or default_folder()).absolute()
         _make_base(base)
@@ -93,7 +93,7 @@ class EmbeddedServer:
         return server
 
     def ensure_running(self) -> None:
-        """Start it again where it is gone: killed, or stopped by somebody. Raises StoreError."""
+        """Start the server again if it was killed or stopped. Raises StoreError."""
         with _locked(self.folder / "start.lock"):
             _Cluster(self.folder, self._programs).ensure_running()
 
@@ -122,7 +122,7 @@ def status(folder: Path | None = None) -> Status:
 
 
 def stop(folder: Path | None = None) -> bool:
-    """Stop the server of a folder whoever uses it; False where it was not running."""
+    """Stop the server of a folder even if other processes use it; False if it was not running."""
     found = status(folder)
     if found.pid is None:
         return False
@@ -132,7 +132,7 @@ def stop(folder: Path | None = None) -> bool:
 
 
 def row_counts(dsn: str, tables: Sequence[str]) -> dict[str, int]:
-    """Rows of each of these tables that exists; a new server has none yet."""
+    """Number of rows by table. Tables that do not exist are left out: a new server has none yet."""
     with psycopg.connect(dsn) as connection:
         present = connection.execute(
             "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL", [list(tables)]
@@ -181,7 +181,7 @@ class _Cluster:
             raise StoreError(f"the embedded PostgreSQL did not stop: {result.stderr.strip() or self._log_tail()}")
 
     def _initialise(self) -> None:
-        """A folder without the marker is what a killed first start left behind: begin anew."""
+        """Create the data folder. One without the marker `data.ready` is left over from a start that was killed."""
         shutil.rmtree(self._data, ignore_errors=True)
         _make_private(self._data, self._programs.uid)
         result = self._programs.run(
@@ -223,7 +223,7 @@ class _Cluster:
 
 
 def _answers(dsn: str) -> str | None:
-    """The data folder of the server that accepts connections; None while there is none, or it is starting."""
+    """The data folder of the server that accepts connections; None if there is none, or while it starts."""
     try:
         with psycopg.connect(conninfo.make_conninfo(dsn, dbname="postgres", connect_timeout=5)) as connection:
             row = connection.execute("SHOW data_directory").fetchone()
@@ -323,7 +323,7 @@ def _make_private(folder: Path, uid: int) -> None:
 
 
 def _socket_folder(base: Path, uid: int) -> Path:
-    """Beside the data, or under a short name where the kernel's limit for socket paths would be passed."""
+    """The folder of the socket: beside the data, or a short path in /tmp if the kernel's path limit is exceeded."""
     folder = base / "run"
     if len(f"{folder}/.s.PGSQL.5432".encode()) <= SOCKET_PATH_LIMIT:
         return folder

@@ -1,4 +1,4 @@
-"""Settings of the embedded PostgreSQL, from what this machine or container really has."""
+"""Settings of the embedded PostgreSQL, by the memory of this machine or container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEBIBYTE = 2**20
 
 
 def server_settings() -> dict[str, str]:
-    """Given at each start, so that a changed limit takes effect; `fsync` stays on."""
+    """PostgreSQL settings by name, computed at each start so that a changed memory limit counts. `fsync` stays on."""
     memory = memory_limit()
     maintenance = min(memory // 8, 4096 * MEBIBYTE)
     return {
@@ -27,7 +27,7 @@ def server_settings() -> dict[str, str]:
 
 
 def memory_limit() -> int:
-    """Bytes of memory that this process may use: of the machine, or of its control group where that is less."""
+    """Bytes of memory that this process may use: the machine's memory, or its control group's limit if that is less."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _limit_files():
         try:

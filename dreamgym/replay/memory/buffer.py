@@ -47,7 +47,7 @@ class MemoryBuffer:
         return len(self._ids) - before
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
-        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place."""
+        """Store trajectories and tasks; replace a stored one of the same id if the content differs."""
         check_trajectories(trajectories)
         for task in tasks:
             check_storable(task, f"task {task.id!r}")
@@ -66,7 +66,7 @@ class MemoryBuffer:
         return Upserted(new=await self.add(trajectories), changed=tuple(changed))
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
-        """At most k transitions, best first; where identical ones exist, only those."""
+        """At most k transitions, best first; only identical ones if there are any."""
         environment = self._environments.get(retrieval.env)
         if environment is None or retrieval.k < 1:
             return ()
@@ -91,7 +91,7 @@ class MemoryBuffer:
         )
 
     async def _similar(self, environment: EnvironmentIndex, key: Key, retrieval: Retrieval) -> list[tuple[Key, float]]:
-        """The stored keys nearest to this one that have an allowed transition, with their scores."""
+        """The stored keys nearest to this key, with their scores. Keys without an allowed transition are left out."""
         import numpy as np
 
         keys, vectors = await self._vectors(environment)
@@ -109,7 +109,7 @@ class MemoryBuffer:
         return found
 
     async def _vectors(self, environment: EnvironmentIndex) -> tuple[list[Key], NDArray[np.float32]]:
-        """The keys there are, and their vectors in this order."""
+        """All stored keys, and their unit vectors in the same order, shape (keys, dim)."""
         import numpy as np
 
         async with self._embedding:
@@ -123,19 +123,19 @@ class MemoryBuffer:
             return keys, known
 
     async def watermark(self, env: str, group: str = "") -> int:
-        """How far the buffer has got; for a named group, how far it had got when this was first asked."""
+        """Position of the newest trajectory; for a named group, the position when this was first asked for it."""
         environment = self._environments[env]
         return environment.watermarks.setdefault(group, environment.position) if group else environment.position
 
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:
-        """Stored trajectories, oldest first."""
+        """Stored trajectories of one environment from these sources, oldest first; at most `limit` of them."""
         environment = self._environments.get(env, EnvironmentIndex())
         return tuple(found for found in environment.trajectories.values() if found.source in sources)[:limit]
 
     async def add_tasks(self, tasks: Sequence[Task]) -> None:
-        """Store tasks; one with an id already there is left alone."""
+        """Store tasks. A task whose id is already stored is left alone."""
         for task in tasks:
             check_storable(task, f"task {task.id!r}")
         for task in tasks:
@@ -159,7 +159,7 @@ class MemoryBuffer:
         return tuple(self._environments.get(env, EnvironmentIndex()).values())
 
     async def retire(self, env: str, *, keep: int = KEPT) -> int:
-        """Forget most dreams of the tasks that are always solved; knows of no episodes: none may be running."""
+        """Delete most dreams of the tasks that are always solved. Call it while no episode runs: it does not check."""
         check_kept(keep)
         gone = self._environments.get(env, EnvironmentIndex()).retire(keep)
         self._ids -= set(gone)

@@ -26,11 +26,11 @@ class MemoryEpisodeStore:
         self._clock = SteadyClock(datetime.now(UTC))
 
     def now(self) -> datetime:
-        """The time when this store was made, and from then on as this process measures it."""
+        """The system's time when this store was made, advanced by this process's monotonic clock."""
         return self._clock.now()
 
     async def check(self) -> None:
-        """Memory always answers."""
+        """Does nothing: a store in memory always answers."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         check_storable(episode, f"episode {episode.id!r}")

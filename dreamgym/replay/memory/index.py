@@ -1,4 +1,4 @@
-"""All that a buffer in memory knows of one environment."""
+"""The part of a buffer in memory that holds one environment: its trajectories, and the indexes to find them by."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Sighting(NamedTuple):
-    """Where a transition was seen, and for which goal."""
+    """The world, source and goal of a trajectory that contains a transition."""
 
     world: str
     source: Source
@@ -27,24 +27,24 @@ class Sighting(NamedTuple):
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Sighting:
-        """Where all transitions of a trajectory were seen."""
+        """The sighting that all transitions of a trajectory share."""
         return cls(trajectory.world_id, trajectory.source, goal_id(trajectory.task.goal))
 
 
 @dataclass
 class Stored:
-    """A distinct transition and where it was seen."""
+    """A distinct transition and the sightings of it."""
 
     id: UUID
     outcome: UUID
     transition: Transition
     seen_in: dict[Sighting, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """To the ids of the trajectories."""
+    """Sighting to the ids of the trajectories that contain the transition."""
     first_at: dict[Sighting, int] = field(default_factory=dict)
-    """To the position of the first."""
+    """Sighting to the position of the first such trajectory."""
 
     def sightings(self, retrieval: Retrieval) -> Iterator[Sighting]:
-        """Where it may be taken from: allowed sources, nothing too new, and never the running episode."""
+        """The sightings that a query may use: an allowed source, not too new, and not of the running episode alone."""
         for sighting, trajectories in self.seen_in.items():
             is_there = retrieval.as_of is None or self.first_at[sighting] <= retrieval.as_of
             if is_there and sighting.source in retrieval.sources and trajectories - {retrieval.exclude}:
@@ -53,34 +53,34 @@ class Stored:
 
 @dataclass
 class EnvironmentIndex:
-    """What one environment's part of the buffer holds."""
+    """Tasks, trajectories, transitions and outcomes of one environment, in dictionaries."""
 
     tasks: dict[str, Task] = field(default_factory=dict)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     transitions: dict[UUID, Stored] = field(default_factory=dict)
     keys: dict[Key, list[Stored]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
-    """State to the worlds it belongs to, each with the sources that say so, as bits, and the position of the first."""
+    """State to the worlds that contain it: for each, a bit mask of the sources, and the position of the first."""
     position: int = 0
-    """Of the newest trajectory; one that is retired leaves a gap."""
+    """Position of the newest trajectory. A trajectory that is retired leaves a gap."""
     positions: dict[str, int] = field(default_factory=dict)
-    """Of each trajectory."""
+    """Trajectory id to its position."""
     watermarks: dict[str, int] = field(default_factory=dict)
     instructions: dict[UUID, str] = field(default_factory=dict)
-    """Of each goal."""
+    """Goal id to the instruction of the first task with this goal."""
     outcomes: dict[str, dict[tuple[str, int], list[float]]] = field(default_factory=lambda: defaultdict(dict))
-    """Task to run and policy version to rewards; what was recorded last comes last."""
+    """Task id to (run, policy version) to rewards. The pair that was recorded last comes last."""
     vectors: NDArray[np.float32] | None = None
-    """Of the first keys, in their order; the rest is embedded when first needed."""
+    """Vectors of the first keys of `keys`, shape (n, dim). The other keys are embedded when a query needs them."""
 
     def add(self, trajectory: Trajectory) -> None:
-        """Take in a new one, with its task."""
+        """Store a new trajectory and its task."""
         self.position += 1
         self.positions[trajectory.id] = self.position
         self._index(trajectory)
 
     def replace(self, trajectory: Trajectory) -> None:
-        """Put a trajectory in the place of the stored one of its id."""
+        """Replace the stored trajectory of the same id."""
         old = self.trajectories[trajectory.id]
         self._forget_steps(old)
         self._index(trajectory)
@@ -108,7 +108,7 @@ class EnvironmentIndex:
                 self.states[state][trajectory.world_id] = sources | bit, first_at
 
     def agreement(self, retrieval: Retrieval) -> Counter[str]:
-        """How many of the seen states each world contains."""
+        """World to the number of states seen by the running episode that it contains."""
         allowed = source_mask(retrieval.sources)
         counts: Counter[str] = Counter()
         for state in seen_states(retrieval):
@@ -120,7 +120,7 @@ class EnvironmentIndex:
     def candidates(
         self, key: Key, score: float, retrieval: Retrieval, agreement: Counter[str], *, exact: bool
     ) -> Iterator[Candidate]:
-        """What is stored under a key and may be shown, once for each place where it was seen."""
+        """The transitions under a key that a query may return, one candidate per sighting."""
         asked = goal_id(retrieval.goal)
         for stored in self.keys.get(key, ()):
             sightings = list(stored.sightings(retrieval))
@@ -132,7 +132,7 @@ class EnvironmentIndex:
                 )
 
     def record(self, task_id: str, run: str, policy_version: int, rewards: Sequence[float]) -> None:
-        """Add outcomes of a policy, which is now the one that tried the task last."""
+        """Add rewards of a policy, which becomes the policy that tried the task last."""
         outcomes = self.outcomes[task_id]
         before = outcomes.pop((run, policy_version), [])
         outcomes[run, policy_version] = [*before, *rewards]
@@ -156,7 +156,7 @@ class EnvironmentIndex:
                 )
 
     def retire(self, keep: int) -> list[str]:
-        """Forget most dreams of the tasks that are always solved; returns the ids of those that went."""
+        """Delete most dreams of the tasks that are always solved; return the ids of the deleted trajectories."""
         kept: Counter[tuple[str, StopReason]] = Counter()
         gone: list[Trajectory] = []
         for trajectory in reversed(self.trajectories.values()):
@@ -195,7 +195,7 @@ class EnvironmentIndex:
                     del self.keys[key]
 
     def _forget_states(self, worlds: set[str], source: Source) -> None:
-        """Forget states of some worlds that no remaining trajectory of this source holds."""
+        """Delete the states of these worlds that no remaining trajectory of this source contains."""
         bit = source_mask({source})
         held = {
             (state, trajectory.world_id)

@@ -1,7 +1,7 @@
-"""Storing trajectories in PostgreSQL: everything new is worked out here and copied in, in one transaction.
+"""Adds trajectories to PostgreSQL: Python computes the rows that are new, and one transaction copies them in.
 
 Writers of one environment take turns under an advisory lock, so what is looked up stays true until the commit.
-Vectors are made before the lock is taken: embedding takes seconds and must not keep other writers waiting.
+Vectors are computed before the lock is taken: embedding takes seconds, and other writers must not wait for it.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ MANY_STEPS = 1_000
 
 @dataclass
 class Batch:
-    """What trajectories of one environment come to, before anything is known of the store."""
+    """The rows of some trajectories of one environment, computed without looking at the store."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     transitions: dict[UUID, tuple[UUID, str]] = field(default_factory=dict)
-    """Outcome and body of each distinct transition."""
+    """Transition id to outcome id and JSON body."""
     steps: list[tuple[str, int, UUID, str]] = field(default_factory=list)
     keys: dict[UUID, Key] = field(default_factory=dict)
     key_sources: dict[UUID, int] = field(default_factory=lambda: defaultdict(int))
     sightings: dict[tuple[UUID, UUID, str, int, UUID], str | None] = field(default_factory=dict)
-    """Key, transition, world, source and goal to the only trajectory that saw it; None when there are several."""
+    """(key, transition, world, source, goal) to the id of the only trajectory that contains it; None if several do."""
     goals: dict[UUID, str] = field(default_factory=dict)
-    """To the instruction of each."""
+    """Goal id to the instruction of the first task with this goal."""
     states: dict[tuple[UUID, str], int] = field(default_factory=lambda: defaultdict(int))
-    """State and world to the sources that say so, as bits."""
+    """(state, world) to a bit mask of the sources of its trajectories."""
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Of trajectories that take the place of stored ones. The store gives the others theirs."""
+    """Positions of trajectories that replace stored ones. The store assigns the positions of all others."""
     first_at: dict[object, int] = field(default_factory=dict)
-    """Key, sighting or state to the position of the first of those; if none has it, it is new with this batch."""
+    """Key, sighting or state to the first of these positions; what is not in it is new with this batch."""
 
     @classmethod
     def of(cls, trajectories: Iterable[Trajectory], positions: Mapping[str, int]) -> Batch:
-        """What these trajectories come to."""
+        """The rows of these trajectories."""
         batch = cls(positions=positions)
         for trajectory in trajectories:
             batch._add(trajectory)
@@ -93,7 +93,7 @@ async def add_trajectories(
     envs: Mapping[str, int],
     trajectories: Sequence[Trajectory],
 ) -> int:
-    """Store what is new, all or nothing; the environments exist already. Returns how many were new."""
+    """Store the trajectories whose ids are new, all or none; return their number. The environments must exist."""
     await asyncio.to_thread(check_trajectories, trajectories)
     known = await database.fetch("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", _ids(trajectories))
     new = _without(trajectories, {row[0] for row in known})
@@ -105,6 +105,7 @@ async def add_trajectories(
         for env_id in sorted(batches):
             await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, env_id])
         cursor = await connection.execute("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", _ids(new))
+        # another writer may have stored some of them while this one computed vectors
         if overtaken := {row[0] for row in await cursor.fetchall()}:
             new = _without(new, overtaken)
             batches = await batches_of(new, envs)
@@ -114,13 +115,13 @@ async def add_trajectories(
 
 
 async def _analyze(connection: Connection, encoder_id: int, env_id: int) -> None:
-    """Tell the planner what is there now: until then a similar search joins all sightings, 12 ms instead of 1."""
+    """Update the planner's statistics. Without them a search for similar keys joins all sightings: 12 ms, not 1 ms."""
     tables = ("transitions", "sightings", "world_states", f"vectors_{encoder_id}")
     await connection.execute(f"ANALYZE {', '.join(f'{table}_{env_id}' for table in tables)}")
 
 
 async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task], *, replace: bool = False) -> None:
-    """Store tasks in this order; one with an id already there is left alone, or replaced in its place."""
+    """Store tasks in this order. A stored task is left alone; with `replace`, it is replaced and keeps its place."""
     rows = {task.id: task.model_dump_json() for task in reversed(list(tasks))}
     taken = "UPDATE SET body = excluded.body" if replace else "NOTHING"
     await connection.execute(
@@ -148,9 +149,9 @@ async def batches_of(
     """One batch per environment.
 
     Args:
-        trajectories: to be stored.
-        envs: numbers of their environments.
-        positions: of those that take the place of stored ones.
+        trajectories: the trajectories to store.
+        envs: environment name to its number in the store.
+        positions: trajectory id to position, for trajectories that replace stored ones.
     """
     by_env: dict[int, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
@@ -161,7 +162,7 @@ async def batches_of(
 async def encode(
     database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: Batch
 ) -> dict[UUID, NDArray[np.float16]]:
-    """Vectors of the keys that the store lacks; one that is retired before the commit is missed only then."""
+    """Vectors of the keys that the store lacks. `_copy_vectors` adds those of keys that are retired meanwhile."""
     rows = await database.fetch(
         f"SELECT key FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
         {"keys": list(batch.keys)},
@@ -180,7 +181,10 @@ async def store(
     batch: Batch,
     vectors: Mapping[UUID, NDArray[np.float16]],
 ) -> None:
-    """Store a batch of trajectories whose ids are not there, in a transaction that holds the write lock."""
+    """Store a batch of trajectories whose ids are not stored, in a transaction that holds the write lock.
+
+    The order matters: later tables refer to the ids and positions that earlier ones were given.
+    """
     await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
     await _insert_goals(connection, env_id, batch)
     worlds = await _worlds(connection, env_id, batch)
@@ -195,7 +199,10 @@ async def store(
 
 
 async def _position(connection: Connection, env_id: int) -> int:
-    """That of the newest trajectory. No watermark lies within a batch, so one position will do for all of it."""
+    """Position of the newest trajectory, recorded as `first_at` of all rows of a batch.
+
+    One position is enough for the whole batch, because a batch is one transaction: no watermark lies within it.
+    """
     cursor = await connection.execute("SELECT max(position) FROM trajectories WHERE env_id = %s", [env_id])
     row = await cursor.fetchone()
     assert row is not None
@@ -222,7 +229,7 @@ async def _worlds(connection: Connection, env_id: int, batch: Batch) -> dict[str
 
 
 async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -> dict[UUID, str]:
-    """Copy the new ones; returns the body under which each is stored, which may be an earlier one's."""
+    """Copy the new transitions; return the body stored for each, which may be that of an earlier trajectory."""
     cursor = await connection.execute(
         f"SELECT id, body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
         [list(batch.transitions)],
@@ -251,6 +258,7 @@ async def _copy_trajectories(
             new.append(row)
     await _copy(connection, f"trajectories ({columns})", types, new)
     await _copy(connection, f"trajectories ({columns}, position)", [*types, "int8"], placed)
+    # equal transitions share one body; a step keeps its own only if it differs, as in the reasoning behind it
     steps = [
         (trajectory, number, env_id, identity, None if body == stored[identity] else body)
         for trajectory, number, identity, body in batch.steps
@@ -277,6 +285,7 @@ async def _copy_vectors(
         f"SELECT key, sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)", [list(batch.keys)]
     )
     known: dict[UUID, int] = dict(await cursor.fetchall())
+    # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
     retired = [key for key in batch.keys if key not in known and key not in vectors]
     vectors = {
         **vectors,
@@ -296,6 +305,7 @@ async def _copy_vectors(
     ]
     types = ["int2", "uuid", "int2", "text", "text", "halfvec", "int8"]
     await _copy(connection, f"{table} (env_id, key, sources, state, action, embedding, first_at)", types, new)
+    # a search skips keys whose mask holds no allowed source, so a known key gets the sources of this batch as well
     wider = {key: sources | batch.key_sources[key] for key, sources in known.items()}
     changed = [(sources, key) for key, sources in wider.items() if sources != known[key]]
     if changed:
@@ -307,6 +317,8 @@ async def _copy_vectors(
 async def _insert_sightings(
     connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], position: int
 ) -> None:
+    # retrieval must never return what only the running episode has seen: `only_trajectory` names the one trajectory
+    # behind a sighting, and becomes NULL when a second one has it
     keys, transitions, names, sources, goals = zip(*batch.sightings, strict=True) if batch.sightings else ((),) * 5
     await connection.execute(
         f"""
@@ -351,7 +363,7 @@ async def _insert_states(
 
 
 async def _copy(connection: Connection, target: str, types: list[str], rows: Sequence[tuple[object, ...]]) -> None:
-    """Binary COPY; JSON columns are given as text, which is what their binary form is."""
+    """Insert rows with a binary COPY. JSON columns are given as text: the binary form of JSON is its text."""
     if not rows:
         return
     async with (

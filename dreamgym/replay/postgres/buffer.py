@@ -39,7 +39,7 @@ SOURCES = {code: source for source, code in SOURCE_CODES.items()}
 
 
 EVERYTHING = 2**63 - 1
-"""A watermark that nothing is stored after."""
+"""A watermark above every position: it hides nothing."""
 
 IDENTICAL = "WITH asked AS (SELECT %(key)s::uuid AS key, NULL AS state, NULL AS action, 1.0::float8 AS cosine)"
 SIMILAR = """
@@ -53,7 +53,7 @@ WITH asked AS MATERIALIZED (
 
 
 class PostgresBuffer:
-    """A ReplayBuffer that survives, shared by all processes that open the same database."""
+    """A ReplayBuffer in PostgreSQL, shared by all processes that open the same database."""
 
     def __init__(self, database: Database, encoder: Encoder, encoder_id: int) -> None:
         self._database = database
@@ -67,13 +67,13 @@ class PostgresBuffer:
         return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
-        """Store trajectories and tasks; one whose content differs from the stored one of its id takes its place."""
+        """Store trajectories and tasks; replace a stored one of the same id if the content differs."""
         names = sorted({found.task.env for found in trajectories} | {task.env for task in tasks})
         envs = {env: await self._make_env(env) for env in names}
         return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
 
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
-        """At most k transitions, best first; where identical ones exist, only those, and in one round trip."""
+        """At most k transitions, best first; only identical ones if there are any, which takes one round trip."""
         env = await self._find_env(retrieval.env)
         if env is None or retrieval.k < 1:
             return ()
@@ -100,7 +100,7 @@ class PostgresBuffer:
         return tuple(_demonstration(best, *told[best.id]) for best in rank(candidates, retrieval))
 
     async def watermark(self, env: str, group: str = "") -> int:
-        """How far the buffer has got; for a named group, how far it had got when this was first asked."""
+        """Position of the newest trajectory; for a named group, the position when this was first asked for it."""
         parameters = {"env": await self._make_env(env), "group": group}
         newest = "SELECT coalesce(max(position), 0) FROM trajectories WHERE env_id = %(env)s"
         if not group:
@@ -205,13 +205,13 @@ class PostgresBuffer:
         )
 
     async def retire(self, env: str, *, keep: int = KEPT) -> int:
-        """Forget most dreams of the tasks that are always solved; returns how many trajectories went."""
+        """Delete most dreams of the tasks that are always solved; return how many trajectories were deleted."""
         check_kept(keep)
         env_id = await self._find_env(env)
         return 0 if env_id is None else await retire_dreams(self._database, self._encoder_id, env, env_id, keep)
 
     async def take_back(self, env: str, run: str, iteration: int) -> int:
-        """Forget what a run stored of an iteration and of later ones, as if it had not got there yet.
+        """Delete what a run stored in an iteration and in later ones, as if it had not got there yet.
 
         That is: the episodes of groups named `RUN-ITERATION-…`, over or not, their trajectories and watermarks, the
         outcomes of these iterations, and trajectories of that name of later iterations.
@@ -284,14 +284,14 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
 
 
 def _nearest_keys(rows: list[Row]) -> list[Row]:
-    """The rows of the nearest keys that have an allowed transition."""
+    """The rows that belong to the nearest SIMILAR_KEYS keys; every row is of an allowed transition."""
     cosines: dict[UUID, float] = {row[0]: row[3] for row in rows}
     nearest = set(sorted(cosines, key=lambda key: -cosines[key])[:SIMILAR_KEYS])
     return [row for row in rows if row[0] in nearest]
 
 
 def _similarities(asked: Key, rows: list[Row]) -> dict[UUID, float]:
-    """How like each row's key is, by the key's id."""
+    """Key id to its similarity to the asked key (see `similarity_to`)."""
     keys = {row[0]: ((row[1], row[2]), row[3]) for row in rows}
     similarity = similarity_to(asked)
     return {identity: similarity(key, cosine) for identity, (key, cosine) in keys.items()}

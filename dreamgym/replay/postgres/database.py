@@ -1,6 +1,6 @@
-"""Connections to PostgreSQL: one pool, checked, migrated, and made anew when the server went away.
+"""Connections to PostgreSQL: one pool that brings the schema up to date and is rebuilt after the server went away.
 
-What PostgreSQL says of a failure becomes a StoreError with the command that mends it, and never the password.
+PostgreSQL's errors become StoreErrors that name the command to run and never contain the password.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ OLDEST_SERVER = 150_000
 OLDEST_PGVECTOR = (0, 8, 0)
 MIGRATION_LOCK = 728_900
 WAIT_FOR_CONNECTION_S = 30.0
-"""While the database answers, and all connections are in use."""
+"""How long a call waits for a connection while the database answers and all connections are in use."""
 RETURN_LIMIT_S = 5.0
-"""So long a call waits for a database that is away: an embedded one is back by then."""
+"""How long a call waits for a database that is away. An embedded one is back by then."""
 LOOK_S = 0.25
-"""Between two looks for it."""
+"""Pause between two attempts to reach a database that is away."""
 ANSWER_LIMIT_S = 5.0
 """A database that does not answer a new connection by then is away."""
 CHECK_LIMIT_S = 2.0
 
 
 class Database:
-    """A pool on a database whose schema is ours.
+    """A pool of connections to a database with DreamGym's schema.
 
-    When the server is away, each call waits a little for it and then fails; once it answers, the pool is made anew.
+    If the server is away, each call waits up to RETURN_LIMIT_S for it and then fails. Once it answers, the pool is
+    rebuilt.
     """
 
     def __init__(self, dsn: str, pool: AsyncConnectionPool[Connection], revive: Callable[[], None] | None) -> None:
@@ -53,15 +54,15 @@ class Database:
         self._pool = pool
         self._revive = revive
         self._looking: asyncio.Task[None] | None = None
-        """Looks for a server that was lost, until it is back."""
+        """The task that waits for a lost server; None while the server answers."""
 
     @classmethod
     async def open(cls, dsn: str, *, revive: Callable[[], None] | None = None) -> Database:
         """Connect, check the server, bring the schema up to date.
 
         Args:
-            dsn: the database.
-            revive: starts the server again where it is gone; blocking, raises StoreError.
+            dsn: address of the database.
+            revive: starts the server again if it does not run; blocking, raises StoreError.
 
         Raises:
             StoreError: the database cannot be used.
@@ -77,7 +78,10 @@ class Database:
         return rows
 
     async def attempt(self, query: str, parameters: Parameters) -> tuple[list[Row], bool]:
-        """The same, and whether it was tried again: the first try may have been done and its answer lost."""
+        """Run one statement as `fetch` does; return its rows, and True if it was tried twice.
+
+        After a lost connection nobody knows if the first try took effect.
+        """
         with _translated(self._dsn):
             try:
                 return await self._fetch(query, parameters), False
@@ -95,7 +99,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One transaction on a connection that was just seen alive."""
+        """One transaction on a connection that has just answered."""
         with _translated(self._dsn):
             pool, connection = await self._alive()
             try:
@@ -122,14 +126,14 @@ class Database:
         raise psycopg.OperationalError("it keeps dropping its connections")
 
     async def _back(self) -> None:
-        """Wait for a server that is away. Raises StoreError when it takes too long."""
+        """Wait for a server that is away. Raises StoreError after RETURN_LIMIT_S."""
         if self._looking is not None:
             done, _ = await asyncio.wait([self._looking], timeout=RETURN_LIMIT_S)
             if not done:
                 raise StoreError(_unreachable(self._dsn, f"away for more than {RETURN_LIMIT_S:g} s"))
 
     def _look(self) -> None:
-        """A connection was lost: find out what with, and see to it that the next ones are whole."""
+        """After a lost connection, check the server in the background and rebuild the pool if it is needed."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._find())
 
@@ -146,7 +150,7 @@ class Database:
             self._looking = None
 
     async def _reopen(self) -> None:
-        """Wait for the server, starting it where we may, and make a new pool."""
+        """Wait for the server, start it if it is the embedded one, and make a new pool."""
         while True:
             try:
                 if self._revive is not None:
@@ -170,7 +174,7 @@ class Database:
         return True
 
     async def check(self) -> None:
-        """Raises StoreError where the database does not answer at once."""
+        """Raises StoreError if the database does not answer at once."""
         try:
             async with asyncio.timeout(0 if self._looking is not None else CHECK_LIMIT_S):
                 await self.fetch("SELECT 1", {})
@@ -178,14 +182,14 @@ class Database:
             raise StoreError(f"{_described(self._dsn)} does not answer") from None
 
     async def time(self) -> datetime:
-        """What time it is there."""
+        """The database server's time."""
         moment: datetime = (await self.fetch("SELECT clock_timestamp()", {}))[0][0]
         return moment
 
     async def started_at(self) -> str:
-        """When the server started: another one after a restart.
+        """When the server started, as text. It changes with a restart.
 
-        Asked over a connection of its own, so that one that is away is seen at once. Raises StoreError.
+        Uses a connection of its own, so that a server that is away fails at once. Raises StoreError.
         """
         with _translated(self._dsn):
             async with await AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=10) as connection:
@@ -221,7 +225,7 @@ async def _pool(dsn: str) -> AsyncConnectionPool[Connection]:
 
 
 def _lost(error: psycopg.OperationalError) -> bool:
-    """The connection is gone; the server's other refusals (no room, too long) would only be repeated."""
+    """True if the connection is gone. The server's other errors (no room, too long) would only come again."""
     return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}
 
 
@@ -293,7 +297,7 @@ def _migrations() -> list[tuple[int, str, str]]:
 
 @contextmanager
 def _translated(dsn: str) -> Iterator[None]:
-    """PostgreSQL's failures as ours."""
+    """Translate psycopg's errors to StoreError and InvalidInput."""
     try:
         yield
     except errors.InsufficientPrivilege as error:
@@ -312,7 +316,7 @@ def _translated(dsn: str) -> Iterator[None]:
         if error.sqlstate is not None:
             raise
         raise StoreError(
-            "--dsn is no PostgreSQL address: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            "--dsn is not a PostgreSQL address: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from None
 
 
@@ -322,7 +326,7 @@ def _unreachable(dsn: str, why: str) -> str:
 
 
 def _described(dsn: str) -> str:
-    """The database without its password."""
+    """The database's name and host, without the password."""
     parts = conninfo.conninfo_to_dict(dsn)
     return f"the database {parts.get('dbname', '')!r} on {parts.get('host', 'this machine')}"
 

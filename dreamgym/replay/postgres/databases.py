@@ -1,4 +1,4 @@
-"""Databases of their own on one server, so that runs do not see each other."""
+"""Creates and drops databases on one server: each run has its own, so that runs do not see each other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dreamgym.errors import InvalidInput
 
 
 def exists(dsn: str, name: str) -> bool:
-    """The server at this DSN has a database of this name."""
+    """True if the server at this DSN has a database of this name."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         return connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is not None
 
 
 def create(dsn: str, name: str, *, template: str | None = None) -> str:
-    """Make a database, a copy of the template where one is named, and return its DSN.
+    """Create a database, empty or as a copy of `template`, and return its DSN.
 
     Raises:
-        InvalidInput: there is one of this name, the template is in use, or the user may not make one.
+        InvalidInput: the name is taken, the template is in use, or the user may not create databases.
     """
     copied = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -32,23 +32,23 @@ def create(dsn: str, name: str, *, template: str | None = None) -> str:
             ) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise InvalidInput(
-                "each run needs a database of its own, and this user may make none: ALTER ROLE ... CREATEDB"
+                "each run needs a database of its own, and this user may not create one: ALTER ROLE ... CREATEDB"
             ) from error
     return dsn_of(dsn, name)
 
 
 def drop(dsn: str, name: str) -> None:
-    """Remove a database, whoever is connected to it."""
+    """Drop a database if it exists, even if others are connected to it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def name_of(dsn: str) -> str:
-    """Of the database at this DSN."""
+    """Name of the database at this DSN."""
     with psycopg.connect(dsn) as connection:
         return connection.info.dbname
 
 
 def dsn_of(dsn: str, name: str) -> str:
-    """The same server, another database."""
+    """The DSN of another database on the same server."""
     return conninfo.make_conninfo(dsn, dbname=name)

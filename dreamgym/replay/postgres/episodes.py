@@ -1,4 +1,4 @@
-"""Running episodes in PostgreSQL: a step is one conditional statement in one round trip.
+"""The episode store in PostgreSQL: a step is one conditional statement in one round trip.
 
 Every write waits for the disk, unless the server is set up not to (synchronous_commit, fsync): what was answered is
 there after a crash of PostgreSQL too. Steps of parallel episodes share the wait.
@@ -28,18 +28,18 @@ FROM episodes
 
 
 class PostgresEpisodeStore:
-    """An EpisodeStore that all replicas share."""
+    """An EpisodeStore in PostgreSQL, shared by all replicas."""
 
     def __init__(self, database: Database, clock: SteadyClock) -> None:
         self._database = database
         self._clock = clock
 
     def now(self) -> datetime:
-        """The database's time when it was opened, and from then on as this process measures it."""
+        """The database's time when the store was opened, advanced by this process's monotonic clock."""
         return self._clock.now()
 
     async def check(self) -> None:
-        """Raises StoreError where the database does not answer at once."""
+        """Raises StoreError if the database does not answer at once."""
         await self._database.check()
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
@@ -220,7 +220,7 @@ class PostgresEpisodeStore:
         )
 
     async def unstored(self, env: str, run: str, iteration: int) -> tuple[Episode, ...]:
-        """Those of groups named `RUN-ITERATION-…` that are over, and whose trajectories the buffer does not have."""
+        """Finished episodes of groups named `RUN-ITERATION-…` whose trajectories are not in the buffer."""
         return await self._episodes(
             "WHERE stop_reason IS NOT NULL AND body ->> 'env' = %(env)s AND starts_with(body ->> 'group', %(group)s) "
             "AND NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id)",
@@ -228,7 +228,7 @@ class PostgresEpisodeStore:
         )
 
     async def tiers(self, env: str, run: str, iteration: int) -> dict[str, int]:
-        """How many steps of groups named `RUN-ITERATION-…` each tier answered."""
+        """Number of steps that each tier answered in groups named `RUN-ITERATION-…`."""
         group = f"{run}-{iteration}-"
         rows = await self._database.fetch(
             "SELECT step.body -> 'provenance' ->> 'tier' AS tier, count(*) "

@@ -1,4 +1,4 @@
-"""Predictions in PostgreSQL, shared by all replicas."""
+"""The cache of predictions in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dreamgym.replay.postgres.database import Database
 
 
 class PostgresPredictions:
-    """Predictions that survive."""
+    """A Predictions store in PostgreSQL, shared by all replicas."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""What a store can do without: dreams that teach nothing any more, and what is old.
+"""Deletes what a store no longer needs: dreams that teach nothing any more, and old rows.
 
 An episode that is over is needed until the replay buffer has its trajectory, which repeats all of it, and by a training
 run that goes on from its last checkpoint: that one takes back the episodes that it played since.
@@ -18,19 +18,21 @@ from dreamgym.replay.postgres.database import Database
 from dreamgym.types import Frozen
 
 SHORTEST = timedelta(days=1)
-"""No episode lasts as long, so nothing that runs needs what is older."""
+"""No episode lasts this long, so a running episode needs nothing that is older."""
 
 STORED = "stop_reason IS NOT NULL AND (archived OR body ->> 'policy_version' IS NOT NULL)"
-"""What a training run did not store itself, it does not want."""
+"""Condition on episodes that are not needed: over, and archived or played by a training run.
+
+A training run stores its own episodes; it does not want those that it has not stored."""
 
 
 class Pruned(Frozen):
-    """How much went."""
+    """The number of rows that were deleted."""
 
     trajectories: int
-    """Dreams of tasks that are always solved."""
+    """Number of deleted dreams of tasks that are always solved."""
     episodes: int
-    """Over for long, with their steps."""
+    """Number of deleted episodes; their steps went too."""
     predictions: int
     watermarks: int
 

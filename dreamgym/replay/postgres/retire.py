@@ -100,20 +100,20 @@ STATEMENTS = (
       AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = {env} AND world_id = worlds.id)
     """,
 )
-"""What is done after the trajectories are gone, in this order."""
+"""Statements that delete what only the deleted trajectories held, in this order."""
 
 PLAYED = """
 SELECT id FROM episodes
 WHERE body ->> 'env' = %(env)s
   AND substring(body ->> 'group' FROM '^' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s
 """
-"""Episodes of a run's groups, over or not."""
+"""Episodes of a run's groups from an iteration on, running or over."""
 STORED = """
 SELECT id, world_id, source FROM trajectories
 WHERE env_id = %(env_id)s
   AND (id = ANY (%(episodes)s) OR substring(id FROM '^' || %(run)s::text || '-([0-9]+)-')::int > %(iteration)s)
 """
-"""Their trajectories, and those that a probe after the iteration stored under the run's name."""
+"""The trajectories of these episodes, and those that a later probe stored under the run's name."""
 REAL_STEPS = """
 SELECT (SELECT count(*) FROM episode_steps
         WHERE episode_id = ANY (%(episodes)s) AND body -> 'provenance' ->> 'tier' = 'real')
@@ -134,7 +134,7 @@ NOT_PLAYED = (
 
 
 async def retire_dreams(database: Database, encoder_id: int, env: str, env_id: int, keep: int) -> int:
-    """All or nothing; what a running episode of this store may see stays. Returns how many trajectories went.
+    """Delete the retirable dreams, all or none; return how many. What a running episode may see stays.
 
     A group that has begun, all of whose episodes are over, and that begins more, is not protected.
     """
@@ -181,13 +181,13 @@ async def take_back(database: Database, encoder_id: int, env: str, env_id: int, 
 async def _forget(
     connection: Connection, encoder_id: int, env_id: int, ids: list[str], worlds: list[int], source: int
 ) -> None:
-    """Remove trajectories of one source, played in these worlds, and all that only they held."""
+    """Delete trajectories of one source, played in these worlds, and all that only they held."""
     transitions = await remove(connection, ids)
     await clean_up(connection, encoder_id, env_id, transitions, worlds, source)
 
 
 async def remove(connection: Connection, ids: list[str]) -> list[UUID]:
-    """Delete trajectories with their steps; returns the transitions that they held, for `clean_up`."""
+    """Delete trajectories with their steps; return the ids of their transitions, for `clean_up`."""
     transitions = [row[0] for row in await (await connection.execute(SEEN, {"ids": ids})).fetchall()]
     await connection.execute("DELETE FROM trajectories WHERE id = ANY (%s)", [ids])
     return transitions
@@ -196,7 +196,7 @@ async def remove(connection: Connection, ids: list[str]) -> list[UUID]:
 async def clean_up(
     connection: Connection, encoder_id: int, env_id: int, transitions: list[UUID], worlds: list[int], source: int
 ) -> None:
-    """Forget of these transitions, and of the states of these worlds, what no trajectory of this source holds now."""
+    """Delete rows of these transitions and of these worlds' states that no trajectory of this source holds any more."""
     names = {"env": env_id, "encoder": encoder_id, "source": source, "others": ~(1 << source)}
     for statement in STATEMENTS:
         asks = "%(" in statement  # PostgreSQL takes no parameters for CREATE TABLE

@@ -16,12 +16,12 @@ from dreamgym.replay.postgres.predictions import PostgresPredictions
 
 RECOVERY_LIMIT_S = 300.0
 PAUSE_S = 1.0
-"""Between two looks for a database that is away."""
+"""Pause between two attempts to reach a database that is away."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Everything that is kept in one database."""
+    """Everything that one database holds: the replay buffer, the episodes and the predictions."""
 
     buffer: PostgresBuffer
     episodes: PostgresEpisodeStore
@@ -31,10 +31,10 @@ class Store:
     server: EmbeddedServer | None
 
     async def recover(self, limit_s: float = RECOVERY_LIMIT_S) -> None:
-        """Wait until the database answers; the embedded server is started again where it is gone.
+        """Wait until the database answers. The embedded server is started again if it does not run.
 
         Raises:
-            StoreError: it does not come back within the limit.
+            StoreError: the database does not come back within `limit_s` seconds.
         """
         if self.server is not None:
             await asyncio.to_thread(self.server.ensure_running)
@@ -50,17 +50,17 @@ class Store:
                 return
 
     async def close(self) -> None:
-        """Close the connections, and let the embedded server go where it was used; calling it twice is fine."""
+        """Close the connections, and release the embedded server if this store uses it. Calling it twice is fine."""
         await self.database.close()
         if self.server is not None:
             await asyncio.to_thread(self.server.release)
 
 
 async def open_store(dsn: str | None, encoder: Encoder) -> Store:
-    """Open the store at a PostgreSQL address, or the embedded one where there is no address.
+    """Open the store at a PostgreSQL address; without an address, the store of the embedded server.
 
     Raises:
-        StoreError: it cannot be used; the message says what mends it.
+        StoreError: the store cannot be used; the message says what to do.
         MissingPackage: the embedded server is not installed.
     """
     server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
@@ -83,7 +83,7 @@ async def open_store(dsn: str | None, encoder: Encoder) -> Store:
 
 
 async def _register(database: Database, encoder: Encoder) -> int:
-    """The number of this encoder in the store, which takes one encoder only."""
+    """The number of this encoder in the store. A store takes one encoder only; raises StoreError for another."""
     async with database.transaction() as connection:
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
         row = await (await connection.execute("SELECT id, name, fingerprint FROM encoders WHERE ready")).fetchone()

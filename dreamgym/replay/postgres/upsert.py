@@ -1,4 +1,4 @@
-"""Storing trajectories in PostgreSQL, changed ones in the place of what is stored under their ids.
+"""Adds trajectories to PostgreSQL and replaces stored ones whose content has changed.
 
 Under the writers' lock, in one transaction: the old trajectory goes, the new one takes its position, and then all that
 only the old one held is forgotten. In this order what both hold stays as it is, vectors included.
@@ -26,7 +26,7 @@ SELECT trajectory.body::text, ARRAY(
   WHERE trajectory_id = trajectory.id ORDER BY step.step)
 FROM trajectories AS trajectory
 WHERE env_id = {env}"""
-"""Trajectories as they were stored, for `trajectory_of`."""
+"""Query for stored trajectories; `trajectory_of` reads its rows."""
 
 KNOWN = "SELECT id, env_id, digest, world_id, source, position FROM trajectories WHERE id = ANY (%s)"
 
@@ -44,7 +44,8 @@ SHARED_BODIES = (
     WHERE stored.env_id = {env} AND stored.id = new.id AND stored.body::text <> new.body
     """,
 )
-"""Retrieval shows the body of the transition: that of the changed trajectory, which may have another reasoning."""
+"""Retrieval returns the shared body of a transition. These statements make it the changed trajectory's, whose
+reasoning may differ."""
 
 
 def trajectory_of(body: str, steps: Sequence[str]) -> Trajectory:
@@ -113,7 +114,7 @@ async def _changed_of_old(
     given: Mapping[str, Trajectory],
     digests: Mapping[str, bytes],
 ) -> set[str]:
-    """Of the trajectories that an older edition stored without a digest, those that have changed; all get one."""
+    """Ids of changed trajectories among those that an older version stored without a digest; all get a digest."""
     changed = set()
     for env_id in {row[0] for row in known.values() if row[1] is None}:
         ids = [name for name, row in known.items() if row[0] == env_id and row[1] is None]
