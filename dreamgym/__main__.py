@@ -1,4 +1,4 @@
-"""`python -m dreamgym`: the program without its script."""
+"""`python -m dreamgym` runs the command line."""
 
 from dreamgym.cli.app import main
 

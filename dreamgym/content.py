@@ -1,7 +1,7 @@
-"""MCP tool results as what the rest of the house speaks of: an observation in text, and what text cannot hold.
+"""Converts between MCP tool results and StepResult: an observation as text, and content that text cannot hold.
 
-A block that is no text stands in the observation as one line, such as `[image image/png]`. A model that predicts
-such a line gets a recorded block of that very line in its place: a stand-in, since nobody can dream a picture.
+A block that is not text becomes one line of the observation, such as `[image image/png]`. If a model predicts such a
+line, a recorded block with the same line takes its place, since a model cannot predict a picture.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ TOLD_KEYS = frozenset({BEFORE, AFTER})
 
 
 def observation_of(content: Sequence[JsonObject]) -> str:
-    """The content blocks as text, one after the other."""
+    """The content blocks as one text, joined by line breaks."""
     return "\n".join(_line(block) for block in content)
 
 
 def result_of(answer: Mapping[str, object]) -> StepResult:
-    """A raw `tools/call` result as a step without reward and end, from which `tool_result` makes it again."""
+    """A raw `tools/call` result as a StepResult without reward and end. `tool_result` converts it back."""
     blocks = answer.get("content")
     content = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
     info: JsonObject = {}
@@ -34,14 +34,14 @@ def result_of(answer: Mapping[str, object]) -> StepResult:
 
 
 def told(answer: Mapping[str, object], key: str) -> JsonObject | None:
-    """The state that a real server tells in an answer under BEFORE or AFTER, if it does. No agent may see it."""
+    """The state in an answer's `_meta` under `key` (BEFORE or AFTER); None if there is none. No agent may see it."""
     meta = answer.get("_meta")
     state = meta.get(key) if isinstance(meta, dict) else None
     return state if isinstance(state, dict) else None
 
 
 def tool_result(result: StepResult) -> JsonObject:
-    """A step as a `tools/call` result, without `_meta`."""
+    """The `tools/call` result of a step, without `_meta`."""
     answer: JsonObject = {"content": list(result.content), "isError": result.is_error}
     if result.structured is not None:
         answer["structuredContent"] = result.structured
@@ -49,14 +49,14 @@ def tool_result(result: StepResult) -> JsonObject:
 
 
 def with_stand_ins(observation: str, recorded: Iterable[JsonObject]) -> list[JsonObject] | None:
-    """Content for a predicted observation, recorded blocks in the place of their lines.
+    """Content blocks of a predicted observation, with recorded blocks in the place of their lines.
 
     Args:
         observation: the predicted text.
-        recorded: blocks of recorded answers; the first one of a line stands in for it.
+        recorded: blocks of recorded answers; the first block with a line replaces that line.
 
     Returns:
-        The blocks, or None where the observation is nothing but text.
+        The blocks, or None if the observation is text alone.
     """
     stand_ins: dict[str, JsonObject] = {}
     for block in recorded:

@@ -1,6 +1,6 @@
-"""Texts to vectors: the protocol, and the built-in encoder that needs no model.
+"""Text encoders: the protocol, and the built-in encoder that needs no model.
 
-Vectors are unit length, so that a dot product is the cosine.
+Vectors have unit length, so that a dot product is the cosine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Encoder(Protocol):
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """Dimension of the vectors."""
 
     @property
     def fingerprint(self) -> str:
@@ -59,11 +59,11 @@ def set_cosine(grams_a: frozenset[str], grams_b: frozenset[str]) -> float:
 
 
 REMEMBERED_CHARACTERS = 4000
-"""Of a text whose trigrams are remembered; interned, they cost 60 kB at most."""
+"""Length of a text whose trigrams are cached. Interned, they take 60 kB at most."""
 
 
 def trigram_set(text: str) -> frozenset[str]:
-    """The trigrams of a text; remembered, as one query after another is compared with the same recorded texts."""
+    """The trigrams of a text, cached because many queries are compared with the same recorded texts."""
     return _trigram_set(text) if len(text) <= REMEMBERED_CHARACTERS else frozenset(trigrams(text))
 
 
@@ -73,7 +73,7 @@ def _trigram_set(text: str) -> frozenset[str]:
 
 
 class TrigramEncoder:
-    """Hashed character trigrams: deterministic, instant, no model. For tests, and where nothing else is installed."""
+    """Hashed character trigrams: deterministic, fast, no model. For tests, and if no other encoder is installed."""
 
     name = "trigram"
 
@@ -82,7 +82,7 @@ class TrigramEncoder:
         self.fingerprint = f"trigram-blake2b-{dim}"
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Signed hashing of trigram counts, normalised. Texts without a trigram become the first axis."""
+        """Normalised counts of signed, hashed trigrams. A text without a trigram becomes the first unit vector."""
         import numpy as np
 
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
@@ -97,13 +97,13 @@ class TrigramEncoder:
 
 
 def load_encoder(name: str | None = None) -> Encoder:
-    """An encoder by name; without one, that of the variable DREAMGYM_ENCODER.
+    """The encoder of this name; without a name, the one that the variable DREAMGYM_ENCODER names.
 
-    If neither names one: `minilm` if its packages are there, else `trigram` and a line that says so.
+    If neither names one: `minilm` if its packages are installed, else `trigram` with a line on stderr.
 
     Raises:
-        UnknownName: no encoder is registered under this name; the message lists those that are.
-        MissingPackage: the one asked for needs a package that is not installed.
+        UnknownName: no encoder is registered under this name; the message lists the registered ones.
+        MissingPackage: the encoder needs a package that is not installed.
     """
     found = {point.name: point for point in entry_points(group="dreamgym.encoders")}
     name = name or os.environ.get("DREAMGYM_ENCODER") or None

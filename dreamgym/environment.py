@@ -1,10 +1,10 @@
-"""What an environment is: a protocol to play it, a description to simulate it, an entry point to find it.
+"""Environments: a protocol to play one, a description to simulate it, an entry point to find it.
 
 An environment folder is the description on disk:
 
     env.toml             name, description, rules, limits, the state's schema, and where the real environment is
-    tools.json           a raw `tools/list` result, or a list of them where it came in pages; kept as it is
-    server.json          what else the real MCP server said of itself (see dreamgym.mirror); optional
+    tools.json           a raw `tools/list` result, or a list of them if it came in pages; kept as it is
+    server.json          other answers of the real MCP server (see dreamgym.mirror); optional
     tasks.jsonl          one Task per line
     trajectories.jsonl   one Trajectory per line (read by `dreamgym serve` and `seed`, not by the spec)
 """
@@ -34,7 +34,8 @@ Row = TypeVar("Row", bound=Frozen)
 
 @runtime_checkable
 class Environment(Protocol):
-    """One world at a time. DreamEnvironment, RemoteEnvironment and every real environment play by it."""
+    """An environment that plays one episode at a time. DreamEnvironment, RemoteEnvironment and every real environment
+    implement it."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -44,11 +45,11 @@ class Environment(Protocol):
         """Start the task; the result's observation is what the agent sees first."""
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Act once.
+        """Take one step.
 
         Raises:
             EpisodeFinished: the episode is over or was never started.
-            EnvironmentUnavailable: no answer could be had; the step does not count.
+            EnvironmentUnavailable: the environment did not answer; the step does not count.
         """
 
     async def close(self) -> None:
@@ -56,35 +57,36 @@ class Environment(Protocol):
 
 
 Behaviour = Callable[[StepResult, Environment, int], Awaitable[None]]
-"""Plays on from what `reset` gave until a result is done, by `environment.step`; the int is a seed. Needs no LLM."""
+"""`async (first, environment, seed)`: plays from the result of `reset` to the end with `environment.step`, without an
+LLM."""
 
 
 class EnvironmentSpec(Frozen):
-    """What a simulator must know of an environment, and nothing that runs."""
+    """Description of an environment for a simulator: pure data, without code."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     description: str = ""
     rules: str = ""
-    """What the experience model is told about how the environment answers."""
+    """Instructions for the experience model on how the environment answers."""
     tools_list: tuple[JsonObject, ...]
     """The raw `tools/list` results of the real server, one per page. A single object counts as one page."""
     mirror: Mirror = Mirror()
-    """What else the real server said of itself."""
+    """Answers of the real server other than `tools/list` and tool calls."""
     redact: RedactionRules | None = None
-    """What was taken out of the recordings, and is taken out of the calls of a simulation; None: nothing."""
+    """Redaction rules of the recordings, also applied to the calls of a simulation; None: nothing is redacted."""
     max_steps: int = Field(default=50, ge=1)
     deterministic: bool = False
-    """The same task always is the same world, so that recordings of one task complete each other."""
+    """True if a task always has the same hidden facts, so that recordings of one task complete each other."""
     ends_itself: bool | None = None
-    """The environment ends an episode as soon as its task is accomplished. None: text environments and registered ones
-    do, MCP servers do not."""
+    """True if the environment ends an episode as soon as its task is accomplished. None: true for text environments and
+    registered ones, false for MCP servers."""
     state: StateSchema | None = None
-    """What an explicit state may look like; None: states are texts."""
+    """Schema of explicit states; None: states are texts."""
     tasks: tuple[Task, ...] = ()
     adapter: str | None = None
     """Name of the real environment in the entry-point group `dreamgym.environments`."""
     options: JsonObject = Field(default_factory=dict)
-    """What the adapter is created with."""
+    """Options that the adapter is created with."""
 
     @field_validator("tools_list", mode="before")
     @classmethod
@@ -125,16 +127,16 @@ class EnvironmentSpec(Frozen):
 
     @property
     def is_over_when_done(self) -> bool:
-        """An episode ends as soon as its task is accomplished, so that any other end is a failure.
+        """True if an episode ends as soon as its task is accomplished, so that any other end is a failure.
 
-        Elsewhere an agent stops, and whether it has succeeded is for the task's check, a judge or the caller to say.
+        Otherwise the agent decides when to stop, and the task's check, a judge or the caller decides if it succeeded.
         """
         if self.ends_itself is not None:
             return self.ends_itself
         return self.text_argument is not None or self.adapter not in {None, "mcp"}
 
     def first(self, task: Task) -> StepResult:
-        """What an episode of the task begins with: its start as a text, or unseen where states are explicit."""
+        """The first result of an episode: the initial state as observation, or in `info` if states are explicit."""
         start = task.initial_state or ""
         if self.state is None or parsed(start) is None:
             return StepResult(observation=start)
@@ -149,7 +151,7 @@ class EnvironmentSpec(Frozen):
 
     @classmethod
     def load(cls, folder: Path) -> EnvironmentSpec:
-        """Read an environment folder. Raises InvalidInput naming the file, and the line where it has lines."""
+        """Read an environment folder. Raises InvalidInput naming the file, and the line if the file has lines."""
         config = _read_toml(folder / "env.toml")
         real = config.pop("real", {})
         limits = config.pop("limits", {})
@@ -172,9 +174,9 @@ class EnvironmentSpec(Frozen):
 
 
 def text_argument_of(tools: Sequence[tuple[str, JsonValue]]) -> tuple[str, str] | None:
-    """(tool, argument) if the one text argument of the only tool is the whole action, else None.
+    """(tool, argument) if the environment has one tool with one text argument, else None.
 
-    Then the policy's text is the action. A second argument, even an optional one, could not be said in it.
+    Then the policy's whole text is the action. It could not express a second argument, even an optional one.
 
     Args:
         tools: name and JSON schema of the arguments of each.
@@ -191,15 +193,15 @@ def text_argument_of(tools: Sequence[tuple[str, JsonValue]]) -> tuple[str, str] 
 
 
 class StateSetting(NamedTuple):
-    """What an env.toml says of states."""
+    """The setting `state` of an env.toml."""
 
     schema: StateSchema | None = None
     is_off: bool = False
-    """`state = false`: a person wants states of words, whatever the server tells."""
+    """True for `state = false`: states are texts even if the server reports explicit ones."""
 
 
 def state_setting(file: Path, value: object) -> StateSetting:
-    """`state` of an env.toml. Raises InvalidInput naming the file and the place in it."""
+    """Parse `state` of an env.toml. Raises InvalidInput naming the file and the place in it."""
     if value is None or value is False or value == {}:
         return StateSetting(is_off=value is False)
     if not isinstance(value, dict):
@@ -212,7 +214,7 @@ def state_setting(file: Path, value: object) -> StateSetting:
 
 
 class RealEnvironment(Protocol):
-    """What an entry point of `dreamgym.environments` returns when called with the folder's options."""
+    """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one."""
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -226,7 +228,7 @@ class RealEnvironment(Protocol):
         """The tasks of `train`, `dev` or `test`, in a fixed order. Raises UnknownName for another split."""
 
     def create(self) -> Environment:
-        """A new world that nobody else uses."""
+        """A new instance that nobody else uses."""
 
 
 def load_spec(name_or_folder: str) -> EnvironmentSpec:
@@ -243,8 +245,8 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
     """The real environment by entry point, `module:function` or `file.py:function`.
 
     Raises:
-        UnknownName: it is none of them; lists what is registered.
-        InvalidInput: the module or file cannot be loaded; says the new name of an adapter that moved.
+        UnknownName: nothing has this name; the message lists the registered environments.
+        InvalidInput: the module or file cannot be loaded; for an adapter that moved, the message has the new name.
     """
     found = {point.name: point for point in entry_points(group="dreamgym.environments")}
     if name not in found and ":" not in name:
@@ -267,7 +269,7 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
 
 
 def from_place(kind: str, name: str) -> Any:
-    """What `module:function` or `file.py:function` names. Raises InvalidInput where it cannot be loaded."""
+    """Import the object that `module:function` or `file.py:function` names. Raises InvalidInput if that fails."""
     place, _, function = name.rpartition(":")
     try:
         if place.endswith(".py"):
@@ -288,23 +290,23 @@ def from_place(kind: str, name: str) -> Any:
 
 
 def real_of(spec: EnvironmentSpec) -> RealEnvironment:
-    """The real environment that a spec points to. Raises InvalidInput where it points to none."""
+    """The real environment that a spec points to. Raises InvalidInput if it points to none."""
     if spec.adapter is None:
         raise InvalidInput(f"environment {spec.name!r} names no real environment: add [real] adapter = … to env.toml")
     return load_real(spec.adapter, spec.options)
 
 
 def installed_real(spec: EnvironmentSpec) -> RealEnvironment | None:
-    """The real environment if its adapter is an installed entry point; None where a folder names code by its place.
+    """The real environment if its adapter is an installed entry point; None if the folder names code by its path.
 
-    This is what a dream may ask for tasks and behaviours: it runs no code of a folder that somebody shared.
+    A dream may ask this one for tasks and behaviours, because it runs no code of a shared folder.
     """
     names = {point.name for point in entry_points(group="dreamgym.environments")}
     return real_of(spec) if spec.adapter in names else None
 
 
 def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
-    """All lines of a JSONL file, or none: the first bad line raises InvalidInput with file, line and reason."""
+    """All rows of a JSONL file. Raises InvalidInput with file, line and reason for the first bad line."""
     rows: list[Row] = []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would break at U+2028 inside of a text
@@ -321,11 +323,11 @@ def read_jsonl(path: Path, model: type[Row]) -> list[Row]:
 
 
 MAX_FAULTS = 1_000
-"""pydantic can tell all faults or none, and a megabyte of them takes a quarter of a second."""
+"""Faults of a validation error that are formatted at most. pydantic formats all or none; a megabyte takes 0.25 s."""
 
 
 def first_reason(error: Exception) -> str:
-    """The first fault of a validation error in one line: where, what was expected."""
+    """The first fault of a validation error in one line: its place, and what was expected."""
     if isinstance(error, ValidationError):
         if error.error_count() > MAX_FAULTS:
             return f"it has {error.error_count()} faults, too many to name"

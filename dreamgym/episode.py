@@ -1,6 +1,6 @@
-"""One agent, one task, one trajectory: what plays an episode to its end and keeps what happened.
+"""Plays one episode of one agent and records its trajectory.
 
-Knows no policy and no token. An environment that fails leaves a trajectory that says so.
+This module knows no policy and no tokens. If the environment fails, the trajectory carries the error.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from dreamgym.types import (
 )
 
 Agent = Callable[[str, str, str], Awaitable[str]]
-"""`async (task, mcp_url, policy_url) -> answer`: any agent, in any framework."""
+"""An agent in any framework: `async (task, mcp_url, policy_url) -> answer`."""
 
 
 def load_agent(name: str) -> Agent:
-    """An agent by entry point, `module:function` or `file.py:function`. Raises UnknownName listing the registered."""
+    """The agent of an entry point, `module:function` or `file.py:function`. Raises UnknownName listing the registered
+    agents."""
     found = {point.name: point for point in entry_points(group="dreamgym.agents")}
     if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
@@ -38,16 +39,16 @@ def load_agent(name: str) -> Agent:
 
 
 def user_message(task: Task, first: StepResult) -> str:
-    """What the user would type: the instruction, and what there is to see at the start."""
+    """The user's message to an agent: the instruction and the first observation."""
     return f"{task.instruction}\n{first.observation}" if first.observation else task.instruction
 
 
 class Recorder:
-    """Wraps an environment: keeps the transitions and ends the episode at the step limit.
+    """Wraps an environment: records the transitions and ends the episode at the step limit.
 
     Args:
-        environment: where the episode is played.
-        max_steps: the step that is reached truncates the episode.
+        environment: the environment that the episode is played in.
+        max_steps: the step with this number truncates the episode.
     """
 
     def __init__(self, environment: Environment, max_steps: int) -> None:
@@ -62,14 +63,14 @@ class Recorder:
         return self._environment.tools
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start over; a task without a known initial state learns it here."""
+        """Start an episode. A task without an initial state gets the one that the environment returns."""
         first = await self._environment.reset(task, seed=seed)
         self.task = task.model_copy(update={"initial_state": first.state})
         self.transitions, self._state = [], first.state
         return first
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Act and remember. Raises EpisodeFinished after the limit."""
+        """Take one step and record it. Raises EpisodeFinished after the limit."""
         if self.transitions and self.transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         result = await self._environment.step(action)
@@ -80,7 +81,7 @@ class Recorder:
         return result
 
     def _provenance(self) -> Provenance:
-        """How the last answer came about: a dream tells it."""
+        """Provenance of the last answer, if the environment reports it, as a dream does."""
         told = getattr(self._environment, "provenance", None)
         return told if isinstance(told, Provenance) else Provenance(tier=Tier.REAL)
 
@@ -88,7 +89,7 @@ class Recorder:
         await self._environment.close()
 
     def trajectory(self, source: Source, *, world: str = "", error: str | None = None) -> Trajectory:
-        """The episode so far."""
+        """The trajectory of the episode so far."""
         if self.task is None:
             raise EpisodeFinished("nothing was played: call reset first")
         last = self.transitions[-1].result if self.transitions else StepResult(observation="")
@@ -113,7 +114,7 @@ class Recorder:
 async def play(
     environment: Environment, task: Task, behaviour: Behaviour, *, spec: EnvironmentSpec, seed: int, source: Source
 ) -> Trajectory:
-    """Let a behaviour play one task to its end. An environment that fails leaves a trajectory that says so."""
+    """Let a behaviour play one task to its end. If the environment fails, the trajectory carries the error."""
     recorder = Recorder(environment, spec.max_steps)
     first = await recorder.reset(task, seed=seed)
     error = None

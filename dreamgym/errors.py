@@ -29,7 +29,7 @@ class InvalidInput(DreamGymError):
 
 
 class UnknownName(InvalidInput):
-    """A name that stands for nothing here."""
+    """A name that is not known; the message lists the known ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         listed = ", ".join(sorted(known)) or "none"
@@ -48,7 +48,7 @@ class EpisodeError(DreamGymError):
 
 
 class UnknownEpisode(EpisodeError):
-    """No such episode."""
+    """The episode was closed, expired, or never started."""
 
     def __init__(self, episode: str) -> None:
         super().__init__(f"unknown episode {episode!r}: it was closed, expired, or never started")
@@ -75,7 +75,7 @@ class TrainingStopped(DreamGymError):
 
 
 class StoreError(DreamGymError):
-    """The database cannot be used; the message says what mends it."""
+    """The database cannot be used; the message says what to do."""
 
 
 class StaleEpisode(DreamGymError):

@@ -1,6 +1,6 @@
-"""Messages in, text out: the one seam to every language model, and its scripted double.
+"""The protocol of language models, and a scripted model for tests.
 
-The double is public: users test their environments with it too.
+ScriptedLLM is public, so that users can test their environments with it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dreamgym.types import Frozen, JsonObject
 
 
 class Message(Frozen):
-    """One chat message."""
+    """One message of a chat."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class Completion(Frozen):
-    """What a model answered."""
+    """The answer of a language model, and what it cost."""
 
     text: str
     finish_reason: Literal["stop", "length"] = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
     probabilities: dict[str, float] = Field(default_factory=dict)
-    """What the model itself gave to its answer, where the backend can tell: the probability of `true` for each truth
-    value of the schema by its name, and under `tokens` the geometric mean over the tokens it chose."""
+    """Probabilities by the model itself, if the backend reports them: by the name of each boolean field of the schema,
+    the probability of `true`; under `tokens`, the geometric mean over the sampled tokens."""
     cached: bool = False
-    """The model was not asked: the very same was sent before."""
+    """True if the answer came from the cache and the model was not asked."""
 
 
 class LLM(Protocol):
@@ -39,7 +39,7 @@ class LLM(Protocol):
 
     @property
     def name(self) -> str:
-        """What provenance records as the model."""
+        """Name of the model, as provenance records it."""
 
     async def complete(
         self,
@@ -61,9 +61,9 @@ class LLM(Protocol):
 
 
 def is_strict(schema: JsonValue) -> bool:
-    """Whether hosted models take a schema in their strict mode: objects with all keys required and no others.
+    """True if hosted models accept a schema in their strict mode: all keys of objects are required, no others allowed.
 
-    They refuse other schemas there outright; without the mode, they take them as advice.
+    In strict mode they refuse other schemas; without it, they treat a schema as advice.
     """
     if isinstance(schema, list):
         return all(is_strict(item) for item in schema)
@@ -95,7 +95,7 @@ class ScriptedLLM:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """The next answer of the script; an exhausted list raises IndexError, which is a fault of the test."""
+        """The next answer of the script. An exhausted list raises IndexError, which is a bug of the test."""
         self.asked.append(tuple(messages))
         if callable(self._script):
             return Completion(text=self._script(messages))

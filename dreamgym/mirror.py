@@ -1,7 +1,7 @@
-"""What a real MCP server says of itself, raw: recorded once, and answered for ever after.
+"""Raw answers of a real MCP server to requests other than tool calls: recorded once, then replayed.
 
-These are the answers that no episode changes; `tools/list` stands beside them in tools.json. Where a listing came in
-pages, its pages are kept, each with its own `nextCursor`.
+No episode changes these answers. `tools/list` is in tools.json. If a listing came in pages, the pages are kept, each
+with its own `nextCursor`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pydantic import Field
 from dreamgym.types import Frozen, JsonObject
 
 LISTINGS = ("resources/list", "resources/templates/list", "prompts/list")
-"""Listings besides `tools/list`."""
+"""Methods that list something, except `tools/list`."""
 LOOKUPS = ("resources/read", "prompts/get", "completion/complete")
-"""Requests that are answered as recorded for the very same parameters."""
+"""Methods that are answered as recorded if the parameters are equal."""
 
 
 class Lookup(Frozen):
@@ -21,23 +21,23 @@ class Lookup(Frozen):
 
     method: str
     params: JsonObject = Field(default_factory=dict)
-    """Without `_meta`."""
+    """Parameters of the request, without `_meta`."""
     result: JsonObject | None = None
     error: JsonObject | None = None
-    """The JSON-RPC error (code, message, data), where there is no result."""
+    """The JSON-RPC error (code, message, data) if there is no result."""
 
 
 class Mirror(Frozen):
-    """The content of server.json. Empty for an environment that is no recorded MCP server."""
+    """The content of server.json. Empty for an environment that is not a recorded MCP server."""
 
     initialize: JsonObject = Field(default_factory=dict)
     """The result of `initialize`: serverInfo, instructions, capabilities."""
     discover: JsonObject = Field(default_factory=dict)
-    """The result of `server/discover`, where the server speaks that revision."""
+    """The result of `server/discover`, if the server supports that revision."""
     listings: dict[str, tuple[JsonObject, ...]] = Field(default_factory=dict)
     """The pages of each listing, by method."""
     lookups: tuple[Lookup, ...] = ()
     unknown_tool: str | None = None
-    """How the server refuses a tool it has not, with `{tool}` in the place of the name, where that was recorded."""
+    """The server's refusal of an unknown tool, with `{tool}` in the place of its name; None if none was recorded."""
     invalid_arguments: str | None = None
-    """How it refuses arguments that its schema forbids, with `{tool}` and `{reason}`, where that was recorded."""
+    """The server's refusal of invalid arguments, with `{tool}` and `{reason}`; None if none was recorded."""

@@ -1,4 +1,4 @@
-"""JSON Schemas of strangers: nothing is fetched, and checking a value takes bounded time.
+"""Untrusted JSON Schemas: nothing is fetched, and the check of a value takes bounded time.
 
 Schemas come with recorded servers and with tasks; the values come from agents. So a `$ref` to another document is a
 fault of the schema, a pattern has a time limit, and unique items are found without comparing each with each.
@@ -23,14 +23,14 @@ from referencing.jsonschema import DRAFT202012, specification_with
 from dreamgym.errors import InvalidInput
 
 PATTERNS_S = 0.05
-"""How long all patterns of a schema may take over one value."""
+"""Seconds that all patterns of a schema may take for one value."""
 SHOWN_CHARACTERS = 500
 
 _patterns_until: ContextVar[float] = ContextVar("patterns_until")
 
 
 class Schema:
-    """A JSON Schema that can be used. Raises InvalidInput where it cannot."""
+    """A compiled JSON Schema. Raises InvalidInput if the schema cannot be used."""
 
     def __init__(self, schema: JsonValue) -> None:
         if not isinstance(schema, dict | bool):
@@ -49,7 +49,7 @@ class Schema:
         self.fault({})
 
     def require_references(self) -> None:
-        """Raises InvalidInput where it refers to what is not in it. Otherwise only the values that get there tell."""
+        """Raises InvalidInput if a reference leads out of the schema. Otherwise only values that reach it show it."""
         contents = self._validator.schema
         dialect = contents.get("$schema") if isinstance(contents, Mapping) else None
         resource = specification_with(str(dialect), default=DRAFT202012).create_resource(contents)
@@ -65,7 +65,7 @@ class Schema:
             found += [(resolver.in_subresource(one), one) for one in inner.subresources()]
 
     def fault(self, value: JsonValue) -> str | None:
-        """What is wrong with a value, or None.
+        """The first fault of a value under this schema; None if it is valid.
 
         Raises:
             InvalidInput: the schema cannot be followed to its end for this value.
@@ -86,12 +86,12 @@ class Schema:
 
 
 def schema_of(schema: JsonValue) -> Schema:
-    """The schema, compiled once. Raises InvalidInput where it cannot be used."""
+    """The compiled schema, cached. Raises InvalidInput if it cannot be used."""
     return _compiled(json.dumps(schema))
 
 
 def fault_under(schema: JsonValue, value: JsonValue) -> str | None:
-    """What is wrong with a value under a schema, or None. Raises InvalidInput where the schema cannot be used."""
+    """The first fault of a value under a schema; None if it is valid. Raises InvalidInput for an unusable schema."""
     return schema_of(schema).fault(value)
 
 
@@ -101,7 +101,7 @@ def _compiled(text: str) -> Schema:
 
 
 def _found(pattern: str, text: str) -> bool:
-    """Raises TimeoutError, and SchemaError where the pattern is none."""
+    """True if the pattern matches. Raises TimeoutError, and SchemaError if the pattern is not valid."""
     try:
         return regex.search(pattern, text, timeout=max(1e-3, _patterns_until.get() - monotonic())) is not None
     except regex.error as error:

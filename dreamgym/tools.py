@@ -1,7 +1,7 @@
-"""The tools of one environment: arguments in and structured answers out, checked against each tool's own schemas.
+"""Checks of tool calls and structured answers against the tools' own schemas.
 
-A refusal is text for the agent, as the real server phrases it; no model has been asked by then.
-A `$ref` to another document is a fault of tools.json and found at start.
+A refusal is text for the agent, as the real server words it. No model is asked before these checks.
+A `$ref` to another document is a fault of tools.json and is found at start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tools:
         self._inputs: dict[str, Schema] = {}
         self._outputs: dict[str, Schema] = {}
         self._sound: set[str] = set()
-        """Calls that were found sound: the rollouts of a group make the same ones again and again."""
+        """Canonical texts of calls that passed the check, since the rollouts of a group repeat the same calls."""
         for tool in spec.tools:
             name = str(tool["name"])
             try:
@@ -43,7 +43,12 @@ class Tools:
                 raise InvalidInput(f"environment {spec.name!r}, tool {name!r}: {error}") from error
 
     def refusal(self, action: ToolCall, canonical: str) -> str | None:
-        """Why the real system would not even try this call, or None. `canonical` is the call's canonical text."""
+        """The message with which the real server refuses this call untried; None if it would try it.
+
+        Args:
+            action: the call.
+            canonical: its canonical text.
+        """
         if canonical in self._sound:
             return None
         schema = self._inputs.get(action.name)
@@ -60,7 +65,7 @@ class Tools:
         return reason and self._invalid_arguments.replace("{tool}", action.name).replace("{reason}", reason)
 
     def violation(self, tool: str, result: StepResult) -> str | None:
-        """What an MCP client would reject of an answer, or None."""
+        """The reason why an MCP client would reject this answer; None if it is valid."""
         schema = self._outputs.get(tool)
         if schema is None or result.is_error or "asks" in result.info:
             return None
@@ -71,12 +76,12 @@ class Tools:
 
 
 def is_too_long(canonical: str) -> bool:
-    """The canonical text of a call is over the bound: it is refused, and nothing that takes time looks at it."""
+    """True if the canonical text of a call is too long. Such a call is refused before any slow check."""
     return len(canonical) > MAX_ARGUMENT_BYTES or len(canonical.encode("utf-8", "surrogatepass")) > MAX_ARGUMENT_BYTES
 
 
 def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:
-    """The tool does not exist or its schema forbids the arguments: the real system never tried this call."""
+    """True if the tool does not exist or its schema forbids the arguments, so the real server never tried the call."""
     for definition in spec.tools:
         if definition["name"] == action.name:
             schema = definition.get("inputSchema")
@@ -85,7 +90,7 @@ def is_forbidden(spec: EnvironmentSpec, action: ToolCall) -> bool:
 
 
 def output_schema(spec: EnvironmentSpec, tool: str) -> JsonObject | None:
-    """The schema of a tool's structured content, where it has one."""
+    """The schema of a tool's structured content; None if it has none."""
     for definition in spec.tools:
         if definition["name"] == tool:
             schema = definition.get("outputSchema")
@@ -94,7 +99,7 @@ def output_schema(spec: EnvironmentSpec, tool: str) -> JsonObject | None:
 
 
 def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
-    """A recorded step with its structured content: if the recording lost it, the object that its text is."""
+    """A recorded step with its structured content. If the recording lacks it, it is parsed from the text."""
     schema = output_schema(spec, step.action.name)
     if schema is None or step.result.is_error or step.result.structured is not None:
         return step
@@ -109,7 +114,7 @@ def completed(step: Transition, spec: EnvironmentSpec) -> Transition:
 
 
 def _fault(schema: Schema, tool: str, value: JsonObject) -> str | None:
-    """A schema that cannot be followed for this value forbids nothing: the real server has managed to."""
+    """The fault of a value. A schema that cannot be evaluated for it forbids nothing, since the real server could."""
     try:
         return schema.fault(value)
     except InvalidInput as error:

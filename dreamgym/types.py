@@ -1,4 +1,4 @@
-"""The words of the house: what an agent is asked, does, sees, and what is remembered of it.
+"""Types of reinforcement learning in DreamGym: Task, ToolCall, StepResult, Transition, Trajectory.
 
 Every type is a frozen pydantic model and is at once the wire format, the database row and the JSONL line.
 `terminated` is the task's own end, `truncated` a limit from outside; they are never one flag.
@@ -30,7 +30,7 @@ class Origin(StrEnum):
     GENERATED = "generated"
     IMPORTED = "imported"
     PROPOSED = "proposed"
-    """A model worded it after a recorded episode that nobody had named a task for."""
+    """A model worded the task for a recorded episode without an instruction."""
 
 
 class Source(StrEnum):
@@ -42,48 +42,48 @@ class Source(StrEnum):
 
 
 class Tier(StrEnum):
-    """How one answer came about."""
+    """The part of the system that gave an answer."""
 
     REAL = "real"
     """The real environment gave it."""
     RECORDED = "recorded"
-    """This very state and action was seen in reality, and the environment is declared deterministic."""
+    """The recorded answer to an identical state and action; the environment is declared deterministic."""
     CHECK = "check"
-    """A check refused the action in recorded words; no model was asked."""
+    """A check refused the action with a recorded message; no model was asked."""
     EFFECTS = "effects"
-    """Recordings of the tool show what follows from this explicit state and call; no model was asked."""
+    """A rule derived from recordings of the tool gave the answer for this explicit state; no model was asked."""
     PLUGIN = "plugin"
-    """A tier of another package answered, which `Provenance.model` names."""
+    """A tier of another package answered; `Provenance.model` names it."""
     CACHE = "cache"
-    """A model predicted it before, asked the very same with the same seed."""
+    """A model predicted it before, for an identical question with the same seed."""
     MODEL = "model"
-    """A model predicted it."""
+    """A model predicted the answer."""
 
 
 class StopReason(StrEnum):
-    """Why an episode ended."""
+    """The reason why an episode ended."""
 
     TERMINATED = "terminated"
-    """The task's own end."""
+    """The environment ended the episode: the task's own end."""
     MAX_STEPS = "max_steps"
     FINISHED = "finished"
     """The agent gave a final answer."""
     OUT_OF_SUPPORT = "out_of_support"
-    """The simulator was too unsure to go on; what it would have answered is not known."""
+    """The simulator was not confident enough to go on, so the outcome is unknown."""
     CLOSED = "closed"
-    """Deleted, or expired without a final answer."""
+    """The episode was deleted, or expired without a final answer."""
     ERROR = "error"
     """The environment or the agent failed; such a trajectory never enters a gradient."""
 
 
 class Task(Frozen):
-    """What the agent is asked to do."""
+    """A task for an agent in an environment."""
 
     id: str = Field(min_length=1)
     env: str = Field(min_length=1)
     instruction: str
     initial_state: str | None = None
-    """The state in which the episode starts, as text, where it is known."""
+    """The state in which the episode starts, as text; None if it is not known."""
     origin: Origin = Origin.SEED
     parent_id: str | None = None
     """The task that a generated one was varied from."""
@@ -93,12 +93,12 @@ class Task(Frozen):
 
     @property
     def world(self) -> str:
-        """The world that a deterministic environment plays this task in: its own, or the one it was varied in."""
+        """Id of the world that a deterministic environment plays this task in: its own, or that of its parent task."""
         return str(self.metadata.get("world", self.id))
 
     @property
     def goal(self) -> str:
-        """What must be accomplished, as one text: the instruction, and the task's own check if it has one.
+        """The goal as one text: the instruction, and the task's own check if it has one.
 
         A recorded success counts only for tasks with the same goal. A task without an instruction is open: it shares
         its goal with nothing but the tasks that were varied from it. The database computes the same text.
@@ -111,29 +111,29 @@ class Task(Frozen):
 
 
 class ToolCall(Frozen):
-    """The action, always. A text environment has one tool with one string argument."""
+    """An action: a call of one tool. A text environment has one tool with one string argument."""
 
     name: str = Field(min_length=1)
     arguments: JsonObject = Field(default_factory=dict)
     answers: JsonObject = Field(default_factory=dict, exclude_if=lambda answers: not answers)
-    """What the client says to questions of the tool (MCP's `inputResponses` and `requestState`), if it was asked."""
+    """The client's replies to questions of the tool (MCP's `inputResponses` and `requestState`), if there were any."""
 
     def canonical(self) -> str:
-        """One string per action: equal calls give equal strings whatever the order of their arguments."""
+        """The action as one text. Calls that differ only in the order of their arguments give equal texts."""
         arguments = json.dumps(self.arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         answers = json.dumps(self.answers, sort_keys=True, ensure_ascii=False) if self.answers else ""
         return f"{self.name}{arguments}{answers}"
 
 
 class StepResult(Frozen):
-    """Everything that the agent's side may see of a step; never the simulator's reasoning."""
+    """The result of a step as the agent's side may see it, without the simulator's reasoning."""
 
     observation: str
     reward: float = Field(default=0.0, allow_inf_nan=False)
     terminated: bool = False
     truncated: bool = False
     is_error: bool = False
-    """The tool refused the call, as the real system would say it."""
+    """True if the tool answered with an error; the observation is its message."""
     info: JsonObject = Field(default_factory=dict)
     """Known keys: `state` is the state the step led to, where the observation says more or less than that;
     `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
@@ -143,7 +143,7 @@ class StepResult(Frozen):
 
     @property
     def state(self) -> str:
-        """The state the step led to: the observation itself, unless `info` says otherwise."""
+        """The state after the step: the observation itself, unless `info` has a `state`."""
         return str(self.info.get("state", self.observation))
 
     @property
@@ -156,45 +156,45 @@ class StepResult(Frozen):
 
     @property
     def structured(self) -> JsonObject | None:
-        """The structured content, None where the tool gave none."""
+        """The structured content; None if the tool gave none."""
         value = self.info.get("structured")
         return value if isinstance(value, dict) else None
 
     @property
     def done(self) -> bool:
-        """The episode is over, for whichever reason."""
+        """True if the episode is over: terminated or truncated."""
         return self.terminated or self.truncated
 
 
 class Provenance(Frozen):
-    """How an answer came about; stored with each transition, never shown to the agent."""
+    """The origin of an answer: stored with each transition, never shown to the agent."""
 
     tier: Tier
     model: str | None = None
     retrieved: tuple[str, ...] = ()
-    """Ids of the transitions that the model was shown."""
+    """Ids of the retrieved transitions that the model was shown."""
     seed: int | None = None
     exact: bool = False
-    """The answer is that of a recorded transition with this very state and action."""
+    """True if the answer is that of a recorded transition with an identical state and action."""
     confidence: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Calibrated probability that the answer is right; None where nobody has calibrated the model."""
+    """Calibrated probability that the answer is right; None if the model is not calibrated."""
     judged: bool | None = None
-    """What a judge said of a claimed success; None where none was asked."""
+    """A judge's verdict on a claimed success; None if no judge was asked."""
     checked: bool | None = None
-    """What the task's own check says of the state that a claimed success led to; None where it has none."""
+    """The verdict of the task's own check on the state after a claimed success; None if the task has no check."""
     open_end: bool = False
-    """Whether the step ended its task is not known: it ended a task with another goal when it was recorded, or the
+    """True if nobody knows if the step ended the task: it ended a task with another goal when it was recorded, or the
     judge gave no usable verdict. The episode goes on, and its reward is unknown unless it ends later."""
     unbounded: bool = False
-    """The answer wrote something into the explicit state of which no recording tells whether such a call does that. A
-    success of the state alone that comes after it is open: a judge must say so too."""
+    """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
+    the state alone is then open until a judge confirms it."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    """Of all questions that this answer took."""
+    """Completion tokens of all model calls for this answer; `prompt_tokens` are of the same calls."""
 
 
 class Transition(Frozen):
-    """One step as the house remembers it."""
+    """One step as it is stored: state, action, result and next state."""
 
     state: str
     action: ToolCall
@@ -208,17 +208,17 @@ class Transition(Frozen):
         """A step from a state to the one that its result names.
 
         Args:
-            state: before it.
-            action: what was called.
-            result: what came of it.
-            provenance: None: it was taken in the real environment.
+            state: the state before the step.
+            action: the call.
+            result: its result.
+            provenance: None for a step of the real environment.
         """
         origin = Provenance(tier=Tier.REAL) if provenance is None else provenance
         return cls(state=state, action=action, result=result, next_state=result.state, provenance=origin)
 
     @classmethod
     def chain(cls, state: str, steps: Iterable[tuple[ToolCall, StepResult]]) -> tuple[Transition, ...]:
-        """Steps of the real environment, of which the first begins in this state and each other one after the last."""
+        """Consecutive steps of the real environment. The first begins in `state`, each other where the last ended."""
         made: list[Transition] = []
         for action, result in steps:
             made.append(cls.of(made[-1].next_state if made else state, action, result))
@@ -251,11 +251,11 @@ class Trajectory(Frozen):
     Empty means that this episode is a world of its own."""
     policy_version: int | None = None
     answer: str | None = None
-    """The agent's final answer, where it gave one."""
+    """The agent's final answer; None if it gave none."""
     final_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Reward of the final answer; None where nobody judged it, which is not the same as 0."""
+    """Reward of the final answer; None if nobody judged it, which is not the same as 0."""
     error: str | None = None
-    """What failed, where `stop_reason` is `error`."""
+    """The error message if `stop_reason` is `error`."""
 
     @model_validator(mode="after")
     def _only_the_last_step_ends_the_episode(self) -> Trajectory:
@@ -265,12 +265,12 @@ class Trajectory(Frozen):
         return self
 
     def digest(self) -> bytes:
-        """Identity of its content: sha256 over everything in it."""
+        """sha256 over the whole content of the trajectory."""
         return hashlib.sha256(self.model_dump_json().encode()).digest()
 
     @property
     def world_id(self) -> str:
-        """The world this trajectory was played in."""
+        """Id of the world that this trajectory was played in."""
         return self.world or self.id
 
     @property
@@ -294,7 +294,8 @@ class Trajectory(Frozen):
 
     @property
     def success(self) -> bool:
-        """A final answer that was judged is worth something; without one, the task's own end has a positive reward."""
+        """True if the final answer was judged with a reward above 0; if none was judged, if the episode terminated with
+        one."""
         if self.final_reward is not None:
             return self.final_reward > 0
         return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0

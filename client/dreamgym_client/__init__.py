@@ -1,1 +1,1 @@
-"""Clients of the server: the control API, and a remote environment behind the Environment protocol."""
+"""Clients of the server: the control API, and an environment on a server behind the Environment protocol."""

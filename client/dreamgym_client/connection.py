@@ -1,4 +1,4 @@
-"""HTTP to one server, shared by all clients of one event loop, and the server's refusals as our own errors.
+"""HTTP connections to one server, shared by all clients of one event loop. Its refusals become DreamGym's errors.
 
 Hundreds of episodes share one pool: it opens with the first user and closes with the last. aiohttp, because httpx2
 looks at every idle connection for every request: with 64 episodes that was a third of a trainer's time.
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 STEP_TIMEOUT_S = 330.0
-"""A little more than the server gives a step, so that the server's own answer arrives."""
+"""Slightly longer than the server's limit for a step, so that the server's own answer arrives."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Connection]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Response:
-    """A server's answer, read to its end."""
+    """An HTTP response whose body has been read."""
 
     status: int
     body: bytes
@@ -41,25 +41,25 @@ class Response:
 
 
 def with_token(url: str, token: str) -> str:
-    """The URL of a server with its token in it, as every client here takes it."""
+    """The URL of a server with its token in it (`http://:TOKEN@host`); all clients here accept this form."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://:{token}@{rest}"
 
 
 def without_token(url: str, token: str | None) -> tuple[str, str | None]:
-    """The URL of a server as it may be shown, and the token: the given one, or the one in the URL."""
+    """The URL of a server without a token, so that it may be shown; and the token, given or from the URL."""
     scheme, _, rest = url.rstrip("/").partition("://")
     user, at, place = rest.rpartition("@")
     return f"{scheme}://{place}", token or (user.removeprefix(":") if at else None)
 
 
 class Connection:
-    """One server over one pool. Get it from `connected`, or from `acquire` with a `release` for each."""
+    """One connection pool to one server. Get it from `connected`, or from `acquire` with one `release` per call."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = url
         self.listings: dict[str, list[JsonObject]] = {}
-        """Tool definitions by environment: fetched once, they never change."""
+        """Tool definitions by environment. They are fetched once, since they never change."""
         self._key = (url, token)
         self._users = 0
         self._http = aiohttp.ClientSession(
@@ -77,7 +77,7 @@ class Connection:
         return connection
 
     async def release(self) -> None:
-        """One user less; the last one closes it."""
+        """Give the connection up. The last user closes it."""
         self._users -= 1
         if self._users == 0:
             _shared[asyncio.get_running_loop()].pop(self._key)
@@ -86,7 +86,7 @@ class Connection:
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Send one request, and once more where the connection broke: the server knows a resend from a second call.
+        """Send one request, and send it once more if the connection broke. The server detects the resend.
 
         Raises:
             EnvironmentUnavailable: the server cannot be reached, or says that it cannot answer now.
@@ -112,10 +112,10 @@ class Connection:
             return Response(response.status, await response.read())
 
     async def json(self, method: str, path: str, *, body: JsonObject | None = None, episode: str = "") -> JsonObject:
-        """One call of the control API; an empty answer is an empty object.
+        """One call of the control API. An empty body is returned as an empty object.
 
         Raises:
-            UnknownEpisode: there is no such `episode`.
+            UnknownEpisode: the server has no episode of this id.
             InvalidInput: the server refused, for the reason it gave.
             EnvironmentUnavailable: the server cannot be reached, or says that it cannot answer now.
         """

@@ -1,4 +1,4 @@
-"""The trainer's side of a server: start, read and end episodes. An agent is given `mcp_url` and nothing else."""
+"""The control API of a server, for trainers: start, read and end episodes. Agents only get an `mcp_url`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from dreamgym_client.connection import Connection, without_token
 
 
 class Started(Frozen):
-    """A new episode."""
+    """A new episode, as the server describes it."""
 
     model_config = ConfigDict(extra="ignore")
 
     episode: str
     mcp_url: str
     token: str | None = None
-    """What opens this episode's `mcp_url`, of which it is a part, and nothing else; None where the server has none."""
+    """The episode's token, a part of `mcp_url`. It gives access to that URL alone; None if the server has no token."""
     task: Task
     observation: str
-    """What the agent sees first; in a fork, what the last step that it begins with had answered."""
+    """The first observation of the agent; in a fork, the observation of the last shared step."""
     expires_at: datetime
 
 
 class EpisodeState(Frozen):
-    """An episode as the server has it; rewards here are authoritative."""
+    """The state of an episode on the server. Its rewards are authoritative."""
 
     model_config = ConfigDict(extra="ignore")
 
     episode: str
     step: int
     reward: float | None
-    """The sum so far; None once the episode is over and nobody can say what it was worth."""
+    """Sum of the rewards so far; None if the episode is over and its reward is unknown."""
     terminated: bool
     truncated: bool
     stop_reason: StopReason | None
-    """None while it runs."""
+    """None while the episode runs."""
     error: str | None
     trajectory: Trajectory | None
-    """With provenance; None while it runs."""
+    """The whole trajectory with provenance; None while the episode runs."""
 
 
 class ControlClient:
@@ -80,7 +80,7 @@ class ControlClient:
         """Start an episode of a task, of a task that the server knows, or of the environment's first one.
 
         Raises:
-            InvalidInput: the server refused; its message lists what there is.
+            InvalidInput: the server refused; the message lists the known names.
             EnvironmentUnavailable: the server cannot be reached or has no room.
         """
         order: JsonObject = {
@@ -108,7 +108,7 @@ class ControlClient:
         return Started.model_validate(await self._connected.json("POST", path, body=body, episode=episode))
 
     async def read(self, env: str, episode: str) -> EpisodeState:
-        """The episode as it stands. Raises UnknownEpisode."""
+        """The current state of an episode. Raises UnknownEpisode."""
         return await self._state("GET", env, episode)
 
     async def finish(
@@ -119,9 +119,9 @@ class ControlClient:
         Args:
             env: the environment.
             episode: one of its episodes.
-            answer: what the agent said last. The task's own check or a dream's language model judges the episode;
+            answer: the agent's final answer. The task's own check or a dream's language model judges the episode;
                 without them its reward is None.
-            success: the caller's own verdict, where it has one.
+            success: the caller's own verdict, if it has one.
 
         Raises:
             UnknownEpisode: there is no such episode.
@@ -130,11 +130,11 @@ class ControlClient:
         return await self._state("POST", env, episode, "/finish", {"answer": answer, "success": success})
 
     async def delete(self, env: str, episode: str) -> None:
-        """End the episode and forget it; what was played stays in the buffer. Raises UnknownEpisode."""
+        """End the episode and delete it. Its trajectory stays in the buffer. Raises UnknownEpisode."""
         await self._connected.json("DELETE", f"/envs/{env}/episodes/{episode}", episode=episode)
 
     async def environments(self) -> list[JsonObject]:
-        """What the server serves."""
+        """Descriptions of the environments that the server serves."""
         listed = (await self._connected.json("GET", "/envs"))["environments"]
         assert isinstance(listed, list)
         return [environment for environment in listed if isinstance(environment, dict)]

@@ -35,8 +35,8 @@ class RemoteEnvironment:
         env: the environment's name there.
         token: the server's bearer token.
         max_steps: limit of an episode; None leaves it to the environment.
-        group: noted with each episode.
-        policy_version: noted with each episode.
+        group: name of the group, stored with each episode.
+        policy_version: stored with each episode.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RemoteEnvironment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """The tools as the server lists them; known once the environment was reset."""
+        """The tools as the server lists them. They are known after the first `reset`."""
         listings = self._connection.listings if self._connection is not None else {}
         if self._env not in listings:
             raise EnvironmentUnavailable("the tools of a remote environment are known after its first reset")
@@ -74,16 +74,16 @@ class RemoteEnvironment:
 
     @property
     def episode(self) -> str:
-        """Id of the last episode started. Raises EpisodeFinished before the first."""
+        """Id of the last episode started. Raises EpisodeFinished if none was started."""
         if self._started is None:
             raise EpisodeFinished("no episode was started: call reset first")
         return self._started.episode
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        """Start an episode; one that still runs is finished first.
+        """Start an episode. If the last one still runs, it is finished first.
 
         Raises:
-            InvalidInput: the server does not take this task.
+            InvalidInput: the server refuses this task.
             EnvironmentUnavailable: the server cannot be reached or has no room.
         """
         await self._finish()
@@ -106,7 +106,7 @@ class RemoteEnvironment:
         return StepResult(observation=self._started.observation)
 
     async def step(self, action: ToolCall) -> StepResult:
-        """Act once. Raises EpisodeFinished and EnvironmentUnavailable, as the protocol says."""
+        """Take one step. Raises EpisodeFinished and EnvironmentUnavailable as Environment.step does."""
         if self._connection is None or self._over:
             raise EpisodeFinished("the episode is over or was never started: call reset")
         result = await self._ask(
@@ -139,7 +139,7 @@ class RemoteEnvironment:
         )
 
     def _count(self, step: JsonValue) -> None:
-        """Notice a step that was answered before and lost with the server's database.
+        """Raise if the server lost a step that it had answered, after a loss of its database.
 
         A number may be left out: that is a step whose answer did not arrive.
         """
@@ -151,14 +151,14 @@ class RemoteEnvironment:
         self._step = step
 
     async def trajectory(self) -> Trajectory:
-        """What the server remembers of the last episode, provenance included; one that still runs is finished first."""
+        """The trajectory of the last episode, with provenance. An episode that still runs is finished first."""
         await self._finish()
         state = await self._state()
         assert state.trajectory is not None, "a finished episode has a trajectory"
         return state.trajectory
 
     async def close(self) -> None:
-        """Finish a running episode and let go of the connection."""
+        """Finish a running episode and release the connection."""
         try:
             await self._finish()
         finally:
@@ -178,13 +178,13 @@ class RemoteEnvironment:
             return await control.read(self._env, self.episode)
 
     def _headers(self, action: ToolCall) -> dict[str, str]:
-        """What the protocol wants repeated in headers: the tool's name, and arguments that its schema marks."""
+        """Headers that the protocol demands: the tool's name, and the arguments that the tool's schema marks."""
         schema = next((tool.get("inputSchema") for tool in self.tools if tool["name"] == action.name), None)
         marked = mcp_param_headers(x_mcp_header_map(schema), action.arguments) if schema else {}
         return {"Mcp-Name": encode_header_value(action.name), **marked}
 
     async def _ask(self, method: str, params: JsonObject, headers: dict[str, str] | None = None) -> JsonObject:
-        """One request of the protocol; its result."""
+        """Send one MCP request and return its result."""
         message = {
             "jsonrpc": "2.0",
             "id": next(self._ids),

@@ -1,6 +1,6 @@
-"""An agent, unchanged, at an episode of a server: it is told two URLs, and nothing else of ours.
+"""Lets an unchanged agent play an episode on a server. The agent gets two URLs: MCP and its policy.
 
-Agents are other people's code: they may go on calling an ended episode, hang, or take no notice of being cancelled.
+Agents are other people's code. They may go on calling an ended episode, hang, or ignore their cancellation.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dreamgym_client.control import ControlClient, EpisodeState, Started
 
 LOOK_EVERY_S = 1.0
 PATIENCE_S = 20.0
-"""How long an agent may still think once its episode is over."""
+"""Seconds that an agent may go on after its episode is over."""
 STOP_S = 10.0
-"""How long an agent may take to clean up when it is stopped; then it is left alone."""
+"""Seconds that a stopped agent may take to clean up; after that it is left to itself."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """One episode of an agent."""
+    """One episode of an agent: its trajectory and its final answer."""
 
     trajectory: Trajectory
     answer: str
@@ -38,9 +38,9 @@ async def play_agent(
     *,
     keeps_failures: bool = False,
 ) -> Played:
-    """Let an agent play one task through the server. Raises InvalidInput where it has no model to ask.
+    """Let an agent play one task through the server. Raises InvalidInput if it has no model to ask.
 
-    What an agent raises is raised; with `keeps_failures` its episode is returned, marked as failed.
+    An agent's exception is raised; with `keeps_failures`, its episode is returned instead, marked as failed.
     """
     if policy_url is None:
         raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
@@ -72,7 +72,7 @@ def _failed(ended: EpisodeState, cause: BaseException) -> Trajectory:
 
 
 def begin(agent: Agent, episode: Started, policy_url: str) -> asyncio.Future[str]:
-    """Set an agent to work on an episode that was just started."""
+    """Start an agent on a new episode, in a task of its own."""
     first = StepResult(observation=episode.observation)
 
     async def work() -> str:
@@ -85,7 +85,7 @@ def begin(agent: Agent, episode: Started, policy_url: str) -> asyncio.Future[str
 
 
 async def stop(playing: asyncio.Future[str]) -> None:
-    """Make an agent end, if it has not; one that takes no notice is left alone."""
+    """Cancel an agent that has not ended. One that ignores this for STOP_S seconds is left to itself."""
     if not playing.done():
         playing.cancel()
         await asyncio.wait([playing], timeout=STOP_S)
@@ -94,7 +94,7 @@ async def stop(playing: asyncio.Future[str]) -> None:
 
 
 async def _until_over(playing: asyncio.Future[str], control: ControlClient, env: str, episode: str) -> str:
-    """The agent's answer; an agent that goes on calling an ended episode is stopped after some patience."""
+    """The agent's answer. An agent that goes on after the end of its episode is stopped after PATIENCE_S seconds."""
     while not playing.done():
         await asyncio.wait([playing], timeout=LOOK_EVERY_S)
         if not playing.done() and (await control.read(env, episode)).stop_reason is not None:

@@ -12,11 +12,16 @@ from dreamgym.cli.options import EnvName, Seed
 
 def annotate(
     env: EnvName,
-    model: Annotated[str, typer.Option("--model", metavar="TEACHER", help="The teacher, as in --model elsewhere.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", metavar="TEACHER", help="The language model that annotates, named as with --model elsewhere."
+        ),
+    ],
     trajectories: Annotated[
-        Path | None, typer.Option(help="JSONL of recorded trajectories; default: those of the folder.")
+        Path | None, typer.Option(help="JSONL of recorded trajectories. Default: the file of the folder.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write them here; default: back to where they were read.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the file that was read.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Write reasoning traces into recorded trajectories. They count from the next `dreamgym serve` or `seed` on.

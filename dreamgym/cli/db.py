@@ -20,7 +20,7 @@ TABLES = ("environments", "tasks", "trajectories", "transitions", "episodes")
 
 @app.command()
 def status(as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
-    """Whether it runs, where its files are, and how much it holds.
+    """Show if the embedded PostgreSQL runs, where its files are, and how many rows it holds.
 
     Example: dreamgym db status
     """
@@ -39,7 +39,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For machines.")
 
 @app.command()
 def stop() -> None:
-    """Stop it, whoever uses it. It starts again with the next command that needs it, or call of a running server."""
+    """Stop the embedded PostgreSQL, even if it is in use. Whoever needs it next starts it again."""
     from dreamgym.replay import embedded
 
     typer.echo("stopped" if embedded.stop() else "it was not running")
@@ -47,17 +47,19 @@ def stop() -> None:
 
 @app.command()
 def prune(
-    days: Annotated[int, typer.Option(min=1, help="Episodes, predictions and watermarks older than this go.")] = 30,
-    keep: Annotated[int, typer.Option(min=1, help="Dreams kept of a task that is always solved, per way to end.")] = 4,
+    days: Annotated[int, typer.Option(min=1, help="Delete episodes, predictions and watermarks older than this.")] = 30,
+    keep: Annotated[
+        int, typer.Option(min=1, help="Dreams to keep of a task that is always solved, per stop reason.")
+    ] = 4,
     dsn: Dsn = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Delete what nobody needs any more: dreams of tasks that are always solved, old episodes, predictions, watermarks.
+    """Delete what is no longer needed: dreams of tasks always solved, old episodes, predictions and watermarks.
 
-    What was seen in reality stays, and so does what a running episode may see. An episode goes, with its steps, when it
-    was over for so long and the replay buffer has its trajectory, which stays; its URLs answer 404 then. A training run
-    that is resumed after a longer rest cannot take back what it played after its last checkpoint. A prediction that
-    went is asked of the model again when it is needed.
+    Real trajectories stay, and so does everything that a running episode may see. An episode is deleted with its steps
+    if it ended more than --days ago and its trajectory is in the replay buffer, where it stays; its URLs then answer
+    404. A training run that is resumed after a longer pause cannot undo what it played after its last checkpoint. A
+    deleted prediction is asked of the model again when it is needed.
 
     Example: dreamgym db prune --days 30
     """
@@ -80,7 +82,7 @@ def prune(
 
 @app.command()
 def url() -> None:
-    """Print its address, for psql or --dsn. Fails when it is not running."""
+    """Print the address of the embedded PostgreSQL, for psql or --dsn. Fails if it does not run."""
     from dreamgym.replay import embedded
 
     found = embedded.status()

@@ -1,4 +1,4 @@
-"""`dreamgym env`: which environments there are, what they are, and whether they work here."""
+"""`dreamgym env`: list the environments, describe one, and test if it works on this machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ Name = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
-app = typer.Typer(no_args_is_help=True, help="The real environments: which there are, and whether they work here.")
+app = typer.Typer(
+    no_args_is_help=True, help="List and describe the real environments, and test if they work on this machine."
+)
 
 
 @app.command("list")
 def list_(json: AsJson = False) -> None:
-    """List the environments, and what is missing where one cannot be played here.
+    """List the environments, and what is missing for those that cannot be played here.
 
     Example: dreamgym env list
     """
@@ -38,7 +40,7 @@ def list_(json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, json: AsJson = False) -> None:
-    """Print what an environment is: tools, tasks, ways to play it, limits.
+    """Describe an environment: tools, tasks, behaviours, limits.
 
     Example: dreamgym env show coin
     """
@@ -49,14 +51,16 @@ def show(name: Name, json: AsJson = False) -> None:
 @app.command()
 def doctor(
     name: Name,
-    split: Annotated[str, typer.Option(help="Whose tasks are played.")] = "dev",
-    episodes: Annotated[int, typer.Option(min=1, help="How many are played at random to take the time.")] = 3,
+    split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "dev",
+    episodes: Annotated[
+        int, typer.Option(min=1, help="Number of episodes that are played at random to measure the time of a step.")
+    ] = 3,
     json: AsJson = False,
     seed: Seed = 0,
 ) -> None:
-    """Try an environment: its packages, its tasks, a few episodes at random, the contract, and how long a step takes.
+    """Test an environment: its packages, its tasks, a few random episodes, the contract, and the time of a step.
 
-    Exit code 1 where something does not work.
+    The exit code is 1 if something does not work.
 
     Example: dreamgym env doctor coin
     """

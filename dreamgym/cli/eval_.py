@@ -16,13 +16,13 @@ from dreamgym.runs.opening import Against
 def evaluate(
     env: EnvName,
     policy: Annotated[Path, typer.Option(help="A policy's checkpoint folder.")],
-    against: Annotated[Against, typer.Option(help="Where the policy plays.")],
+    against: Annotated[Against, typer.Option(help="Play in the dream, or in the real environment.")],
     agent: Annotated[
         str | None, typer.Option(help="An agent with the policy behind it. Default: the policy acts by itself.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Whose tasks are played.")] = "test",
+    split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "test",
     episodes: Annotated[
-        int, typer.Option(min=1, help="The last so many tasks of the split are played once each.")
+        int, typer.Option(min=1, help="Number of tasks, taken from the end of the split; each is played once.")
     ] = 500,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     model: ModelName = None,

@@ -9,11 +9,11 @@ import typer
 
 
 def experiment(
-    file: Annotated[Path, typer.Argument(help="The experiment: a TOML file, as those in examples/experiments.")],
-    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/ and the file's name.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Only the first so many seeds of the file.")] = None,
+    file: Annotated[Path, typer.Argument(help="The experiment: a TOML file like those in examples/experiments.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/ and the file's name.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Use only the first seeds of the file, this many.")] = None,
     parallel: Annotated[
-        int, typer.Option(min=1, help="So many arms at once; each trains in a process of its own.")
+        int, typer.Option(min=1, help="Number of arms that train at once, each in a process of its own.")
     ] = 1,
 ) -> None:
     """Train and measure every arm with every seed, and print the table. What is done is kept; Ctrl-C and go on later.

@@ -1,4 +1,4 @@
-"""`dreamgym fidelity`: the long report of how true a dream is, step by step and in closed loop."""
+"""`dreamgym fidelity`: measure how well a dream predicts the real environment, step by step and in closed loop."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ def fidelity(
     trajectories: RecordedFile = None,
     held_out: HeldOut = 0.3,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Predict only so many held-out steps, drawn by the seed.")
+        int | None, typer.Option(min=1, help="Predict at most this many held-out steps, drawn by the seed.")
     ] = None,
     known: Annotated[
-        int | None, typer.Option(min=0, help="Know only so many recorded transitions, drawn by the seed.")
+        int | None,
+        typer.Option(min=0, help="Let the model know at most this many recorded transitions, drawn by the seed."),
     ] = None,
     closed_loop: Annotated[
         int,
-        typer.Option(min=0, help="Play so many held-out tasks in dream and reality, and attack the dream's reward."),
+        typer.Option(min=0, help="Play this many held-out tasks in dream and reality, and attack the dream's reward."),
     ] = 0,
     judge: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
     ] = None,
     cost: Costs = None,
-    parallel: Annotated[int, typer.Option(min=1, help="How many steps are asked for at a time.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Number of steps that are predicted at a time.")] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Write report.html, report.json, calibration.json here; nothing kept here is asked again."),
+        typer.Option(
+            help="Write report.html, report.json and calibration.json here. Answers kept here are not asked again."
+        ),
     ] = None,
     json: Json = False,
     seed: Seed = 0,
 ) -> None:
     """Measure a simulation against recordings that it does not know. No database is read or written.
 
-    Ctrl-C prints what there is; with --out the same command goes on from there.
+    Ctrl-C prints the report so far; with --out, the same command continues from there.
 
     Example: dreamgym fidelity crm/ --model local --closed-loop 20 --out runs/crm
     """

@@ -1,4 +1,4 @@
-"""`dreamgym fit`: fine-tune an experience model on what was recorded of one environment."""
+"""`dreamgym fit`: fine-tune an experience model on the recordings of one environment."""
 
 from __future__ import annotations
 
@@ -18,23 +18,30 @@ def fit(
     ],
     out: Annotated[Path, typer.Option(help="The fitted model, as --model takes it; must not exist yet.")],
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters and merge them at the end.")] = False,
-    k: Annotated[int, typer.Option("-k", min=0, help="Recorded transitions that each row shows.")] = 3,
+    k: Annotated[int, typer.Option("-k", min=0, help="Number of recorded transitions shown in each row.")] = 3,
     without: Annotated[
         list[Part] | None,
-        typer.Option(help="Leave out of every row: history, retrieval, reasoning, state. Repeatable."),
+        typer.Option(help="Part to leave out of every row: history, retrieval, reasoning or state. Repeatable."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates at most. Default: 1500 for tiny, else 600.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows of an update, over all processes.")] = 16,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of updates at most. Default: 1500 for tiny, else 600.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows per update, over all processes.")] = 16,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Default: 3e-3 for tiny, 2e-4 with --lora, else 2e-5.")
+        float | None, typer.Option(help="Learning rate. Default: 3e-3 for tiny, 2e-4 with --lora, else 2e-5.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=16, help="Longer rows are left out, and counted.")] = 2048,
+    max_tokens: Annotated[
+        int, typer.Option(min=16, help="Tokens of a row at most; longer rows are left out and counted.")
+    ] = 2048,
     held_out: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is not learned.")
+        float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is kept out of training.")
     ] = 0.1,
-    card_steps: Annotated[int, typer.Option(min=0, help="Held-out steps that are predicted for the model card.")] = 200,
+    card_steps: Annotated[
+        int, typer.Option(min=0, help="Number of held-out steps that are predicted for the model card.")
+    ] = 200,
     trajectories: Annotated[
-        Path | None, typer.Option(help="JSONL to learn from. Default: that of the folder ENV, else the replay buffer.")
+        Path | None,
+        typer.Option(help="JSONL to learn from. Default: the file of the folder ENV, else the replay buffer."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted fit from its newest checkpoint.")] = False,
     dsn: Dsn = None,

@@ -15,14 +15,16 @@ from dreamgym.recordings.importers import FORMATS
 def import_(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="[FORMAT] FILE...", help="Files, plain or .xz or .gz; FORMAT first is like --format."),
+        typer.Argument(
+            metavar="[FORMAT] FILE...", help="Files, plain, .xz or .gz. A FORMAT before them is the same as --format."
+        ),
     ],
     env: Annotated[str, typer.Option("--env", metavar="ENV", help="The environment: a name, or a folder.")],
     format_: Annotated[
-        str | None, typer.Option("--format", help=f"Instead of detecting it: {', '.join(FORMATS)}.")
+        str | None, typer.Option("--format", help=f"Format of the files; detected by default: {', '.join(FORMATS)}.")
     ] = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Make the folder ENV of the tool definitions in the files.")
+        bool, typer.Option("--new", help="Create the folder ENV from the tool definitions in the files.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
     dsn: Dsn = None,

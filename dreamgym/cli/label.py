@@ -1,4 +1,4 @@
-"""`dreamgym label`: say of a recorded run what is not in its traffic."""
+"""`dreamgym label`: add the task, answer and outcome of a recorded run, which its traffic does not contain."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def label(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The environment folder that was recorded into.")],
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run, or last.")],
     task: Annotated[str | None, typer.Option(help="What the agent was asked to do.")] = None,
-    task_id: Annotated[str | None, typer.Option(help="Id of the task, the same for runs of the same task.")] = None,
+    task_id: Annotated[str | None, typer.Option(help="Id of the task; runs of one task share it.")] = None,
     answer: Annotated[str | None, typer.Option(help="The agent's final answer.")] = None,
-    success: Annotated[bool | None, typer.Option("--success/--failure", help="Whether it was right.")] = None,
+    success: Annotated[
+        bool | None, typer.Option("--success/--failure", help="Whether the agent accomplished the task.")
+    ] = None,
 ) -> None:
     """Add a recorded run's task, final answer and outcome, and bring the folder up to date.
 

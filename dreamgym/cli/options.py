@@ -21,14 +21,15 @@ ModelName = Annotated[
 ]
 Without = Annotated[
     list[Part] | None,
-    typer.Option("--without", help="Leave out a part of the method, to show what it is worth; several times for more."),
+    typer.Option("--without", help="Leave out a part of the method, to measure its effect. Repeatable."),
 ]
 CalibrationFile = Annotated[
-    Path | None, typer.Option("--calibration", help="What the model's answers are worth, as `dreamgym fidelity` wrote.")
+    Path | None,
+    typer.Option("--calibration", help="Calibration of the model's confidence, written by `dreamgym fidelity`."),
 ]
 MinConfidence = Annotated[
     float,
-    typer.Option(min=0.0, max=1.0, help="End an episode where an answer is less likely right; needs a calibration."),
+    typer.Option(min=0.0, max=1.0, help="End an episode if an answer has a lower confidence; needs --calibration."),
 ]
 PolicyUrl = Annotated[
     str | None,
@@ -40,9 +41,9 @@ TokenFile = Annotated[
 ]
 AllowedHosts = Annotated[
     list[str] | None,
-    typer.Option("--allowed-host", help="A host name to be addressed by, besides localhost; * allows all."),
+    typer.Option("--allowed-host", help="Host name that clients may use, besides localhost; * allows all. Repeatable."),
 ]
-SETTING = "Experience model; with parts left out or so many transitions shown: 'MODEL without history,state -k 5'."
+SETTING = "Experience model, optionally without parts or with k examples: 'MODEL without history,state -k 5'."
 SettingName = Annotated[str | None, typer.Option("--model", metavar="SETTING", help=SETTING)]
 Settings = Annotated[
     list[str] | None, typer.Option("--model", metavar="SETTING", help=f"{SETTING} Give a second one to compare two.")
@@ -52,7 +53,7 @@ Costs = Annotated[
     typer.Option(
         "--cost",
         metavar="KEY=NUMBER",
-        help=f"What is known of the costs of dream and reality; repeatable. Keys: {', '.join(Prices.model_fields)}.",
+        help=f"A cost of the dream or of reality. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
     ),
 ]
 RecordedFile = Annotated[
@@ -60,7 +61,8 @@ RecordedFile = Annotated[
     typer.Option(help="JSONL of recorded trajectories, as `dreamgym collect --out` writes; default: the folder's."),
 ]
 HeldOut = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that is predicted and not known.")
+    float,
+    typer.Option(min=0.0, max=1.0, help="Share of the trajectories that the model must predict and does not know."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-Seed = Annotated[int, typer.Option(help="Fixes every random draw.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random draw.")]

@@ -17,7 +17,7 @@ def play(
     agent: Annotated[str, typer.Option(help="A behaviour of the environment, an agent, or file.py:function.")],
     against: Annotated[Against, typer.Option(help="Play the dream, or the real environment.")] = Against.DREAM,
     task: Annotated[str | None, typer.Option(help="Id of the task; default: the first of the split.")] = None,
-    split: Annotated[str, typer.Option(help="Whose tasks are meant.")] = "train",
+    split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "train",
     policy_url: PolicyUrl = None,
     model: ModelName = None,
     dsn: Dsn = None,

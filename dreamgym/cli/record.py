@@ -1,7 +1,7 @@
-"""`dreamgym record`: stand between an agent and a real MCP server, and write down what both say.
+"""`dreamgym record`: a proxy between an agent and a real MCP server that records their traffic.
 
-With a pipe on stdin (an agent started us, as a `command` in its configuration) it speaks stdio and nothing but the
-protocol goes to stdout; else it serves HTTP and prints the URL to point the agent at.
+With a pipe on stdin (an agent started it, as a `command` in its configuration) it speaks stdio, and only the protocol
+goes to stdout. Otherwise it serves HTTP and prints the URL for the agent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ DEFAULT_PORT = 8100
 
 
 def record(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the environment shall be called.")],
-    out: Annotated[Path, typer.Option(help="The environment folder; made where there is none.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")],
+    out: Annotated[Path, typer.Option(help="The environment folder; it is created if it does not exist.")],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Starts the real server, which speaks stdio.")
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="Command that starts the real server, which must speak stdio."),
     ] = None,
     upstream: Annotated[str | None, typer.Option(help="The real server's MCP URL, instead of a command.")] = None,
     header: Annotated[
@@ -31,7 +32,7 @@ def record(
         typer.Option(metavar="NAME=VARIABLE", help="Send this header to the URL, with that variable's value."),
     ] = None,
     stdio: Annotated[bool, typer.Option("--stdio", hidden=True)] = False,
-    run: Annotated[str | None, typer.Option(help="Id of the run, in stdio. Default: one by the time.")] = None,
+    run: Annotated[str | None, typer.Option(help="Id of the run, for stdio. Default: one made from the time.")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve HTTP on this port; 0 takes a free one. Default: 8100.")
     ] = None,
@@ -39,13 +40,13 @@ def record(
     token_file: TokenFile = None,
     allowed_host: AllowedHosts = None,
     idle_s: Annotated[
-        float, typer.Option(min=1, help="Silence after which a call at the bare URL begins another run.")
+        float, typer.Option(min=1, help="Seconds of silence after which a call at the bare URL begins a new run.")
     ] = 300.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write nothing; print at the end what would be redacted.")
     ] = False,
 ) -> None:
-    """Record an agent at work with a real MCP server: redacted, and without a change for either.
+    """Record an agent at work with a real MCP server. The recording is redacted; agent and server stay unchanged.
 
     Example: dreamgym record crm --out crm/ -- npx -y @modelcontextprotocol/server-memory
     """
@@ -54,7 +55,7 @@ def record(
 
     if stdio:
         raise InvalidInput(
-            "--stdio is gone: started by an agent, with a pipe on standard input, record speaks stdio by itself"
+            "--stdio was removed: record speaks stdio by itself if an agent starts it, with a pipe on standard input"
         )
     token, over_stdio = read_token(token_file), port is None and is_fed()
     if not over_stdio:

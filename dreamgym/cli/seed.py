@@ -25,7 +25,7 @@ def seed(
         bool,
         typer.Option(
             "--derive-state",
-            help="If the server tells no states, put a schema of what its answers show into env.toml, to look at.",
+            help="If the server reports no states, write a schema of its answers' states to env.toml, for review.",
         ),
     ] = False,
     dsn: Dsn = None,

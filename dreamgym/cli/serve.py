@@ -22,13 +22,16 @@ def serve(
     envs: Annotated[
         list[str] | None, typer.Argument(metavar="ENV...", help="Environment folders, or names of environments.")
     ] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", help="The same as ENV.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", help="Another way to give ENV.")] = None,
     model: ModelName = None,
     real: Annotated[bool, typer.Option("--real", help="Serve the real environments, not dreams of them.")] = False,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     dsn: Dsn = None,
-    encoder: Annotated[str | None, typer.Option(help="minilm or trigram, or one of your own.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Text encoder: minilm, trigram, or a registered one. Default: minilm if installed."),
+    ] = None,
     token_file: TokenFile = None,
     allowed_host: AllowedHosts = None,
     without: Without = None,
@@ -36,7 +39,7 @@ def serve(
     min_confidence: MinConfidence = 0.0,
     tied: Annotated[bool, typer.Option("--tied", hidden=True, help="End when standard input ends.")] = False,
 ) -> None:
-    """Serve environments over MCP. What is new or has changed in an environment folder is stored first.
+    """Serve environments over MCP. New and changed trajectories and tasks of environment folders are stored first.
 
     Example: dreamgym serve crm/ --model nearest
     """

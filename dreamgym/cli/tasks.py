@@ -1,4 +1,4 @@
-"""`dreamgym tasks`: the tasks of an environment with what each was worth, and new ones by hand."""
+"""`dreamgym tasks`: list the tasks of an environment with their outcomes, and generate new ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from dreamgym.runs.console import say
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
 
 SHOWN_CHARACTERS = 60
-"""Of an instruction, in the table."""
+"""Characters of an instruction that the table shows."""
 
 
 def tasks(
     env: EnvName,
-    sort: Annotated[Sort, typer.Option(help="value, success: of the policy that tried the task last.")] = Sort.STORED,
+    sort: Annotated[
+        Sort, typer.Option(help="Order of the list. value and success are of the policy that tried the task last.")
+    ] = Sort.STORED,
     generate: Annotated[
-        int, typer.Option(min=0, help="Vary the tasks solved only sometimes until there are so many new ones.")
+        int,
+        typer.Option(min=0, help="Vary the tasks that are solved only sometimes until there are this many new ones."),
     ] = 0,
     model: ModelName = None,
     dsn: Dsn = None,
@@ -32,9 +35,9 @@ def tasks(
 ) -> None:
     """List the tasks of an environment: origin, parent, attempts, success with its 95 % interval, and value.
 
-    `attempts` are those of all runs; success and value those of the policy that tried the task last. With --generate
-    the new tasks are stored and listed: variations of the most valuable ones, by the language model of --model, or,
-    where there is none and the environment is deterministic, other recorded starts.
+    `attempts` counts all runs; success and value are of the policy that tried the task last. With --generate, the new
+    tasks are stored and listed: variations of the most valuable ones, worded by the language model of --model. Without
+    one, in a deterministic environment, they start in other recorded states.
 
     Example: dreamgym tasks coin --sort value --json
     """

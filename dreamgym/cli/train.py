@@ -19,9 +19,9 @@ EPILOG = described(TrainConfig)
 def train(
     context: typer.Context,
     env: EnvName,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options go over it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")] = None,
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/train"),
-    resume: Annotated[bool, typer.Option(help="Continue the run in --out, curriculum included.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out, with its curriculum.")] = False,
     dsn: Dsn = None,
 ) -> None:
     """Train a policy. Metrics go to metrics.jsonl in the run folder, the policy to its folder `policy`.

@@ -75,7 +75,7 @@ class Evidence:
         return tuple(self._groups.get(key, ()))
 
     def success(self, key: str, iteration: int) -> float | None:
-        """Mean outcome reward of a key, weighted by age; None if its newest group weighs less than STALE or is missing."""
+        """Mean outcome reward of a key, weighted by age; None if the newest group weighs less than STALE."""
         groups = self._groups.get(key, ())
         if not groups or groups[-1].freshness(iteration) < STALE:
             return None

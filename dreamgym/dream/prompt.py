@@ -46,8 +46,8 @@ HISTORY_TOKENS = 12_000
 LEFT_OUT_AT_ONCE = 8
 """Steps are left out in groups of this size, so the prompt changes in the middle only once in as many steps."""
 FITTED_STEPS = 12
-"""Of the history, the last ones, for a fitted model is small and reads little; where the state is explicit, a third of
-them, for it holds what they did."""
+"""Last steps of the history that a fitted model reads, because it is small. If the state is explicit it reads a third
+of them, because the state holds what they did."""
 
 
 def step_messages(query: Query, form: PromptForm = "data") -> list[Message]:

@@ -42,7 +42,7 @@ class StructuredAnswer(Generic[Form]):
     completion_tokens: int
     """Both counts include questions with a malformed answer."""
     probabilities: dict[str, float]
-    """Of the tokens of the valid answer, as in `Completion.probabilities`."""
+    """`Completion.probabilities` of the valid answer."""
     cached: bool
     """The model was asked nothing: every answer was remembered."""
 

@@ -171,7 +171,7 @@ def compared(
 
 
 def is_same(one: StepResult, other: StepResult) -> bool:
-    """The same answer: error flag, structured content and text, JSON compared as JSON."""
+    """True if two answers are equal in error flag, structured content and text; JSON is compared as JSON."""
     return _canonical(one) == _canonical(other)
 
 

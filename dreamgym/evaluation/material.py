@@ -84,7 +84,7 @@ def material(
 
 
 def drawn(steps: Sequence[RecordedStep], limit: int | None, seed: int) -> list[RecordedStep]:
-    """As many steps as the limit, drawn by the seed and in their order; a smaller draw is part of a larger one."""
+    """At most `limit` steps, drawn by the seed, in their order. A smaller draw is part of a larger one."""
     if limit is None or limit >= len(steps):
         return list(steps)
     order = list(range(len(steps)))

@@ -16,7 +16,7 @@ class Setting(Frozen):
     """A model, parts of the method that are left out, and how many transitions are shown."""
 
     model: str
-    """As `--model` takes it."""
+    """Name of the model for `--model`."""
     without: tuple[Part, ...] = ()
     """In the order of Part, none twice."""
     k: int | None = None

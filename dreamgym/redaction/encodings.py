@@ -1,4 +1,4 @@
-"""How traffic writes what it says: escapes in a text, and whole texts in hexadecimal or base64."""
+"""Encodings in recorded traffic: escapes in a text, and whole texts in hexadecimal or base64."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Unescaped:
         self.text = "".join([*parts, text[at:]]) if parts else text
 
     def original(self, index: int) -> int:
-        """Where a place in `text` is in the text that was given."""
+        """Index in the original text of an index in `text`."""
         last = bisect_right(self._here, index) - 1
         return self._there[last] + index - self._here[last]
 
@@ -58,7 +58,7 @@ def _meant(escape: str) -> str:
 
 
 def redact_blobs(text: str, redact: Callable[[str], str]) -> str:
-    """Text that stands in base64 or hexadecimal is replaced by its redacted self, encoded in the same way."""
+    """Redact texts that are encoded in base64 or hexadecimal inside a text, and encode them again in the same way."""
     return _BLOB.sub(lambda match: _blob(match[0], redact), text)
 
 
@@ -86,7 +86,7 @@ def _blob(blob: str, redact: Callable[[str], str]) -> str:
 
 
 def _redacted(content: bytes, redact: Callable[[str], str]) -> bytes | None:
-    """The same text redacted, or None if this is no text or nothing is found."""
+    """The redacted content; None if the bytes are not a text or nothing is found in them."""
     for encoding in ("utf-16-le", "utf-16-be") if b"\0" in content else ("utf-8", "latin-1"):
         try:
             text = content.decode(encoding)
@@ -98,6 +98,6 @@ def _redacted(content: bytes, redact: Callable[[str], str]) -> bytes | None:
 
 
 def _is_printable(text: str) -> bool:
-    """Looked at part by part, so that bytes that are no text are seen at once and other threads go on."""
+    """True if a text is printable. It is checked in parts, so that binary data is found early and other threads run."""
     parts = (text[start : start + _PART] for start in range(0, len(text), _PART))
     return all(part.translate(_BLANKS).isprintable() for part in parts)

@@ -1,4 +1,4 @@
-"""What a rule says of a text."""
+"""The result of a redaction rule: a span of text that must be removed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Find(NamedTuple):
-    """Something in a text that has to go."""
+    """A span of a text that must be removed."""
 
     start: int
     end: int
     name: str
-    """Which rule found it, or the name that it stood behind."""
+    """Name of the rule that found it, or the field name that it stood behind."""
     placeholder: str | None = None
-    """What stands in its place; None: a placeholder made of name and value."""
+    """The text that replaces the span; None: a placeholder made from name and value."""
     is_told: bool = False
-    """Only its name tells that it is a secret, so it is looked for wherever else it stands."""
+    """True if only its name shows that it is a secret. The value is then removed wherever else it stands, too."""

@@ -55,7 +55,7 @@ PREFIXED = (
     # forms of a standard
     r"eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}(?:\.[0-9A-Za-z_-]+){0,3}",
 )
-"""RE2 patterns of whole secrets, by what their vendors publish of their forms."""
+"""RE2 patterns of whole secrets, in the forms that their vendors publish."""
 URLS = (
     r"hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/([0-9A-Za-z+/]{20,})",
     rf"discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/[0-9]+/({_W}{{20,}})",
@@ -63,15 +63,15 @@ URLS = (
     r"[?&;](?:sig|signature|x-amz-signature|x-goog-signature)=([0-9A-Za-z%+/=_-]{16,})",
     r"api\.telegram\.org/bot([0-9]+:[0-9A-Za-z_-]{20,})",
 )
-"""RE2 patterns of addresses of which a part is a secret."""
+"""RE2 patterns of URLs that contain a secret."""
 _MIXED = re.compile(r"[0-9]|[a-z][A-Z]|[A-Z][a-z]")
-"""What a name of many words that begins like a secret has not."""
+"""A digit or a change of case. A long identifier without either only begins like a secret."""
 NO_SECRETS = ("client-id", "-access-id", "api-id", "new-relic-user-api-id", "generic-credential-uri")
 """Ends of the names of Kingfisher's rules that find no secret, or one that is found here by other means."""
 
 
 def prefixed(text: str) -> Iterator[Find]:
-    """Published prefixes, and the secret parts of well-known addresses."""
+    """Find secrets with a published prefix, and the secret parts of well-known URLs."""
     for match in _pattern().finditer(text):
         group = match.lastindex or 0
         if _MIXED.search(match[group]):
@@ -79,7 +79,7 @@ def prefixed(text: str) -> Iterator[Find]:
 
 
 def kingfisher(text: str) -> Iterator[Find]:
-    """The rules of Kingfisher, most of them forms behind the name of a vendor."""
+    """Find secrets by the rules of Kingfisher; most of them need the name of the vendor nearby."""
     encoded = text.encode("utf-8", "replace")
     at = place = 0
     for found in sorted(_scanner().scan(encoded), key=lambda found: int(found.location["start_offset"])):
@@ -95,7 +95,7 @@ def kingfisher(text: str) -> Iterator[Find]:
 
 
 def prepare() -> None:
-    """Load the rules: a third of a second, five at the first time, after which Kingfisher keeps them compiled."""
+    """Load Kingfisher's rules. This takes 0.3 s; the first time 5 s, after which Kingfisher keeps them compiled."""
     _pattern()
     _scanner()
 

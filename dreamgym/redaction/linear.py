@@ -1,4 +1,4 @@
-"""Regular expressions whose time is linear in the text, whatever the two are: those of RE2."""
+"""Regular expressions of RE2, whose time is linear in the text for every pattern and every text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from dreamgym.errors import MissingPackage
 
 MAX_BYTES = 64 * 2**20
-"""What a pattern may take; beyond that RE2 compiles anew while it matches."""
+"""Memory of a compiled pattern at most. With more states RE2 would recompile while it matches."""
 
 
 def compiled(pattern: str) -> Any:
-    """A pattern with `finditer` and `fullmatch`. Raises ValueError where RE2 has no such pattern."""
+    """A compiled pattern with `finditer` and `fullmatch`. Raises ValueError if RE2 does not support the pattern."""
     try:
         import re2
     except ImportError as error:

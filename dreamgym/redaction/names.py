@@ -1,4 +1,4 @@
-"""Which names tell of a secret: one list for fields, headers, variables, options and columns.
+"""Names of secrets: one list for fields, headers, variables, options and columns.
 
 Under some names everything is a secret (`password`, `api_key`). Under others only what looks like one is: a `key` may
 be that of an issue, a `pass` a verb, a `session` an afternoon.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MAX_NAME = 128
-"""A longer text is no name."""
+"""Characters of a name at most; a longer text is not a name."""
 
 _SECRET_NAME = re.compile(
     r"""(?:.*_)?(?:
@@ -49,13 +49,13 @@ _STANDS_FOR_ONE = re.compile(r"\$|<|\{\{|%[sdv({]|(.)\1*\Z|(?i:your|my|the|none|
 
 
 def is_secret_name(name: str) -> bool:
-    """Whatever is under this name is a secret."""
+    """True if every value under this name is a secret."""
     snake = _snake(name)
     return bool(_SECRET_NAME.fullmatch(snake)) and not _NO_SECRET_NAME.fullmatch(snake)
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """The value under this name is a secret."""
+    """True if this value under this name is a secret."""
     if is_secret_name(name):
         return True
     snake = _snake(name)
@@ -73,30 +73,30 @@ def holds_secret(name: str, value: str) -> bool:
 
 
 def may_be_secret_name(name: str) -> bool:
-    """Some value under this name is a secret."""
+    """True if some values under this name are secrets."""
     snake = _snake(name)
     of_some = any(one.fullmatch(snake) for one in (_KEY, _WORD, _PIN, _OTHER)) or bool(_HINT.search(snake))
     return is_secret_name(name) or of_some
 
 
 def is_dense(value: str) -> bool:
-    """A long run of mixed characters, such as no name and no word is."""
+    """True for a long run of mixed characters, which is neither a name nor a word."""
     return bool(_DENSE.fullmatch(value))
 
 
 def looks_made_up(value: str) -> bool:
-    """Not a word, nor something that only stands for a secret: `$TOKEN`, `<password>`, `****`."""
+    """True if a value is neither a word nor a stand-in for a secret, such as `$TOKEN`, `<password>` or `****`."""
     bare = value.strip(".!?:").replace("/", "")
     return bool(bare) and not bare.isalpha() and not stands_for_one(value)
 
 
 def stands_for_one(value: str) -> bool:
-    """`$TOKEN`, `<password>`, `****`, `your-key`."""
+    """True for stand-ins of secrets, such as `$TOKEN`, `<password>`, `****` or `your-key`."""
     return bool(_STANDS_FOR_ONE.match(value))
 
 
 def has_letter_and_digit(value: str) -> bool:
-    """Such a value does not stand in a text by chance."""
+    """True if a value has both letters and digits. Such a value does not occur in a text by chance."""
     return any(map(str.isalpha, value)) and any(map(str.isdigit, value)) and " " not in value
 
 

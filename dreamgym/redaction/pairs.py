@@ -1,6 +1,6 @@
-"""Secrets in a text by what stands beside them: a telling name, an option, a column, a scheme, an address.
+"""Finds secrets by the text beside them: the name of a secret, an option, a scheme, an address.
 
-Each rule reads a text once from start to end: what it has taken, or looked at as a value, it does not read again.
+Each rule reads a text once, from start to end. It does not read again what it has taken or looked at as a value.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _BY_PATTERN = (
     ("password", _PGPASS, True),
     ("password", _BY_SQL, False),
 )
-"""Name, pattern, and whether the value has to look made up."""
+"""(name, pattern, True if the value must look made up) of each rule."""
 
 
 def may_tell(text: str) -> bool:
-    """Whether anything in the text can be a telling name, scheme or line: without one, no rule here finds anything."""
+    """False if the text contains no name, scheme or line that the rules here need; then none of them finds anything."""
     return bool(_telling().search(text))
 
 
@@ -76,14 +76,14 @@ def _telling() -> Any:
 
 
 def private_keys(text: str) -> Iterator[Find]:
-    """Keys in PEM or PGP armour, from their first line to their last."""
+    """Find keys in PEM or PGP armour, from their first line to their last."""
     if "PRIVATE KEY" in text:
         for match in _PRIVATE_KEY.finditer(text):
             yield Find(*match.span(), "private_key")
 
 
 def beside(text: str) -> Iterator[Find]:
-    """Schemes, addresses and lines of well-known files and commands that hold a secret."""
+    """Find secrets in authorization schemes, URLs, and lines of well-known files and commands."""
     for name, pattern, made_up in _BY_PATTERN:
         for match in pattern.finditer(text):
             if not made_up or (looks_made_up(match["value"]) and not match["value"].isdigit()):
@@ -94,7 +94,7 @@ def beside(text: str) -> Iterator[Find]:
 
 
 def named(text: str) -> Iterator[Find]:
-    """Values behind a telling name: `name: value`, `NAME=value`, `--name value`, `<name>value</name>`."""
+    """Find values behind the name of a secret: `name: value`, `NAME=value`, `--name value`, `<name>value</name>`."""
     yield from _values_behind(_NAME, text)
     yield from _values_behind(_OPTION, text)
     for match in _ELEMENT.finditer(text):
@@ -125,14 +125,14 @@ def _values_behind(pattern: re.Pattern[str], text: str) -> Iterator[Find]:
 
 
 def _is_taken(name: str, value: str, is_plain: bool) -> bool:
-    """Behind a name of secrets, words that are neither quoted nor an option's are part of a sentence."""
+    """True if the value is removed. Plain words behind a secret's name, unquoted, are part of a sentence and stay."""
     if not holds_secret(name, value) or stands_for_one(value):
         return False
     return looks_made_up(value) or (is_plain and " " not in value)
 
 
 def said(text: str) -> Iterator[Find]:
-    """The password is X."""
+    """Find secrets in sentences such as `the password is X`."""
     for match in _SAID.finditer(text):
         found = _VALUE.match(text, match.end())
         if found is None:

@@ -1,4 +1,4 @@
-"""Personal data by its form, each kind with the check that tells it from an ordinary number."""
+"""Finds personal data by its form, each kind with the check that tells it from an ordinary number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CARD_LENGTHS = (
     (re.compile(r"3[0689]"), {14}),
     (re.compile(r"35|6"), {16, 17, 18, 19}),
 )
-"""How the numbers of each network begin, and how long they are (ISO/IEC 7812, as the networks publish it)."""
+"""First digits and lengths of each network's card numbers (ISO/IEC 7812, as the networks publish them)."""
 _IBAN = re.compile(r"(?<![^\W_])[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}")
 _SSN = re.compile(r"(?<![\w-])(?<!\d )\d{3}([- ])\d{2}\1\d{4}(?![\w-])(?! \d)")
 _PHONE = re.compile(r"(?<![\w.+])(?:\+|00(?=[1-9]))\d[\d ().-]{6,18}\d(?!\w)")
@@ -33,7 +33,7 @@ _US_PHONE = re.compile(r"(?<![\w.+-])(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[
 _NATIONAL = re.compile(r"(?<![\w.+/-])(?:\(0\d{1,4}\)|0\d{1,4}[ /-])[ ]?\d[\d /-]{4,12}\d(?![\w-])")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{2,4}\b|\d{1,2}/(?:19|20)\d{2}\b")
 _REGIONS = ("DE", "GB", "FR", "IT", "NL", "AT", "CH", "AU")
-"""Whose national numbers, which begin with a zero, are known without a country code."""
+"""Countries whose national phone numbers, which begin with a zero, are found without a country code."""
 _IP4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\w)")
 _IP6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
 DIGIT = re.compile(r"\d")
@@ -46,14 +46,14 @@ Rule = Callable[[str, Placeholders], Iterator[Find]]
 
 
 def emails(text: str, make: Placeholders) -> Iterator[Find]:
-    """`alice@corp.com`, in every script."""
+    """Find email addresses, in every script."""
     if "@" in text or "%40" in text:
         for match in _EMAIL.finditer(text):
             yield Find(*match.span(), "email", make.email(match[0]))
 
 
 def cards(text: str, make: Placeholders) -> Iterator[Find]:
-    """Numbers of card networks under the Luhn check; in their place a number of a test range that passes it too."""
+    """Find card numbers by network and Luhn check. The placeholder is of a test range and passes the check too."""
     luhn = _stdnum("luhn")
     for match in _CARD.finditer(text):
         digits = "".join(filter(str.isdigit, match[0]))
@@ -65,7 +65,7 @@ def cards(text: str, make: Placeholders) -> Iterator[Find]:
 
 
 def ibans(text: str, make: Placeholders) -> Iterator[Find]:
-    """International bank account numbers under their check digits; in their place one of no country."""
+    """Find international bank account numbers by their check digits. The placeholder belongs to no country."""
     for match in _IBAN.finditer(text):
         length = _iban_length(match[0][:2].upper())
         place = [at for at, letter in enumerate(match[0]) if letter.isalnum()][:length]
@@ -80,14 +80,14 @@ def ibans(text: str, make: Placeholders) -> Iterator[Find]:
 
 
 def social_security_numbers(text: str, make: Placeholders) -> Iterator[Find]:
-    """US social security numbers with hyphens or blanks; in their place one of area 000, which nobody has."""
+    """Find US social security numbers with hyphens or blanks. The placeholder has area 000, which is never assigned."""
     for match in _SSN.finditer(text):
         if _stdnum("us.ssn").is_valid(match[0].replace(" ", "-")):
             yield Find(*match.span(), "us_ssn", make.digits(match[0], "000"))
 
 
 def phones(text: str, make: Placeholders) -> Iterator[Find]:
-    """Numbers with a country code, and national ones that are set like a telephone number; ids of digits are not."""
+    """Find phone numbers with a country code, and national ones that are formatted as such; not ids of digits."""
     for pattern, regions in ((_PHONE, (None,)), (_US_PHONE, ("US",)), (_NATIONAL, _REGIONS)):
         for match in pattern.finditer(text):
             number = f"+{match[0][2:]}" if pattern is _PHONE and match[0].startswith("00") else match[0]
@@ -97,7 +97,7 @@ def phones(text: str, make: Placeholders) -> Iterator[Find]:
 
 
 def ip_addresses(text: str, make: Placeholders) -> Iterator[Find]:
-    """Addresses of machines, not this one's own; in their place one of the ranges for benchmarks and documents."""
+    """Find IP addresses of other machines. The placeholder is of the ranges for benchmarks and documentation."""
     if text.count(".") >= 3:
         for match in _IP4.finditer(text):
             found = _address(match[0])
@@ -121,7 +121,8 @@ RULES: dict[str, Rule] = {
 
 
 def _fictional(number: str, make: Placeholders) -> str:
-    """The same layout and country code, with a national number that begins with zeros, which none does."""
+    """A phone number with the original layout and country code. Its national part begins with zeros, as no real one
+    does."""
     code = re.match(r"(?:\+|00)\d{1,3}(?=[\s().-])|\+1|1(?=[ .-])|", number)
     kept = code[0] if code else ""
     return kept + make.digits(number[len(kept) :], "000")
@@ -148,7 +149,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @cache
 def _iban_length(country: str) -> int | None:
-    """By the registry that comes with the checks."""
+    """Length of an IBAN of this country, by the registry in `stdnum`; None for an unknown country."""
     _, facts = _stdnum("numdb").get("iban").info(country)[0]
     return 4 + sum(map(int, re.findall(r"\d+", facts["bban"]))) if "bban" in facts else None
 

@@ -1,4 +1,4 @@
-"""Placeholders: keyed hashes in the form of what they stand for, which no rule finds again."""
+"""Placeholders: keyed hashes in the form of the value that they replace. No rule finds them again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dreamgym.errors import InvalidInput
 
 KEY_BYTES = 32
 MARK = re.compile(r"REDACTED-[A-Z0-9-]+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.com", re.IGNORECASE)
-"""A placeholder of ours. Its hash has letters only, so that it is no number to any rule."""
+"""Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number."""
 
 
 def load_key() -> bytes:
-    """The key of this user's placeholders, made at first use.
+    """The key of this user's placeholders, created at first use.
 
     It is kept under DREAMGYM_HOME, else with the user's data, never in an environment folder: whoever is given a folder
     cannot test guesses against its placeholders.
@@ -41,7 +41,7 @@ def load_key() -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whoever is first wins, and nobody sees half a key."""
+    """Create the key file atomically: the first of several processes wins, and none reads half a key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     own = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -62,31 +62,31 @@ class Placeholders:
         self._key = key
 
     def secret(self, name: str, value: str) -> str:
-        """`REDACTED-API-KEY-lkjhgfdp`."""
+        """A placeholder such as `REDACTED-API-KEY-lkjhgfdp`."""
         label = re.sub(r"[^A-Z0-9]+", "-", name.upper()).strip("-") or "SECRET"
         return f"REDACTED-{label}-{self._letters(value, 8)}"
 
     def email(self, value: str) -> str:
-        """An address at example.com; `%40` stays `%40`."""
+        """An address at example.com. A `%40` instead of `@` is kept."""
         encoded = "%40" in value
         letters = self._letters(value.replace("%40", "@").lower(), 8)
         return f"user-{letters}{'%40' if encoded else '@'}example.com"
 
     def digits(self, value: str, prefix: str) -> str:
-        """The same layout: the digits of `prefix` first, then hashed ones."""
+        """The value's layout with other digits: first those of `prefix`, then hashed ones."""
         wanted = [character for character in value if character.isdigit()]
         hashed = str(int.from_bytes(self._hash("".join(wanted)), "big"))[-len(wanted) :]
         fresh = iter((prefix + hashed)[: len(wanted)])
         return "".join(next(fresh) if character.isdigit() else character for character in value)
 
     def capitals(self, value: str, prefix: str) -> str:
-        """The same layout of letters and digits, which become `prefix` and then capital letters."""
+        """The value's layout with its letters and digits replaced: first by `prefix`, then by capital letters."""
         wanted = "".join(character for character in value if character.isalnum())
         fresh = iter((prefix + self._letters(wanted, len(wanted)).upper())[: len(wanted)])
         return "".join(next(fresh) if character.isalnum() else character for character in value)
 
     def number(self, value: str, bound: int) -> int:
-        """A number below `bound`."""
+        """A number in [0, bound) that depends on the value alone."""
         return int.from_bytes(self._hash(value), "big") % bound
 
     def _letters(self, value: str, length: int) -> str:

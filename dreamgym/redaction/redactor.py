@@ -1,4 +1,4 @@
-"""The one who reads JSON and text, and puts placeholders where a rule finds something."""
+"""The redactor: reads JSON and text, and puts placeholders where a rule finds something."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LAYOUTS: tuple[tuple[int | None, tuple[str, str]], ...] = (
 
 
 _WINDOW, _OVERLAP = 2**14, 2**12
-"""Characters that a rule reads at a time, and how many of them it has read before: no rule holds a thread for long."""
+"""Characters that a rule reads at a time, and their overlap with the last ones. No rule holds a thread for long."""
 _NAMES = ("name", "key", "label", "field", "header", "variable", "parameter", "property", "title", "id", "type")
 _VALUES = ("value", "content", "text", "data", "val")
 MAX_REMEMBERED = 2000
@@ -48,24 +48,24 @@ Json = TypeVar("Json", str, JsonValue)
 
 
 class Redactor:
-    """Takes out what the rules find. The same value gives the same placeholder; redacting twice changes nothing more.
+    """Replaces what the rules find. Equal values get equal placeholders, and redacting twice changes nothing more.
 
-    What only its name told to be a secret is taken out wherever else it stands in the same value.
+    A value that only its name shows to be a secret is replaced wherever else it stands in the same JSON value.
 
     Args:
-        rules: what to look for.
-        key: makes the placeholders; see `load_key`.
-        known: literal secrets by value, each with the name of where it comes from; found also in base64 or in a URL.
-        remembers: what a name told in one value is also taken out of all that come later.
+        rules: the rules of the environment.
+        key: key of the placeholders; see `load_key`.
+        known: literal secrets to the name of their origin; they are also found in base64 or in a URL.
+        remembers: a secret found by its name in one value is also replaced in all later values.
     """
 
     def __init__(
         self, rules: RedactionRules, *, key: bytes, known: Mapping[str, str] | None = None, remembers: bool = False
     ) -> None:
         self.counts: Counter[str] = Counter()
-        """How often each rule found something."""
+        """Rule name to the number of its finds."""
         self.told: dict[str, str] = {}
-        """Secrets that only a name told, each with that name."""
+        """Secrets that were found by a name alone, each with that name."""
         self._rules, self._remembers = rules, remembers
         self._make = Placeholders(key)
         self._fields = frozenset(name.lower() for name in rules.fields)
@@ -82,20 +82,24 @@ class Redactor:
         self._telling: tuple[Rule, ...] = (pairs.beside, pairs.named, pairs.said) if rules.secrets else ()
 
     def know(self, known: Mapping[str, str]) -> None:
-        """Take out these values from now on, each with the name of where it comes from."""
+        """Replace these values from now on.
+
+        Args:
+            known: literal secrets to the name of their origin.
+        """
         self._known |= {form: (name, value) for value, name in known.items() for form in _forms(value)}
         self._literals = None
 
     def value(self, value: JsonValue) -> JsonValue:
-        """JSON of the same shape. A text under a secret's name is taken out whole, a number there becomes 0."""
+        """The redacted JSON, in the same shape. A text under a secret's name is replaced whole; a number becomes 0."""
         return self._twice(self._value, value)
 
     def text(self, text: str) -> str:
-        """Text, or JSON in a text, or base64 or hexadecimal of a text, in the same form."""
+        """The redacted text. JSON, base64 and hexadecimal in it keep their form."""
         return self._twice(self._text, text)
 
     def _twice(self, redact: Callable[[Json], Json], value: Json) -> Json:
-        """A second time where a name told something that may have stood in the clear before."""
+        """Redact again if a name showed a secret that may stand elsewhere in the value, before its name."""
         before = len(self.told)
         redacted = redact(value)
         if len(self.told) > before:
@@ -117,7 +121,7 @@ class Redactor:
         return value
 
     def _list(self, items: list[JsonValue]) -> JsonValue:
-        """A name before its value: `["--password", "x"]`, and `["Authorization", "x"]` where there are two items."""
+        """Redact a list whose names may precede values: `["--password", "x"]`, and the pair `["Authorization", "x"]`."""
         redacted: list[JsonValue] = []
         for at, item in enumerate(items):
             before = items[at - 1] if at else None
@@ -133,7 +137,7 @@ class Redactor:
         return redacted
 
     def _object(self, value: JsonObject) -> JsonValue:
-        """Fields by their own names, and `{"name": "password", "value": "x"}`, and rows under the names of columns."""
+        """Redact an object by its field names, by `{"name": "password", "value": "x"}`, and rows by column names."""
         entries = [name for key in _NAMES if isinstance(name := value.get(key), str)]
         entry = next((name for name in entries if self._is_secret(name, "")), None)
         names = next((item for item in value.values() if _is_heading(item) and any(map(is_secret_name, item))), None)
@@ -199,7 +203,7 @@ class Redactor:
         return value[: len(value) - len(bare)] + self._make.secret(name, bare)
 
     def _json(self, text: str) -> str:
-        """Raises ValueError where it is no JSON, or none in a layout that can be written again."""
+        """Redact a text that is JSON. Raises ValueError if it is not, or has a layout that cannot be written again."""
         value = json.loads(text)
         redacted = self._value(value)
         if redacted == value:
@@ -212,7 +216,7 @@ class Redactor:
         return json.dumps(redacted, ensure_ascii=False)
 
     def _plain(self, text: str) -> str:
-        """One pass: every rule reads the text without its escapes, and what they find is taken out of the original."""
+        """One pass: every rule reads the text without its escapes, and its finds are replaced in the original."""
         seen = Unescaped(text)
         finds = list(self._literal(seen.text))
         if self._rules.secrets:
@@ -242,7 +246,7 @@ class Redactor:
         return "".join([*parts, text[at:]])
 
     def _literal(self, text: str) -> Iterator[Find]:
-        """Secrets that are known by their value."""
+        """Find the secrets that are known by their value."""
         if self._literals is None:
             literals = {**{value: (name, value) for value, name in self.told.items()}, **self._known}
             longest_first = sorted(literals, key=len, reverse=True)
@@ -255,7 +259,7 @@ class Redactor:
         return self._known[form][0] if form in self._known else self.told[form]
 
     def _meant(self, form: str) -> str:
-        """The secret of which this is a form."""
+        """The known secret that this text is a form of."""
         return self._known[form][1] if form in self._known else form
 
     def _remember(self, name: str, value: str) -> None:
@@ -277,7 +281,7 @@ def _of_pattern(name: str, pattern: Any) -> Rule:
 
 
 def _apart(finds: Iterable[Find]) -> list[tuple[int, int, Find]]:
-    """Stretches of overlapping finds, each with the longest find in it, the first rule's of equal ones."""
+    """Merged spans of overlapping finds, each with its longest find; of equally long ones, the first rule's."""
     stretches: list[tuple[int, int, Find]] = []
     for find in sorted(finds, key=lambda find: find.start):
         if stretches and find.start < stretches[-1][1]:
@@ -290,7 +294,7 @@ def _apart(finds: Iterable[Find]) -> list[tuple[int, int, Find]]:
 
 
 def _overlaps(marks: list[tuple[int, int]], start: int, end: int) -> bool:
-    """Whether a placeholder of ours is in a stretch; in order of their places."""
+    """True if one of the placeholders at `marks`, in the order of their positions, overlaps the span."""
     at = bisect_left(marks, end, key=lambda mark: mark[0])
     return at > 0 and marks[at - 1][1] > start
 
@@ -300,14 +304,14 @@ def _is_heading(value: JsonValue) -> TypeGuard[list[str]]:
 
 
 def _is_schema(value: Mapping[str, JsonValue]) -> bool:
-    """An object under a secret's name that describes the secret, as the schema of an argument does."""
+    """True if an object under a secret's name only describes the secret, as the schema of an argument does."""
     kinds = value.get("type")
     listed = kinds if isinstance(kinds, list) else [kinds]
     return any(kind in _TYPES for kind in listed) or bool(_SCHEMA & value.keys()) or value.keys() <= _TOLD
 
 
 def _forms(secret: str) -> set[str]:
-    """How a literal secret may be written: as it is, in a URL, escaped in JSON, and in base64 at each alignment."""
+    """All forms of a literal secret: as it is, in a URL, escaped in JSON, and in base64 at each alignment."""
     raw = secret.encode()
     forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], raw.hex(), raw.hex().upper()}
     for shift in range(3):

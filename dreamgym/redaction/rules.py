@@ -1,4 +1,4 @@
-"""What is to be taken out: the table [redact] of env.toml."""
+"""The rules of redaction: the table [redact] of env.toml."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class RedactionRules(Frozen):
     secrets: bool = True
     """Find keys, tokens and passwords by their form and by the name of the field that holds them."""
     personal: tuple[str, ...] = KINDS
-    """Which kinds of personal data are taken out; the names of the known rules."""
+    """Kinds of personal data to remove."""
     fields: tuple[str, ...] = ()
-    """Names of fields and arguments whose whole value is taken out, besides the known ones (password, api_key, …)."""
+    """Names of fields and arguments whose whole value is removed, besides the known ones (password, api_key, …)."""
     patterns: dict[str, str] = Field(default_factory=dict)
-    """Regular expressions of your own (RE2: no look-around), by the name their placeholder shall have."""
+    """Your own regular expressions (RE2: no look-around), by the name for their placeholder."""
     allow: tuple[str, ...] = ()
-    """Regular expressions of what is left alone although a rule finds it; the whole find must match."""
+    """Regular expressions of values to keep although a rule finds them. The whole value must match."""
 
     @field_validator("personal")
     @classmethod

@@ -1,4 +1,4 @@
-"""Secrets in columns: lines of comma-separated values, tables of Markdown, and SQL's INSERT."""
+"""Finds secrets in columns: comma-separated values, tables of Markdown, and SQL's INSERT."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAY_BE_HEAD = re.compile(
 
 
 def columns(text: str) -> Iterator[Find]:
-    """Cells under a heading that is a secret's name."""
+    """Find the cells under a heading that is a secret's name."""
     if not may_tell(text):
         return
     yield from _lines(text)
@@ -53,7 +53,7 @@ def _lines(text: str) -> Iterator[Find]:
 
 
 def _head(text: str, start: int, end: int) -> tuple[str, int, dict[int, str]] | None:
-    """Delimiter, number of cells, and the names of the secret ones, where the line can be the heading of a table."""
+    """Delimiter, number of cells, and names of the secret columns, if the line can be the heading of a table."""
     for delimiter in _CELL if end - start <= _LONGEST_HEAD else ():
         if text.find(delimiter, start, end) >= 0:
             cells = _cells(delimiter, text, start, end)
@@ -66,7 +66,7 @@ def _head(text: str, start: int, end: int) -> tuple[str, int, dict[int, str]] | 
 
 
 def _cells(delimiter: str, text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Where the content of each cell of a row stands, without quotes and blanks."""
+    """Spans of the contents of a row's cells, without quotes and blanks."""
     cells = []
     while True:
         first, last = _CELL[delimiter].match(text, start, end).span()  # type: ignore[union-attr]  # it matches nothing, too

@@ -30,7 +30,7 @@ def demo(out: Path, *, full: bool = False) -> str:
 
 
 def demonstrate(file: Path, out: Path, command: str) -> str:
-    """The same with any experiment file whose first arm is a policy to compare with."""
+    """Run an experiment file and report it. The first arm must be a policy to compare with."""
     out.mkdir(parents=True, exist_ok=True)
     folder = out.resolve()
     report, plan = compare(file, folder, parallel=2, command=command), read_plan(file)

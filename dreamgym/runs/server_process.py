@@ -21,7 +21,7 @@ STOP_LIMIT_S = 60.0
 
 
 def without_flags(without: Iterable[Part]) -> tuple[str, ...]:
-    """The same for another process."""
+    """Command-line options of another process that leave out these parts."""
     return tuple(flag for part in sorted(without) for flag in ("--without", part.value))
 
 
@@ -104,7 +104,7 @@ def server_process(
 def server(
     env: str, against: Against, *, model: str | None, dsn: str | None, extra: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The same where nothing but its URL is needed."""
+    """Run a server process (see `server_process`) and yield its URL."""
     with server_process(env, against, model=model, dsn=dsn, extra=extra) as process:
         yield process.url
 

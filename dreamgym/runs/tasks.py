@@ -45,9 +45,9 @@ class TaskRow(Frozen):
     origin: Origin
     parent: str | None
     attempts: int
-    """Of all policies of all runs."""
+    """Attempts of all policies of all runs."""
     version: int | None = None
-    """Of the policy that tried it last; so are the next three."""
+    """Version of the policy that tried the task last; `tried`, `success` and `value` are of this policy."""
     tried: int = 0
     success: Rate | None = None
     """Mean outcome reward, with the interval of a proportion; None where it was never tried or is no proportion."""

@@ -24,9 +24,9 @@ class State:
     """
 
     text: str
-    """As transitions hold it: of an explicit state the text of `as_text`."""
+    """The state as transitions store it; the text of `as_text` for an explicit state."""
     schema: StateSchema | None = None
-    """Of the environment's explicit states; None: its states are words."""
+    """Schema of the environment's explicit states; None: its states are texts."""
 
     @classmethod
     def of(cls, state: str | JsonObject, schema: StateSchema | None = None) -> State:

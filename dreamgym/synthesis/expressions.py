@@ -37,7 +37,7 @@ class Expression(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value in every call."""
+    """An expression with one fixed value."""
 
     text: str
     """The value as JSON."""

@@ -1,1 +1,1 @@
-"""The MCP server: the agent's door and the trainer's door to simulated and real environments."""
+"""The MCP server of simulated and real environments: MCP for agents, a control API for trainers."""

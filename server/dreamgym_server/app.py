@@ -19,7 +19,7 @@ from dreamgym_server.sessions import Episodes
 
 
 def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str]) -> Starlette:
-    """All doors over the same episodes."""
+    """The ASGI app: MCP, the control API and OpenEnv's API over the same episodes."""
     agents = AgentDoor(episodes)
     keys = Keys(token) if token else None
 

@@ -1,6 +1,6 @@
-"""Finished episodes on their way into the replay buffer.
+"""Moves finished episodes into the replay buffer.
 
-Outside the agent's answer, and many at a time, because every add is a transaction.
+This happens after the agent got its answer, and many at a time, because every add is a transaction.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 AT_ONCE = 100
-"""Episodes that are read and stored together."""
+"""Number of episodes that are read and stored together."""
 
 
 def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
-    """A finished episode as the trajectory that it was, or None while it runs.
+    """The trajectory of a finished episode; None while it runs.
 
-    Its steps say where it was played: a server of real worlds may close what a server of dreams left behind.
+    The source follows from its steps: a server of real environments may close episodes that a server of dreams left.
     """
     if episode.stop_reason is None:
         return None
@@ -45,7 +45,7 @@ def trajectory_of(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
 
 
 def stored_as(episode: Episode, spec: EnvironmentSpec) -> Trajectory | None:
-    """What the buffer keeps of an episode; None while it runs, and for a failed or empty one: it teaches nothing."""
+    """The trajectory that the buffer keeps of an episode; None while it runs, and for a failed or empty episode."""
     trajectory = trajectory_of(episode, spec)
     return None if trajectory is None else _kept(trajectory)
 
@@ -57,10 +57,10 @@ def _kept(trajectory: Trajectory) -> Trajectory | None:
 
 
 class Archive:
-    """A queue in front of the buffer. Failed and empty episodes stay out.
+    """A queue in front of the buffer. Failed and empty episodes are left out.
 
-    An episode is marked in its store when the buffer has it; one that a killed server left without the mark is found
-    and stored by `rest`. The buffer takes a trajectory once, whoever brings it and however often.
+    An episode is marked in its store when the buffer has it. `rest` finds and stores those that a killed server left
+    without the mark. The buffer stores a trajectory once, even if it is added several times.
     """
 
     def __init__(self, buffer: ReplayBuffer, episodes: EpisodeStore) -> None:
@@ -68,7 +68,7 @@ class Archive:
         self._episodes = episodes
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue()
         self._handled: set[str] = set()
-        """Ids of what is in the queue, and of what the buffer does not take: the next process tries it again."""
+        """Ids of trajectories in the queue, and of those that the buffer refused: the next process tries again."""
 
     def put(self, trajectory: Trajectory) -> None:
         self._handled.add(trajectory.id)
@@ -91,7 +91,7 @@ class Archive:
                     self._queue.task_done()
 
     async def rest(self, specs: Mapping[str, EnvironmentSpec]) -> None:
-        """Store the episodes of these environments that are over and that no process has stored. Raises StoreError."""
+        """Store the finished episodes of these environments that no process has stored. Raises StoreError."""
         after = ""
         while found := await self._episodes.unarchived(list(specs), after=after, limit=AT_ONCE):
             trajectories = [
@@ -118,7 +118,7 @@ class Archive:
         self._handled.difference_update(trajectory.id for trajectory in batch)  # for `rest`
 
     async def store(self, batch: Sequence[Trajectory]) -> None:
-        """Store these now; one that the buffer does not take loses only itself. Raises StoreError."""
+        """Store these now. If the buffer refuses one, the others are stored all the same. Raises StoreError."""
         kept = [kept for trajectory in batch if (kept := _kept(trajectory)) is not None]
         refused = await self._refused(kept)
         done = {trajectory.id for trajectory in batch} - refused
@@ -127,7 +127,7 @@ class Archive:
         self._handled |= refused
 
     async def _refused(self, kept: list[Trajectory]) -> set[str]:
-        """Add trajectories to the buffer; the ids of those that it does not take."""
+        """Add trajectories to the buffer; return the ids of those that it refuses."""
         try:
             if kept:
                 await self._buffer.add(kept)

@@ -1,10 +1,10 @@
-"""Who may come in: bearer tokens, and the Host and Origin checks against DNS rebinding.
+"""Access control: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
-One ASGI wrapper around everything, the agents' door and websockets included; only `/healthz` and `/readyz` need no
-token. The server's token opens every door. An episode's token names its episode and opens the agent's door to it alone:
-as a part of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header
-X-DreamGym-Episode. It follows from the server's token, so nothing is stored and every replica of the same token knows
-it. An episode's id is no secret.
+One ASGI wrapper around all routes, MCP and websockets included; only `/healthz` and `/readyz` need no token. The
+server's token gives access to everything. An episode's token names its episode and gives access to the MCP URL of that
+episode alone: as a part of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header
+X-DreamGym-Episode. It is derived from the server's token, so nothing is stored and every replica with the same token
+accepts it. An episode's id is not a secret.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _ORIGIN = re.compile(r"https?://(?P<host>[^/?#]*)", re.IGNORECASE)
 
 
 class Keys:
-    """The server's token and those that follow from it."""
+    """The server's token, and the episode tokens derived from it."""
 
     def __init__(self, token: str) -> None:
         self._server = token.encode()
         self._key = hmac.digest(token.encode(), b"dreamgym episode tokens", "sha256")
 
     def episode_token(self, episode: str) -> str:
-        """The token of one episode: its id, a dot, and what only this server could say of it."""
+        """The token of one episode: its id, a dot, and a signature under the server's token."""
         signature = hmac.digest(self._key, episode.encode("utf-8", "surrogatepass"), "sha256")
         return f"{episode}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
     def episode_of(self, token: str) -> str | None:
-        """The episode that a token is of; None where it is of none."""
+        """Id of the episode that a token belongs to; None if it is not a valid episode token."""
         episode, dot, _ = token.rpartition(".")
         expected = self.episode_token(episode).encode("utf-8", "surrogatepass")
         return episode if dot and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), expected) else None
 
     def is_server(self, token: str) -> bool:
-        """Whether it is the server's own."""
+        """True if a token is the server's own, compared in constant time."""
         return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._server)
 
 
@@ -62,8 +62,8 @@ class Guard:
     """Refuses a request before anything looks at it.
 
     Args:
-        app: what is guarded.
-        keys: what opens which door; None lets everyone in.
+        app: the app to protect.
+        keys: checks the tokens; None lets everyone in.
         hosts: host names that requests may be addressed to, any port; `*` allows all.
     """
 
@@ -77,7 +77,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, send)
 
     def _is_agent(self, scope: Scope, headers: Headers, given: str) -> bool:
-        """Whether the request has an episode's token for the door it knocks at; that episode is noted."""
+        """True if the request has a valid episode token for its URL; the episode is then noted in the scope."""
         door = _AGENTS_DOOR.fullmatch(scope["path"])
         if door is None:
             return False
@@ -110,13 +110,13 @@ class Guard:
 
 
 def _bearer(authorization: str) -> str:
-    """The token of an Authorization header; empty where it has none. Schemes have no case (RFC 9110)."""
+    """The token of an Authorization header, or an empty text. Schemes are case-insensitive (RFC 9110)."""
     scheme, _, token = authorization.partition(" ")
     return token if scheme.lower() == "bearer" else ""
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token from a file, else from DREAMGYM_TOKEN, else None. Raises InvalidInput where it cannot be used."""
+    """The token from a file, else from DREAMGYM_TOKEN, else None. Raises InvalidInput if it cannot be used."""
     token = _token_in(file)
     if token is not None and not (len(token) >= MIN_TOKEN_CHARACTERS and token.isascii() and token.isprintable()):
         raise InvalidInput(
@@ -139,7 +139,7 @@ def _token_in(file: Path | None) -> str | None:
 
 
 def check_bind(host: str, token: str | None) -> None:
-    """Refuse to be reachable from outside without a token. Raises InvalidInput."""
+    """Raises InvalidInput if other machines can reach the address and there is no token."""
     if token is None and not is_loopback(host):
         raise InvalidInput(
             f"refusing to listen on {host} without a token: set {TOKEN_VARIABLE} or --token-file, or use 127.0.0.1"
@@ -147,7 +147,7 @@ def check_bind(host: str, token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine can reach the address. A name other than localhost counts as reachable."""
+    """True if only this machine can reach the address. A name other than localhost counts as reachable."""
     if host == "localhost":
         return True
     try:
@@ -157,12 +157,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """A Host header without its port and brackets; empty where it is none."""
+    """The host of a Host header, without port and brackets; empty if the header is not valid."""
     found = _HOST.fullmatch(host)
     return (found["address"] or found["name"]).lower() if found else ""
 
 
 def _origin(origin: str) -> str:
-    """The host of an Origin header, without its port; empty where it is no web page's."""
+    """The host of an Origin header, without its port; empty if it is not the origin of a web page."""
     found = _ORIGIN.fullmatch(origin)
     return _name(found["host"]) if found else ""

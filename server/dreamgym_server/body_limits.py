@@ -1,6 +1,6 @@
-"""Bounds on what a request may carry, before anything parses it.
+"""Limits on the body of a request, checked before it is parsed.
 
-JSON nested deeply enough ends a recursive parser, and whoever copies or checks the value after it.
+Deeply nested JSON overflows the stack of recursive parsers, and of code that copies or checks the value afterwards.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 2**20
-"""Some megabytes of small keys would keep the event loop from others for longer than a tenth of a second."""
+"""Size of a body at most. Some megabytes of small keys would block the event loop for more than 0.1 s."""
 MAX_DEPTH = 64
-"""Arrays and objects within each other, the request's own envelope included."""
+"""Nesting of arrays and objects at most, the envelope of the request included."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string to its end, or to the end of the body: possessive, so that no byte is read twice."""
+"""A string up to its end or the end of the body. Possessive quantifiers make it linear: no byte is read twice."""
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _AS_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
@@ -28,7 +28,7 @@ class BoundedBody:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse with 413 or 400."""
+        """Pass the request on, or refuse it with 413 (too large) or 400 (too deep)."""
         if scope["type"] != "http" or scope["method"] in {"GET", "HEAD", "OPTIONS"}:
             await self._app(scope, receive, send)
             return
@@ -59,7 +59,7 @@ class BoundedBody:
 
 
 def is_too_deep(body: bytes | bytearray) -> bool:
-    """Whether some JSON is nested deeper than allowed; of bytes that are no JSON it may say either."""
+    """True if JSON is nested deeper than MAX_DEPTH. For bytes that are not JSON the result means nothing."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
     if b"\x00" in body:  # UTF-16 and UTF-32, in which brackets hide; MCP is UTF-8

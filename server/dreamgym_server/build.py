@@ -1,4 +1,4 @@
-"""The one place that puts a server together."""
+"""Builds a server from its parts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def build(
     hosts: Iterable[str] = LOOPBACK,
     limits: Limits | None = None,
 ) -> Starlette:
-    """A server of these environments; buffer, store and models remain their owner's to close.
+    """The ASGI app of a server with these environments. The caller closes buffer, store and models.
 
     Args:
-        worlds: one per environment: DreamWorlds or RealWorlds.
-        buffer: where finished episodes go.
-        episodes: where running episodes live.
+        worlds: one DreamWorlds or RealWorlds per environment.
+        buffer: takes the finished episodes.
+        episodes: stores the running episodes.
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed.
         limits: bounds on episodes and steps.
 
     Raises:
-        InvalidInput: two environments of one name, or a tool schema that cannot be used.
+        InvalidInput: two environments have the same name, or a tool schema cannot be used.
     """
     by_name = {world.spec.name: world for world in worlds}
     if len(by_name) != len(worlds):

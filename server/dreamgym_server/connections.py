@@ -1,7 +1,7 @@
-"""Bounds on connections: a request arrives in time or not at all, and no more are open than there are files for.
+"""Limits on connections: a time limit for the arrival of a request, and a limit on open connections.
 
-uvicorn waits for ever for the rest of a request, and beyond the limit of open files asyncio logs each connection that
-it cannot take, thousands a second.
+Without them uvicorn waits for ever for the rest of a request, and beyond the limit of open files asyncio logs every
+connection that it cannot accept, thousands a second.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import resource
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 ARRIVAL_S = 30.0
-"""From a connection's first moment, or the first byte of a further request, to the request's last byte."""
+"""Time for a request to arrive, from the opening of the connection, or from the first byte of a later request."""
 FILES_FOR_OTHERS = 96
-"""Open files that are left, at least, to the database, to worlds, to logs and to connections that are refused."""
+"""Open files reserved for the database, environments, logs and connections that are refused."""
 MOST_CONNECTIONS = 16_384
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """One connection, closed where its request takes too long, refused where there are too many."""
+    """One connection. It is closed if its request takes too long, and refused if too many are open."""
 
     _arriving: asyncio.TimerHandle | None = None
 
@@ -65,7 +65,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def files_allowed() -> int:
-    """How many files this process may open. Raises its limit as far as it may."""
+    """Number of files that this process may open, after raising its soft limit to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -73,12 +73,12 @@ def files_allowed() -> int:
 
 
 def most_connections(files: int) -> int:
-    """How many may be open at once, of so many files."""
+    """Number of connections that may be open at once, given the number of files."""
     return max(16, min(MOST_CONNECTIONS, files - _spare(files)))
 
 
 def accepted_at_once(files: int) -> int:
-    """How many asyncio may accept before it hands them over; three times as many may be open on top of the bound."""
+    """Backlog for asyncio: it accepts this many at a time, so up to three times as many may exceed the bound."""
     return min(2048, _spare(files) // 6)
 
 

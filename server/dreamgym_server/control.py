@@ -1,6 +1,6 @@
-"""The trainer's door: create, fork, read, finish and watch episodes. No agent is ever given these URLs.
+"""The control API for trainers: create, fork, read, finish and watch episodes. Agents are never given these URLs.
 
-What it says of a finished episode is the whole trajectory, provenance included; rewards here are authoritative.
+A finished episode is returned as its whole trajectory, provenance included. The rewards here are authoritative.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Body = TypeVar("Body", bound=Frozen)
 
 
 class TrainerDoor:
-    """The routes below `/envs`, except the agents'."""
+    """The routes below `/envs`, except those of MCP."""
 
     def __init__(self, episodes: Episodes, keys: Keys | None = None) -> None:
         self._episodes = episodes
@@ -60,11 +60,11 @@ class TrainerDoor:
         ]
 
     async def _alive(self, request: Request) -> Response:
-        """Say that the process answers; whether it can do anything is another question."""
+        """Liveness: the process answers. `_ready` tells if its database does."""
         return JSONResponse({"status": "alive", "see": "/readyz"})
 
     async def _ready(self, request: Request) -> Response:
-        """Ask the database. No token is needed, so nothing is said of where it is."""
+        """Readiness: the database answers. No token is needed, so the answer does not say where the database is."""
         try:
             await self._episodes.check()
         except StoreError:
@@ -128,7 +128,7 @@ class TrainerDoor:
         return StreamingResponse(self._watch(request, first), media_type="text/event-stream")
 
     async def _watch(self, request: Request, episode: Episode) -> AsyncIterator[str]:
-        """The steps so far, then each new one. Read from the store: another replica may be the one that steps."""
+        """The steps so far, then each new one, read from the store because another replica may take the steps."""
         shown = 0
         while True:
             for transition in episode.transitions[shown:]:
@@ -166,7 +166,7 @@ class TrainerDoor:
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """Our errors as HTTP: the one translation for the trainer's door, and for URLs at the agent's."""
+    """Translate a DreamGymError to an HTTP response, for the control API and for invalid MCP URLs."""
     assert isinstance(error, DreamGymError)
     status = status_of(error)
     headers = {"Retry-After": "5"} if status == HTTPStatus.TOO_MANY_REQUESTS else None

@@ -1,9 +1,9 @@
-"""What a tool does besides answering: it asks the client something, reports how far it is, or logs.
+"""Elicitation, progress and logging: messages of a tool to the client besides its result.
 
-All three come in the `info` of a step (`asks`, `notices`) and leave with its answer. Notices are sent in front of the
-answer, as one event stream, when the step is over; a call without them is answered in plain JSON. Questions exist in
-the newest revision only, where they are an answer too and the client calls again with what was asked for: a server
-that keeps no connection cannot ask in any other way.
+All three come in the `info` of a step (`asks`, `notices`) and are sent with its answer. Notices precede the answer in
+one event stream when the step is over; a call without them is answered in plain JSON. Questions exist in the newest
+revision only. There a question is an answer too, and the client calls again with its replies: a server that keeps no
+connection cannot ask in any other way.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "
 
 
 def answers_in(params: Mapping[str, Any]) -> JsonObject:
-    """What a call brings back of the questions that an earlier one was answered with."""
+    """The client's replies in a call to the questions of an earlier answer; empty if there are none."""
     return {key: params[key] for key in ("inputResponses", "requestState") if params.get(key) is not None}
 
 
 def questions(result: StepResult, params: Mapping[str, Any], version: str) -> JsonObject | None:
-    """The result that asks the client, or None where the tool asks nothing.
+    """The result that asks the client; None if the tool asks nothing.
 
     Raises:
         MCPError: the tool refused with an error of the protocol, or the client cannot answer any of the questions.
@@ -70,7 +70,7 @@ def questions(result: StepResult, params: Mapping[str, Any], version: str) -> Js
 
 
 def notices(result: StepResult, params: Mapping[str, Any], version: str) -> list[JsonObject]:
-    """What the client wants to hear of what the tool said while it ran."""
+    """The notifications of a step that the client asked for."""
     said = result.info.get("notices")
     meta = _meta(params)
     heard: list[JsonObject] = []
@@ -85,7 +85,7 @@ def notices(result: StepResult, params: Mapping[str, Any], version: str) -> list
 
 
 def in_a_stream(message: Message, before: Sequence[JsonObject]) -> Message:
-    """One message of a JSON response, as part of an event stream that begins with these notices."""
+    """One ASGI message of a JSON response, changed to a part of an event stream that begins with these notices."""
     if message["type"] == "http.response.start":
         kept = [header for header in message["headers"] if header[0] not in {b"content-type", b"content-length"}]
         return {**message, "headers": [*kept, (b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]}

@@ -1,4 +1,4 @@
-"""What one process holds of a running episode: its world, its lock and the calls under way. All of it can be lost."""
+"""The in-memory state of a running episode: its environment, its lock and the calls under way. It may be lost."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from dreamgym.types import StepResult, StopReason, ToolCall, Transition
 logger = logging.getLogger(__name__)
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-"""In JSON; what an agent spelled out as a backslash and more is text like any other."""
+"""A NUL character in JSON, but not an escaped backslash followed by the letters `u0000`."""
 
 
 class Client(Protocol):
-    """Whoever waits for an answer; a Starlette request is one."""
+    """The client that waits for an answer, such as a Starlette request."""
 
     async def is_disconnected(self) -> bool:
-        """The answer would reach nobody."""
+        """True if the client has gone, so that an answer would reach nobody."""
 
 
 @dataclass(frozen=True)
 class EpisodeAnswer:
-    """What a call is answered with."""
+    """The answer to a tool call, and how far the episode is."""
 
     result: StepResult
     step: int
-    """Steps taken so far."""
+    """Number of steps taken so far."""
     uncounted: str = ""
-    """Why this is no step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
+    """Why the call was not a step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
 
     @classmethod
     def refusal(
         cls, text: str, step: int, uncounted: str, *, terminated: bool = False, truncated: bool = False
     ) -> EpisodeAnswer:
-        """The answer to a call that is no step."""
+        """The answer to a call that did not become a step."""
         said = StepResult(observation=text, is_error=True, terminated=terminated, truncated=truncated)
         return cls(said, step, uncounted)
 
     @property
     def text(self) -> str:
-        """What the agent reads."""
+        """The observation as text, or the message to the agent."""
         return self.result.observation
 
 
@@ -60,7 +60,7 @@ class EpisodeCall:
     task: asyncio.Task[EpisodeAnswer] | None = None
 
     async def abandoned(self) -> bool:
-        """No client is left to answer."""
+        """True if all clients that waited for this call have gone."""
         if self.cancelled:
             return True
         for client in self.clients:
@@ -71,38 +71,38 @@ class EpisodeCall:
 
 @dataclass
 class Live:
-    """An episode in this process. `episode` is what the store held when we last looked."""
+    """An episode in this process. `episode` is a copy of the stored one, as of the last read."""
 
     episode: Episode
     environment: Environment | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: dict[str, EpisodeCall] = field(default_factory=dict)
-    """By canonical action; the newest of several identical ones."""
+    """Canonical action to the call under way; of several identical calls, the newest."""
     failures: int = 0
-    """In a row."""
+    """Number of failed steps in a row."""
     is_shared: bool = False
-    """Another process has served it too: what we hold may be old."""
+    """True if another process has served the episode too, so this copy may be old."""
     unconfirmed: Transition | None = None
-    """A step that the store may have taken: it went away before it said so."""
+    """A step that may or may not be stored: the store went away before it answered."""
 
 
 def unstorable(action: ToolCall, canonical: str) -> str | None:
-    """Why no step can be made of a call with this canonical text, whatever the tool would say; or None."""
+    """Why a call with this canonical text cannot be stored as a step; None if it can."""
     try:
         json.dumps(action.arguments, allow_nan=False)
     except ValueError:
-        return "Input validation error: the arguments contain NaN or an infinite number, which are no JSON"
+        return "Input validation error: the arguments contain NaN or an infinite number, which JSON does not allow"
     if _NUL.search(canonical):
         return "Input validation error: the arguments contain a NUL character"
     try:
         canonical.encode()
     except UnicodeEncodeError:
-        return "Input validation error: the arguments are no valid Unicode (a lone surrogate)"
+        return "Input validation error: the arguments are not valid Unicode (a lone surrogate)"
     return None
 
 
 def stop_reason_of(result: StepResult) -> StopReason | None:
-    """Why the episode ends with this step, None where it goes on."""
+    """Why the episode ends with this step; None if it goes on."""
     if result.terminated:
         return StopReason.TERMINATED
     if result.info.get("stop") == StopReason.OUT_OF_SUPPORT:
@@ -111,7 +111,7 @@ def stop_reason_of(result: StepResult) -> StopReason | None:
 
 
 async def close(environment: Environment) -> None:
-    """Close a world that is not needed any more."""
+    """Close an environment that is no longer needed; log a failure."""
     try:
         await environment.close()
     except Exception:  # a world that cannot be closed must not take the next episode with it
@@ -119,7 +119,7 @@ async def close(environment: Environment) -> None:
 
 
 def ended(episode: Episode) -> EpisodeAnswer:
-    """The answer to a call that comes after the end."""
+    """The answer to a call that comes after the end of the episode."""
     by_limit = episode.stop_reason not in {StopReason.TERMINATED, StopReason.FINISHED}
     uncounted = "closed" if episode.stop_reason is StopReason.CLOSED else "ended"
     return EpisodeAnswer.refusal(

@@ -1,4 +1,4 @@
-"""The agent's door: every environment and every episode through one MCP server, in both eras of the protocol.
+"""MCP for agents: every environment and every episode through one server, with and without protocol sessions.
 
 The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
 call and the newest revision has none. Only at the bare URL does a handshake open a session that is an episode, of the
@@ -44,7 +44,7 @@ from dreamgym_server.sessions import Episodes, NewEpisode
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096
 TELL_HEADER = "x-dreamgym-tell"
-"""With the value `reward`: the trainer's way to be told reward and end with each answer."""
+"""Request header of trainers. With the value `reward`, each answer carries reward and end."""
 
 _SESSION = re.compile(r"session-[0-9a-f]{32}")
 Context = ServerRequestContext[Any, Request]
@@ -54,25 +54,25 @@ _schemas: ContextVar[Mapping[str, Any]] = ContextVar("_schemas")
 
 @dataclass
 class Visit:
-    """One HTTP request at this door."""
+    """One HTTP request to MCP."""
 
     env: str
     mirror: Presentation
     episode: str | None
     is_session: bool = False
-    """The episode was minted by `initialize` at the bare URL."""
+    """True if `initialize` at the environment's bare URL created the episode."""
     is_told: bool = False
-    """Reward and end are told."""
+    """True if the answer carries reward and end."""
     status: int | None = None
     """Overrides the HTTP status of the answer."""
     minted: str | None = None
     receive: Receive | None = None
     takes_streams: bool = False
     notices: list[JsonObject] = field(default_factory=list)
-    """What goes before the answer."""
+    """Notifications to send before the answer."""
 
     async def is_disconnected(self) -> bool:
-        """Nobody waits for the answer any more.
+        """True if nobody waits for the answer any more.
 
         Once the body is read, `receive` waits for one thing only. It is looked into without waiting: Starlette's way,
         through a cancelled scope, took a tenth of a step.
@@ -93,7 +93,7 @@ class AgentDoor:
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
         self._closed_sessions: dict[str, None] = {}
-        """The last ones; of those that have called a tool the store knows too."""
+        """The last closed sessions. For sessions that have called a tool, the store knows it too."""
         self._mirrors = {name: Presentation(worlds.spec) for name, worlds in episodes.worlds.items()}
         self._schemas_of = {
             name: {str(tool["name"]): tool.get("inputSchema") for tool in worlds.spec.tools}
@@ -108,11 +108,11 @@ class AgentDoor:
         self._manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Requests are served inside of this."""
+        """Context manager inside which requests are served."""
         return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find out which episode is meant, then let the SDK speak the protocol."""
+        """Find the episode of the request, then let the SDK handle the protocol."""
         headers = Headers(scope=scope)
         visit = self._visit(scope, headers)
         refusal = await self._refusal(visit, scope["method"], headers)
@@ -145,7 +145,7 @@ class AgentDoor:
         return Visit(env, self._mirrors[env], headers.get(SESSION_HEADER), is_session=True, is_told=is_told)
 
     async def _refusal(self, visit: Visit, method: str, headers: Headers) -> Response | None:
-        """The answer to what the SDK need not see, or None."""
+        """The response to a request that is refused before the SDK sees it; None if it is not refused."""
         if visit.is_session and visit.episode is not None:
             if visit.episode in self._closed_sessions or not _SESSION.fullmatch(visit.episode):
                 return JSONResponse({"error": str(UnknownEpisode(visit.episode))}, 404)
@@ -222,7 +222,7 @@ class AgentDoor:
         return await self._episodes.call(visit.env, episode, action, visit, ctx.request_id)
 
     def _result(self, answer: EpisodeAnswer, visit: Visit, ctx: Context) -> JsonObject:
-        """An answer as a tool result. Reward and end are for trainers alone: an agent's program reads `_meta`."""
+        """The answer as a tool result. Reward and end are only for trainers, since agents can read `_meta`."""
         meta: JsonObject = {"dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:
             meta["dreamgym/uncounted"] = answer.uncounted
@@ -246,7 +246,7 @@ def _visit_of(ctx: Context) -> Visit:
 
 
 def _validate(ctx: Context) -> None:
-    """Raises MCPError for a method that this revision has not, ValidationError for parameters that it forbids."""
+    """Raises MCPError for a method that the revision lacks, ValidationError for parameters that it forbids."""
     try:
         validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
     except KeyError:
@@ -254,7 +254,7 @@ def _validate(ctx: Context) -> None:
 
 
 def _needs_handshake(version: str) -> MCPError:
-    """A client without a handshake gets no episode minted; those that can will come back with one."""
+    """The error for a call at the bare URL without a handshake: clients that can will retry with a handshake."""
     supported = list(HANDSHAKE_PROTOCOL_VERSIONS)
     message = f"this URL names no episode: send the header X-DreamGym-Episode, or use one of {', '.join(supported)}"
     return MCPError(UNSUPPORTED_PROTOCOL_VERSION, message, {"supported": supported, "requested": version})

@@ -1,4 +1,4 @@
-"""The same episodes for OpenEnv's clients, at the base URL `/envs/{env}/openenv`.
+"""OpenEnv's API for the episodes of a server, at the base URL `/envs/{env}/openenv`.
 
 `GenericEnvClient` speaks reset, step and state over the websocket `…/ws`. `MCPToolClient` opens a session at `…/mcp`,
 lists and calls tools there, and shares it with a websocket; that endpoint has MCP's name, but the dialect is OpenEnv's
@@ -40,14 +40,14 @@ _SESSION = re.compile(r"openenv-[0-9a-f]{32}")
 
 
 class OpenEnvMessage(Frozen):
-    """What a client sends over the websocket."""
+    """A message of a client over the websocket."""
 
     type: str
     data: JsonObject = Field(default_factory=dict)
 
 
 class Rpc(Frozen):
-    """What a client posts."""
+    """A JSON-RPC request of a client."""
 
     jsonrpc: str
     method: str
@@ -56,13 +56,13 @@ class Rpc(Frozen):
 
 
 class Waiting:
-    """Whoever waits at the other end of a websocket."""
+    """The client at the other end of a websocket."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
 
     async def is_disconnected(self) -> bool:
-        """Known only once a message was read that says so."""
+        """True once a disconnect message was read; before that, a lost client is not noticed."""
         return self._websocket.client_state is not WebSocketState.CONNECTED
 
 
@@ -72,7 +72,7 @@ class OpenEnvDoor:
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes
         self._episode_of: dict[str, str] = {}
-        """The episode of each session that was reset; of any other session it is the one of the same id."""
+        """Session id to episode id, for sessions that were reset. Other sessions play the episode of the same id."""
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -126,7 +126,7 @@ class OpenEnvDoor:
         return {"type": "observation", "data": _observed(action, answer)}
 
     async def _reset(self, env: str, session: str, asked: JsonObject) -> JsonObject:
-        """Rows of a data set are passed as they are, so what is no setting of an episode is passed over."""
+        """Start an episode. Clients pass rows of a data set unchanged, so keys that are not settings are ignored."""
         known = {key: asked[key] for key in ("task_id", "task", "seed", "max_steps") if asked.get(key) is not None}
         order = _read(NewEpisode, json.dumps(known))
         episode = await self._episodes.create(env, order)
@@ -166,7 +166,7 @@ class OpenEnvDoor:
         return await self._episodes.call(env, session, action, client)
 
     async def _close(self, env: str, session: str) -> Episode | None:
-        """End what the session plays, if it plays."""
+        """End the episode of the session, if it has one."""
         with suppress(UnknownEpisode):
             return await self._episodes.finish(env, self._episode_of.pop(session, session), StopReason.CLOSED)
         return None
@@ -227,7 +227,7 @@ def _action(tool: object, arguments: object) -> ToolCall:
 
 
 def _observed(action: ToolCall, answer: EpisodeAnswer) -> JsonObject:
-    """A step as OpenEnv's `CallToolObservation`; a call that was no step has no reward."""
+    """A step as OpenEnv's `CallToolObservation`. A call that did not become a step has no reward."""
     result = answer.result
     error: JsonObject | None = None
     if answer.uncounted == "unavailable":

@@ -1,4 +1,4 @@
-"""What an environment says of itself, in the words of its real server: no episode, no model, no database.
+"""Answers to MCP requests other than tool calls, as the real server gave them: no episode, model or database needed.
 
 Everything is given as recorded, unknown fields and key order included; what the newest revision demands besides is
 added only where the recording lacks it. A resource that was never read and a prompt that was never asked for are
@@ -25,7 +25,7 @@ from dreamgym.types import JsonObject
 
 LISTING_LIFETIME_MS = 3_600_000
 RESOURCE_NOT_FOUND = -32002
-"""Of the older revisions; the newest one has retired it for INVALID_PARAMS."""
+"""Error code of the older revisions; the newest one uses INVALID_PARAMS."""
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 _METHODS = {
@@ -58,7 +58,7 @@ class Presentation:
         self._lookups = {(lookup.method, _key(lookup.params)): lookup for lookup in recorded.lookups}
 
     def initialized(self, answered: JsonObject) -> JsonObject:
-        """The result of `initialize`, `answered` being this server's own one."""
+        """The recorded result of `initialize`, fitted to `answered`, this server's own result."""
         known = self._initialize or {**answered, "instructions": self._discover.get("instructions")}
         presented = {
             **known,
@@ -69,7 +69,7 @@ class Presentation:
         return {key: value for key, value in presented.items() if value is not None}
 
     def discovered(self, answered: JsonObject) -> JsonObject:
-        """The result of `server/discover`, `answered` being this server's own one."""
+        """The recorded result of `server/discover`, fitted to `answered`, this server's own result."""
         known = self._discover or {**answered, "instructions": self._initialize.get("instructions"), "_meta": None}
         presented: JsonObject = {
             **known,
@@ -80,7 +80,7 @@ class Presentation:
         return self.enveloped("server/discover", result)
 
     def answer(self, method: str, params: Mapping[str, Any] | None, version: str) -> JsonObject:
-        """The result of one of `methods`. Raises MCPError where the recorded server would refuse, too."""
+        """The result of one of `methods`. Raises MCPError if the recorded server would refuse, too."""
         if method in self._pages:
             result = self._page(method, (params or {}).get("cursor"))
         elif method in _SILENT:
@@ -90,7 +90,7 @@ class Presentation:
         return result if version in HANDSHAKE_PROTOCOL_VERSIONS else self.enveloped(method, result)
 
     def enveloped(self, method: str, result: JsonObject) -> JsonObject:
-        """A result as the newest revision wants it; the SDK would stamp this server's own name."""
+        """A result with the envelope of the newest revision. The SDK would write this server's own name into it."""
         cache: JsonObject = {}
         if method in CACHEABLE_METHODS:
             cache = {"ttlMs": LISTING_LIFETIME_MS, "cacheScope": "public"}
@@ -114,7 +114,7 @@ class Presentation:
         raise MCPError(code if isinstance(code, int) else INVALID_PARAMS, str(error.get("message")), error.get("data"))
 
     def _refusal_like(self, method: str, params: JsonObject) -> JsonObject | None:
-        """A recorded refusal that names what was asked for, with what is asked for now in its place."""
+        """A recorded refusal in which the requested name replaces the name of the recorded request."""
         asked = _name(params)
         for lookup in self._lookups.values():
             refused = _name(lookup.params)
@@ -166,7 +166,7 @@ def _lasting(capabilities: JsonObject) -> JsonObject:
 
 
 def _by_cursor(pages: Sequence[JsonObject]) -> dict[str | None, JsonObject]:
-    """Each page under the cursor that leads to it; the last one leads nowhere."""
+    """Cursor to the page that it leads to; None to the first page."""
     found: dict[str | None, JsonObject] = {}
     cursor: str | None = None
     for number, page in enumerate(pages, start=1):
@@ -181,13 +181,13 @@ def _by_cursor(pages: Sequence[JsonObject]) -> dict[str | None, JsonObject]:
 
 
 def _key(params: JsonObject) -> str:
-    """Equal for equal requests: whatever their `_meta`, the order of their keys, and whether they say nothing."""
+    """A text that is equal for equal parameters. `_meta`, key order, null values and empty objects do not count."""
     said = {key: value for key, value in params.items() if key != "_meta" and value not in (None, {})}
     return json.dumps(said, sort_keys=True)
 
 
 def _name(params: JsonObject) -> str:
-    """What a request is about: a URI, or the name of a prompt."""
+    """The URI or the prompt name that a request asks for."""
     described = {**params, **_object(params.get("ref"))}
     return str(described.get("uri") or described.get("name") or "")
 

@@ -1,7 +1,7 @@
-"""What comes in from agents and trainers, as an environment whose recordings were redacted takes it.
+"""Redacts calls, tasks and answers on their way in, if the environment's recordings were redacted.
 
-In a dream of such recordings a real address would meet nobody: it becomes its recorded placeholder at the door, before
-anything is stored, logged or shown to a model. A real environment is given what was said; what is stored is redacted.
+A dream of redacted recordings knows placeholders only. So a real address becomes its placeholder before anything is
+stored, logged or shown to a model. A real environment gets the original call; what is stored of it is redacted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Redacts by the rules of one environment; without rules, everything stays as it is."""
+    """Redacts by the rules of one environment. Without rules, everything stays as it is."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._redactor: Redactor | None = None
@@ -34,14 +34,14 @@ class Admission:
         return ToolCall.model_validate({"name": action.name, **{key: self._redactor.value(said[key]) for key in said}})
 
     def task(self, task: Task) -> Task:
-        """A task that somebody brought along; its id and its environment stay."""
+        """A task from a request, redacted; its id and its environment stay."""
         if self._redactor is None:
             return task
         said = task.model_dump(mode="json", include={"instruction", "initial_state", "metadata"})
         return Task.model_validate({**task.model_dump(), **{key: self._redactor.value(said[key]) for key in said}})
 
     def text(self, text: str) -> str:
-        """A final answer, or why something failed."""
+        """A final answer or an error message, redacted."""
         return text if self._redactor is None else self._redactor.text(text)
 
     def transition(self, step: Transition) -> Transition:

@@ -1,4 +1,4 @@
-"""What a trainer may ask for, the bounds it meets, and which task an episode plays."""
+"""Request bodies of the control API, their limits, and the choice of an episode's task."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Frozen, Task
 
 OPEN_TASK = "open"
-"""Id of the task without an instruction: the agent's owner knows what it is for."""
+"""Id of the task without an instruction, for agents whose owner gives them one."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one server."""
+    """Limits of one server."""
 
     open_episodes: int = 4096
-    """Episodes that run at once in one database, over all replicas."""
+    """Number of episodes that may run at once in one database, over all replicas."""
     max_steps: int = 10_000
-    """The most that a trainer may ask for; an environment's own limit may be higher."""
+    """Highest step limit that a trainer may ask for; an environment's own limit may be higher."""
     episode_s: float = 3600.0
-    """An episode that is not over by then is closed."""
+    """An episode that still runs after this time is closed."""
     idle_s: float = 900.0
-    """An episode without a step for so long is closed; longer than a step may take."""
+    """An episode without a step for this long is closed. It exceeds the time limit of a step."""
     step_s: float = 300.0
     failures: int = 3
-    """Failed steps in a row that end an episode."""
+    """Number of failed steps in a row that ends an episode."""
     observation_characters: int = 1_000_000
-    """A simulated answer that is longer is a failed step. A real one is what it is."""
+    """A simulated observation that is longer makes the step fail. A real one may have any length."""
     sweep_s: float = 30.0
 
 
 class TooManyEpisodes(InvalidInput):
-    """As many episodes run as may."""
+    """The server runs as many episodes as it may (`Limits.open_episodes`)."""
 
 
 def _without_nul(text: str) -> str:
@@ -49,10 +49,10 @@ def _without_nul(text: str) -> str:
 
 
 Text = Annotated[str, Field(max_length=64 * 1024), AfterValidator(_without_nul)]
-"""What PostgreSQL can hold, and a judge can read."""
+"""Text without NUL characters, short enough for a judge to read."""
 
 Name = Annotated[str, Field(max_length=512), AfterValidator(_without_nul)]
-"""What PostgreSQL can hold, and index: at most 2,704 bytes."""
+"""Text without NUL characters, short enough for PostgreSQL to index (2,704 bytes)."""
 
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
@@ -65,7 +65,7 @@ def _nameable(task: Task) -> Task:
 
 
 class NewEpisode(Frozen):
-    """What a trainer asks for."""
+    """Request for a new episode."""
 
     task_id: Name | None = None
     task: Annotated[Task, AfterValidator(_nameable)] | None = None
@@ -77,27 +77,27 @@ class NewEpisode(Frozen):
 
 
 class Fork(Frozen):
-    """Another episode that begins with the first steps of one; task, seed, group and limits are those of the first."""
+    """Request for an episode that begins with the first steps of another and has its task, seed, group and limits."""
 
     step: int = Field(ge=0)
-    """How many steps the two have in common."""
+    """Number of steps that the two episodes share."""
     idempotency_key: Name | None = None
 
 
 class FinalAnswer(Frozen):
-    """What an agent said last, where it was no tool call."""
+    """Request to end an episode: the agent's final answer, which is not a tool call."""
 
     answer: Text | None = None
     success: bool | None = None
-    """The caller's own verdict; nobody else is asked then."""
+    """The caller's own verdict. If it is given, no check and no judge is asked."""
 
 
 async def chosen_task(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpisode) -> Task:
-    """The task brought along, the one named, else the environment's first; an environment without any has an open one.
+    """The task in the request, else the task it names, else the environment's first, else the open task.
 
     Raises:
-        UnknownName: there is no such task.
-        InvalidInput: the task is another environment's, or its check cannot be used.
+        UnknownName: the environment has no task of this id.
+        InvalidInput: the task belongs to another environment, or its check cannot be used.
     """
     task = await _named(spec, buffer, order)
     require_usable_check(task)  # now, and not at the end
@@ -125,7 +125,7 @@ async def _named(spec: EnvironmentSpec, buffer: ReplayBuffer, order: NewEpisode)
 
 
 def steps_allowed(spec: EnvironmentSpec, order: NewEpisode, limits: Limits) -> int:
-    """The step limit of a new episode. Raises InvalidInput where more is asked than this server allows."""
+    """The step limit of a new episode. Raises InvalidInput if it exceeds the server's limit."""
     most = max(limits.max_steps, spec.max_steps)
     if order.max_steps is not None and order.max_steps > most:
         raise InvalidInput(f"max_steps {order.max_steps} is more than this server allows: ask for at most {most}")
@@ -133,7 +133,7 @@ def steps_allowed(spec: EnvironmentSpec, order: NewEpisode, limits: Limits) -> i
 
 
 def first_steps(episode: Episode, step: int) -> Episode:
-    """The episode as it was after `step` steps. Raises InvalidInput where there is no going on from there."""
+    """The episode as it was after `step` steps. Raises InvalidInput if it cannot continue from there."""
     if step > episode.version:
         raise InvalidInput(f"step {step}: episode {episode.id!r} has {episode.version} steps; fork at 0 to that many")
     kept = episode.transitions[:step]

@@ -1,4 +1,4 @@
-"""An app behind a real socket: in this event loop, or in a thread of its own for callers that have none."""
+"""Serves an app on a socket, in this event loop or in a thread of its own."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dreamgym.errors import InvalidInput
 from dreamgym_server.connections import BoundedConnection, accepted_at_once, files_allowed, most_connections
 
 GRACE_S = 10
-"""How long a step under way may delay the end."""
+"""Seconds that a step under way may delay the shutdown."""
 IDLE_S = 75
-"""How long an unused connection is kept; agents think for longer than uvicorn's five seconds."""
+"""Seconds that an idle connection stays open. Agents think for longer than uvicorn's default of 5 s."""
 
 
 def collect_rarely() -> None:
-    """For a process that does nothing but serve: hold what is loaded, and look for garbage less often.
+    """Run the garbage collector rarely, in a process that only serves.
 
-    Episodes are freed without the collector, which went through all that run again and again: a third of the CPU.
+    Episodes are freed without the collector. It scanned all running ones again and again: a third of the CPU time.
     """
     gc.collect()
     gc.freeze()
@@ -53,7 +53,7 @@ def stop_signal(*, tied: bool = False) -> asyncio.Event:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and leaves the process's signals alone."""
+    """A uvicorn server that reports when it listens and does not touch the process's signal handlers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -78,10 +78,10 @@ async def running(
     """Serve the app in this event loop and yield its base URL; port 0 takes a free one.
 
     Args:
-        app: what is served.
-        host: where to listen.
-        port: where to listen.
-        connections: how many may be open at once; None: as many as this process may have files, less some.
+        app: the app to serve.
+        host: address to listen on.
+        port: port to listen on.
+        connections: number of connections that may be open at once; None: by the files that this process may open.
     """
     files = files_allowed()
     connections = most_connections(files) if connections is None else connections
@@ -124,7 +124,7 @@ async def running(
 
 @contextmanager
 def running_in_thread(make_app: Callable[[], AbstractAsyncContextManager[ASGIApp]]) -> Iterator[str]:
-    """Serve from a thread with its own event loop; `make_app` is entered there, so its connections live there."""
+    """Serve from a thread with its own event loop. `make_app` is entered there, so its connections belong to it."""
     url: Future[str] = Future()
     stop = threading.Event()
 
@@ -151,4 +151,4 @@ def running_in_thread(make_app: Callable[[], AbstractAsyncContextManager[ASGIApp
 
 
 QUEUE = 2048
-"""Connections that wait to be accepted; who comes beyond tries again after a second."""
+"""Connections that may wait to be accepted. A client beyond them retries after a second."""

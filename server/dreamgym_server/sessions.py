@@ -1,4 +1,4 @@
-"""Running episodes: one step at a time each, stored before it is answered, resumable anywhere.
+"""Running episodes. Each takes one step at a time, is stored before it is answered, and can go on in any process.
 
 The episode store is the truth; what this process holds is a cache. A step is computed with no transaction open and
 appended on top of the version it was computed from: where another process was faster, it is computed anew, unless its
@@ -46,7 +46,7 @@ LOST = "The environment has lost calls that it had answered. The session has end
 
 
 class StepsLost(EnvironmentUnavailable):
-    """The store has fewer steps than were answered: to go on would be another history."""
+    """The store has fewer steps than were answered, so the episode cannot go on with the same history."""
 
 
 ATTEMPTS = 8
@@ -73,7 +73,7 @@ class Episodes:
         self._closing: set[asyncio.Task[None]] = set()
 
     def world(self, env: str) -> Worlds:
-        """The worlds of one environment. Raises UnknownName listing the environments."""
+        """The DreamWorlds or RealWorlds of one environment. Raises UnknownName listing the environments."""
         if env not in self.worlds:
             raise UnknownName("environment", env, self.worlds)
         return self.worlds[env]
@@ -161,7 +161,7 @@ class Episodes:
         return await asyncio.shield(running.task)
 
     async def cancel(self, env: str, episode_id: str, request_id: str | int) -> None:
-        """The client of this request waits no longer; the step goes on."""
+        """Note that the client of this request no longer waits. The step goes on."""
         live = self._live.get(episode_id)
         for call in list(live.calls.values()) if live else ():
             call.cancelled = call.cancelled or call.request_id == request_id
@@ -184,7 +184,8 @@ class Episodes:
     ) -> Episode:
         """End the episode after the step under way; one that is over keeps its first end.
 
-        The end is rewarded by `success` where the caller knows, else as the world judges it, else not at all.
+        The final reward follows from `success` if it is given, else from the environment's check or judge; else it is
+        unknown.
 
         Raises:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
@@ -214,20 +215,20 @@ class Episodes:
         return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:
-        """End the episode and forget it; what was played is in the buffer."""
+        """End the episode and delete it. Its trajectory stays in the buffer."""
         episode = await self.finish(env, episode_id, StopReason.CLOSED)
         if (trajectory := trajectory_of(episode, self.worlds[env].spec)) is not None:
             await self._archive.store([trajectory])  # nobody could find it later
         await self._store.delete(episode_id)
 
     async def check(self) -> None:
-        """Raises StoreError where the store does not answer at once."""
+        """Raises StoreError if the store does not answer at once."""
         await self._store.check()
 
     async def sweep(self) -> None:
-        """Close the episodes whose time is over or that nobody uses, let go of those that ended in another process.
+        """Close episodes that are expired or idle, and release those that ended in another process.
 
-        And store those that are over and that the process in which they ended did not store.
+        Finished episodes that their process did not archive are archived here.
         """
         expired = await self._store.expired(self._store.now(), self._idle_since())
         for episode in expired:
@@ -247,7 +248,7 @@ class Episodes:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sweep and archive in the background; at the end, everything played is in the buffer."""
+        """Sweep and archive in the background. At the end, all finished episodes are in the buffer."""
         background = [asyncio.create_task(self._archive.run()), asyncio.create_task(self._sweep_forever())]
         try:
             yield
@@ -286,7 +287,7 @@ class Episodes:
 
     @asynccontextmanager
     async def _in_time(self, world: Worlds, steps: int = 1) -> AsyncIterator[None]:
-        """A limit for what a world does; why it failed is told without what the rules of its environment take out."""
+        """Apply the time limit of a step, and redact the message of a failure by the environment's rules."""
         limit_s = self._limits.step_s * steps
         try:
             async with asyncio.timeout(limit_s):
@@ -380,12 +381,14 @@ class Episodes:
         return EpisodeAnswer(result, live.episode.version)
 
     def _check(self, world: Worlds, action: ToolCall, result: StepResult) -> None:
-        """Refuse an answer that cannot be one. Raises EnvironmentUnavailable."""
+        """Raises EnvironmentUnavailable if the answer is not valid: too long, or against the tool's schema."""
         if violation := self._tools[world.spec.name].violation(action.name, result):
             raise EnvironmentUnavailable(violation)
         most = self._limits.observation_characters
         if world.source is Source.SYNTHETIC and len(result.observation) > most:
-            raise EnvironmentUnavailable(f"a simulated answer of {len(result.observation)} characters: at most {most}")
+            raise EnvironmentUnavailable(
+                f"the simulated answer has {len(result.observation)} characters, the limit is {most}"
+            )
 
     async def _restored(self, episode: Episode) -> Environment:
         world = self.worlds[episode.env]
@@ -393,10 +396,10 @@ class Episodes:
             return await world.restore(episode)
 
     async def _reload(self, live: Live) -> None:
-        """Another process has changed the episode, so the world here is of the past.
+        """Load the episode again after another process changed it, and drop the outdated environment.
 
         Raises:
-            StepsLost: the store has lost steps, as one does that was restored or does not wait for its disk.
+            StepsLost: the store has lost steps; it was restored from a backup, or does not wait for its disk.
         """
         live.is_shared = True
         await self._release(live)
@@ -410,9 +413,9 @@ class Episodes:
     async def _failed(
         self, live: Live, reason: str, last_words: str | None = None, *, counts: bool = True
     ) -> EpisodeAnswer:
-        """The step did not happen; what the world did meanwhile is forgotten.
+        """Answer a step that failed. It does not count, and the environment is dropped.
 
-        The episode ends where there are last words for its agent, and after too many failures that count.
+        The episode ends if the error carries a last message for the agent, or after too many failures that count.
         """
         reason = self.worlds[live.episode.env].admission.text(reason)
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
@@ -460,7 +463,7 @@ class Episodes:
         await self._release(live)
 
     async def _release(self, live: Live) -> None:
-        """Close the world in the background: a real one may take its time."""
+        """Close the environment in the background, since a real one may take long."""
         if live.environment is not None:
             closing = asyncio.create_task(close(live.environment))
             self._closing.add(closing)

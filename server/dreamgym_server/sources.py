@@ -1,7 +1,7 @@
-"""Where an episode's world comes from: dreamed, or the real thing.
+"""The environments that episodes are played in: dreamed or real.
 
-The rest of the server cannot tell the two apart. A world must be restorable from the stored steps alone, because the
-next call of an episode may reach another process than the last one did.
+The rest of the server treats both alike. An environment must be restorable from the stored steps alone, because the
+next call of an episode may reach another process than the last one.
 """
 
 from __future__ import annotations
@@ -26,57 +26,61 @@ logger = logging.getLogger(__name__)
 
 
 class WorldChanged(EnvironmentUnavailable):
-    """The world did not come back as the episode left it; trying again would not help."""
+    """The real environment answered differently when the stored steps were played again; a retry would not help."""
 
 
 class Worlds(Protocol):
-    """Everything that the server needs to know of one environment."""
+    """One environment as the server uses it: it creates, restores and judges episodes of it."""
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """The description that agents and trainers are shown."""
+        """The description that agents and trainers see."""
 
     @property
     def source(self) -> Source:
-        """What trajectories played here are stored as."""
+        """The source under which trajectories of this environment are stored."""
 
     @property
     def admission(self) -> Admission:
-        """Takes out of what comes in what was taken out of the recordings."""
+        """Redacts what comes in by the rules that the recordings were redacted with."""
 
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
-        """A call as it is played, and the canonical form in which it is remembered."""
+        """A call as it is played, and the canonical text under which it is stored."""
 
     async def watermark(self, group: str) -> int | None:
-        """What the worlds of a group know of; None where that cannot grow meanwhile. No name is a group of one."""
+        """The buffer's watermark that the episodes of a group share; None for a real environment.
+
+        An empty name stands for a group of one episode.
+        """
 
     def create(self, episode_id: str, as_of: int | None = None) -> Environment:
-        """A new world, not yet reset, as of a watermark."""
+        """A new environment, not yet reset. A dream sees the buffer as of the watermark."""
 
     async def restore(self, episode: Episode) -> Environment:
-        """The world of an episode as its last step left it.
+        """The environment of an episode as its last step left it.
 
         Raises:
-            WorldChanged: the world does not come back the same.
+            WorldChanged: the real environment answers differently this time.
         """
 
     def transition(
         self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
     ) -> Transition:
-        """What is remembered of the step that `environment` has just taken."""
+        """The transition to store for the step that `environment` has just taken."""
 
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
-        """Whether the steps, with the final answer if there is one, accomplish the task; None if nobody can tell.
+        """True if the steps and the final answer, if there is one, accomplish the task; None if nobody can tell.
 
         The task's own check decides if it has one; a judge that disagrees is logged.
 
         Raises:
-            PredictionError: the judge cannot be reached. One that answers rubbish gives no verdict, which is logged.
+            PredictionError: the judge cannot be reached. An answer that cannot be used counts as no verdict and is
+                logged.
         """
 
 
 class DreamWorlds:
-    """Simulated worlds of one environment; the other arguments are those of DreamEnvironment."""
+    """Simulated episodes of one environment. The other arguments are those of DreamEnvironment."""
 
     source = Source.SYNTHETIC
 
@@ -100,7 +104,7 @@ class DreamWorlds:
         self._min_confidence = min_confidence
 
     async def watermark(self, group: str) -> int:
-        """How far the buffer had got when the first episode of the group began."""
+        """The buffer's position when the first episode of the group began."""
         return await self._buffer.watermark(self.spec.name, group)
 
     def create(self, episode_id: str, as_of: int | None = None) -> DreamEnvironment:
@@ -116,12 +120,12 @@ class DreamWorlds:
         )
 
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
-        """A dream knows the redacted world only."""
+        """The redacted call: a dream knows redacted recordings only."""
         action = self.admission.call(action)
         return action, action.canonical()
 
     async def restore(self, episode: Episode) -> DreamEnvironment:
-        """A dream is its history."""
+        """A dream that continues from the stored steps; nothing is played again."""
         environment = self.create(episode.id, episode.as_of)
         environment.resume(episode.task, seed=episode.seed, transitions=episode.transitions)
         return environment
@@ -129,7 +133,7 @@ class DreamWorlds:
     def transition(
         self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
     ) -> Transition:
-        """The dream remembers its own steps, with the reasoning behind them."""
+        """The dream's own transition, with its reasoning and provenance."""
         assert isinstance(environment, DreamEnvironment)
         return environment.transitions[-1]
 
@@ -162,7 +166,7 @@ class DreamWorlds:
 
 
 class RealWorlds:
-    """Real worlds of one environment; `create` makes one that nobody else uses."""
+    """Real episodes of one environment; `create` makes an environment that nobody else uses."""
 
     source = Source.REAL
 
@@ -172,13 +176,13 @@ class RealWorlds:
         self._create = create
 
     async def watermark(self, group: str) -> None:
-        """Reality knows nothing of the buffer."""
+        """None: a real environment does not use the buffer."""
 
     def create(self, episode_id: str, as_of: int | None = None) -> Environment:
         return self._create()
 
     def admitted(self, action: ToolCall) -> tuple[ToolCall, str]:
-        """Reality is given what was said."""
+        """The original call, and the canonical text of the redacted one."""
         return action, self.admission.call(action).canonical()
 
     async def restore(self, episode: Episode) -> Environment:
@@ -197,7 +201,7 @@ class RealWorlds:
     def transition(
         self, environment: Environment, episode: Episode, action: ToolCall, result: StepResult
     ) -> Transition:
-        """States are what the environment says they are."""
+        """A transition to the state that the environment reported, redacted."""
         last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
         return self.admission.transition(Transition.of(last, action, result))
 
@@ -208,7 +212,7 @@ class RealWorlds:
 
 
 def _checked(episode: Episode) -> bool | None:
-    """What the task's own check says of the episode."""
+    """The verdict of the task's own check; None if it has no check."""
     last = episode.transitions[-1].next_state if episode.transitions else episode.initial.state
     return accomplished(episode.task, last, [transition.result.observation for transition in episode.transitions])
 

@@ -100,7 +100,7 @@ class _Unusable(Exception):
 
 
 def redacted(trajectory: Trajectory, redact: Redact) -> Trajectory:
-    """The same trajectory with everything that was said or answered in it redacted; ids and numbers are kept."""
+    """The trajectory with all texts of calls and answers redacted; ids and numbers are kept."""
     row = trajectory.model_dump(mode="json")
     parts = [
         (("answer", "error"), row),

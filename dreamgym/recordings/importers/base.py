@@ -69,7 +69,7 @@ class ImportedEpisode:
     final_reward: float | None = None
     """None where the format has no reward."""
     metadata: JsonObject = field(default_factory=dict)
-    """Of the task: what the format says of it besides the instruction."""
+    """Metadata of the task: what the format contains on it besides the instruction."""
     tools: tuple[JsonObject, ...] = ()
     """MCP tool definitions, where the format carries definitions."""
     left_out: tuple[Skipped, ...] = ()

@@ -81,7 +81,7 @@ class _Text(str):
     __slots__ = ()
 
     def count(self, *_: object) -> int:
-        """Of lines: none."""
+        """Number of lines: 0, since this file has none."""
         return 0
 
 

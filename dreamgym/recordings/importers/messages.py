@@ -149,7 +149,7 @@ def episode_of(messages: Sequence[ChatMessage], where: str) -> ImportedEpisode:
 
 
 def with_last_terminated(episode: ImportedEpisode) -> ImportedEpisode:
-    """The same episode, ended by the environment with its last step."""
+    """A copy of the episode whose last step is terminated by the environment."""
     if not episode.steps:
         return replace(episode, stop_reason=StopReason.TERMINATED)
     *others, last = episode.steps

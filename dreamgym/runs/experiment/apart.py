@@ -15,7 +15,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.types import Source, Task
 
 ROUNDS = 100
-"""Of play. In `coin` 12 rounds tell apart all worlds that begin alike."""
+"""Rounds of play at most. In `coin`, 12 rounds tell apart all worlds that begin alike."""
 
 Groups = list[list[Task]]
 

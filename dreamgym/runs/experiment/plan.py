@@ -31,7 +31,7 @@ class Play(Frozen):
     """A behaviour of the environment. Results that were published before call it `agent`."""
     episodes: int = Field(ge=1)
     tasks: int = Field(ge=1)
-    """Of the training tasks, the first so many, played in turn."""
+    """Number of training tasks, from the first on, that are played in turn."""
     warm: bool = False
     """The warm start imitates this play."""
 
@@ -77,7 +77,7 @@ class Arm(Frozen):
     """A control that must not help: the dream's recordings with their answers shuffled, or their calls and answers;
     every recorded answer a success, or none of them."""
     spoiled_share: float = Field(default=1.0, gt=0, le=1)
-    """Of the recorded steps, so many are shuffled."""
+    """Share of the recorded steps that is shuffled."""
     recordings: int | None = Field(default=None, ge=1)
     """The dream knows only so many of the recorded episodes, drawn by the seed; a smaller draw is part of a larger
     one."""

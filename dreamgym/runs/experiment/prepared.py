@@ -34,7 +34,7 @@ class Prepared:
     seed: int
     folder: Path
     dsn: str
-    """Of the server; each run has a database of its own there."""
+    """DSN of the database server; each run has a database of its own there."""
     spec: EnvironmentSpec
     real: RealEnvironment
 
@@ -152,9 +152,9 @@ def alone(folder: Path) -> Iterator[None]:
 def shuffled(
     trajectories: Sequence[Trajectory], seed: int, *, calls: bool = False, share: float = 1.0
 ) -> list[Trajectory]:
-    """The same calls from the same states, a share of them answered with what followed another call of that share.
+    """Trajectories with equal states and calls, in which a share of the answers is permuted among that share.
 
-    With `calls` those are of some other state, too: which can be made where is no longer told either.
+    With `calls`, the calls are permuted too, so that the data no longer shows which calls are possible in a state.
     """
     steps = [step for trajectory in trajectories for step in trajectory.transitions]
     lots = random.Random(seed)
@@ -187,7 +187,7 @@ def shuffled(
 
 
 def rewarded(trajectory: Trajectory) -> list[Trajectory]:
-    """The same steps, each an episode of its own that succeeds: whatever is done is worth the same."""
+    """Each step as an episode of its own that succeeds, so that every action has the same reward."""
 
     def alone(number: int, step: Transition) -> Trajectory:
         result = step.result.model_copy(update={"reward": 1.0, "terminated": True, "truncated": False})
@@ -198,7 +198,7 @@ def rewarded(trajectory: Trajectory) -> list[Trajectory]:
 
 
 def unrewarded(trajectory: Trajectory) -> Trajectory:
-    """The same episode, ending where it ended, without its success."""
+    """A copy of the episode with the same end but without its success."""
 
     def without(step: Transition) -> Transition:
         return step.model_copy(update={"result": step.result.model_copy(update={"reward": 0.0})})

@@ -50,9 +50,9 @@ class Result(Frozen):
     arm: str
     seed: int
     made_by: Arm
-    """As the file said it."""
+    """The arm as the experiment file describes it."""
     commit: str
-    """Of the code that trained and measured it."""
+    """Commit of the code that trained and measured the policy."""
     outcomes: str = Field(pattern="^[01]+$")
     """1 or 0 for each test task, in their order."""
     refused_share: float
@@ -66,9 +66,9 @@ class Result(Frozen):
     unjudged: int
     """Episodes of training whose reward nobody could tell, which were not learned from."""
     seconds: float
-    """Of training the policy, those of attempts that were cut off included; fitting an experience model is not."""
+    """Seconds of training the policy, interrupted attempts included; fitting an experience model is not included."""
     dead_share: float | None
-    """Of the groups played, those whose rollouts all had the same reward."""
+    """Share of the played groups whose rollouts all had the same reward."""
     curve: tuple[tuple[int, float], ...]
     """Updates, and success of the probe in the real environment after them."""
     inside: tuple[tuple[int, float], ...] = ()

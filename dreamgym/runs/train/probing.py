@@ -71,7 +71,7 @@ class ProbesInReality:
         return self._why(self._probes)
 
     def recorded_reason(self) -> str | None:
-        """The same of the record of the run that is to be resumed; training may take back its last lines."""
+        """The reason to stop in the record of a resumed run. Training may delete the last lines of the record."""
         return self._why(self._recorded())
 
     def _why(self, probes: RealProbes) -> str | None:

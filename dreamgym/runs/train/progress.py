@@ -21,7 +21,7 @@ WINDOW = 10
 """Updates that a mean is taken over."""
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 5
-"""Of the histogram of values, from 0 to 0.25."""
+"""Number of bins of the histogram of values, from 0 to 0.25."""
 
 
 class Progress:

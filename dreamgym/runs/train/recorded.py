@@ -63,7 +63,7 @@ async def _lesson(spec: EnvironmentSpec, config: TrainConfig, base: Path, record
 async def _conversations(
     spec: EnvironmentSpec, config: TrainConfig, agent: str, base: Path, succeeded: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
-    """As many recorded episodes as there is time to learn from, as the agent would have had them."""
+    """The recorded episodes that there is time to learn from, as conversations of the agent."""
     from dreamgym_integrations.trainers.policy.model import load_codec
     from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
     from dreamgym_integrations.trainers.policy.sft import conversation_row

@@ -63,7 +63,7 @@ class _Candidate:
     holds: int
     """A set of calls: bit i is 1 if the question holds in call i."""
     cost: float
-    """Of its kind."""
+    """Cost of the question's kind."""
     paths: frozenset[Path]
 
 

@@ -36,7 +36,7 @@ class Certainty:
         return scores
 
     def probabilities(self, row: int, tokens: Sequence[int]) -> dict[str, float]:
-        """As in Completion, for one row of the batch and the tokens of its answer."""
+        """`Completion.probabilities` for one row of the batch and the tokens of its answer."""
         if not tokens:
             return {}
         found = {"tokens": math.exp(sum(step[row] for step in self._log_probabilities[: len(tokens)]) / len(tokens))}

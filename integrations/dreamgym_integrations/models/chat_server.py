@@ -217,7 +217,7 @@ def _completion(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, us
 
 
 def _chunks(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, usage: Usage) -> Iterator[str]:
-    """The same answer as server-sent events: who speaks, the text, each call, the reason of the end."""
+    """An answer as server-sent events: the role, the text, each call, the finish reason."""
     deltas: list[JsonObject] = [{"role": "assistant", "content": reply.text or ""}]
     deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
     choices: list[list[JsonValue]] = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS = 16_384
 LINE_TOKENS = 200
-"""Of one value, or half of what may be written where that is more; a longer one counts as cut off."""
+"""Tokens of one value at most, or half of `max_tokens` if that is more; a longer value counts as cut off."""
 
 
 def load(name: str) -> LocalModel:
@@ -157,7 +157,7 @@ class _LlamaWriter:
         self._ends = {llama.token_eos(), *llama.tokenize(b"<|im_end|>", add_bos=False, special=True)}
         self.written = 0
         self.log_probability = 0.0
-        """Of all written tokens, the program's own not among them."""
+        """Sum over the tokens that the model wrote; tokens that the program inserted do not count."""
         self.finish_reason: Literal["stop", "length"] = "stop"
         read = llama.input_ids[: llama.n_tokens]
         shared = next((at for at, (a, b) in enumerate(zip(read, prompt, strict=False)) if a != b), None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 RETRIES = 2
-"""Of a request that met a busy or broken server; the client waits in between."""
+"""Number of times a request to a busy or broken server is repeated; the client waits in between."""
 
 BASE_URLS: dict[str, tuple[str | None, str]] = {
     "openai": (None, "OPENAI_API_KEY"),

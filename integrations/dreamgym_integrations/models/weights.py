@@ -33,13 +33,13 @@ class Weights:
     """One model file and where its parts are."""
 
     name: str
-    """As `--model` takes it."""
+    """Name of the model for `--model`."""
     title: str
     file: str
     size: int
     """Bytes of the whole file."""
     sha256: str
-    """Of the file that the maker published."""
+    """SHA-256 of the file that the maker published."""
     parts: tuple[str, ...]
     """Requirements of the wheels, in the order in which their contents are joined."""
 

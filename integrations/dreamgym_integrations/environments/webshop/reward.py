@@ -63,7 +63,7 @@ def _categories(product: Product) -> set[str]:
 
 
 def _has_attribute(bought: Product, wanted: str) -> bool:
-    """Whether it is one of the product's attributes, or in its texts."""
+    """True if an attribute is listed for the product or occurs in its texts."""
     texts = (bought.title, " ".join(bought.bullets), bought.description)
     return _is_like_one_of(wanted, bought.attributes) or any(wanted in text.lower() for text in texts)
 

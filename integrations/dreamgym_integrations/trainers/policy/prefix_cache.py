@@ -34,7 +34,7 @@ class Past:
     """1 for a token, 0 for padding."""
 
     def cache(self) -> DynamicCache | None:
-        """The same keys and values in the form that a transformers model takes."""
+        """The cached keys and values in the form that a transformers model takes."""
         if self.known_N2BHPD is None:
             return None
         cache = DynamicCache()
