@@ -34,8 +34,7 @@ Row = TypeVar("Row", bound=Frozen)
 
 @runtime_checkable
 class Environment(Protocol):
-    """An environment that plays one episode at a time. DreamEnvironment, RemoteEnvironment and every real environment
-    implement it."""
+    """Plays one episode at a time. DreamEnvironment, RemoteEnvironment and all real environments implement it."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:

@@ -29,8 +29,7 @@ Agent = Callable[[str, str, str], Awaitable[str]]
 
 
 def load_agent(name: str) -> Agent:
-    """The agent of an entry point, `module:function` or `file.py:function`. Raises UnknownName listing the registered
-    agents."""
+    """The agent of an entry point, `module:function` or `file.py:function`. Raises UnknownName for any other name."""
     found = {point.name: point for point in entry_points(group="dreamgym.agents")}
     if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")

@@ -294,8 +294,7 @@ class Trajectory(Frozen):
 
     @property
     def success(self) -> bool:
-        """True if the final answer was judged with a reward above 0; if none was judged, if the episode terminated with
-        one."""
+        """The judged final answer has a positive reward; if none was judged, the task's own end has one."""
         if self.final_reward is not None:
             return self.final_reward > 0
         return bool(self.transitions) and self.transitions[-1].result.terminated and self.total_reward > 0

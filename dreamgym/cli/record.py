@@ -55,7 +55,7 @@ def record(
 
     if stdio:
         raise InvalidInput(
-            "--stdio was removed: record speaks stdio by itself if an agent starts it, with a pipe on standard input"
+            "--stdio was removed: record speaks stdio by itself if it is started with a pipe on standard input"
         )
     token, over_stdio = read_token(token_file), port is None and is_fed()
     if not over_stdio:

@@ -121,8 +121,7 @@ RULES: dict[str, Rule] = {
 
 
 def _fictional(number: str, make: Placeholders) -> str:
-    """A phone number with the original layout and country code. Its national part begins with zeros, as no real one
-    does."""
+    """A phone number in the original layout with its country code; the rest begins with zeros, as in no real number."""
     code = re.match(r"(?:\+|00)\d{1,3}(?=[\s().-])|\+1|1(?=[ .-])|", number)
     kept = code[0] if code else ""
     return kept + make.digits(number[len(kept) :], "000")

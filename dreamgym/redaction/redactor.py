@@ -121,7 +121,7 @@ class Redactor:
         return value
 
     def _list(self, items: list[JsonValue]) -> JsonValue:
-        """Redact a list whose names may precede values: `["--password", "x"]`, and the pair `["Authorization", "x"]`."""
+        """Redact a list. Names may precede values: `["--password", "x"]`, and in pairs `["Authorization", "x"]`."""
         redacted: list[JsonValue] = []
         for at, item in enumerate(items):
             before = items[at - 1] if at else None

@@ -10,7 +10,7 @@ MEBIBYTE = 2**20
 
 
 def server_settings() -> dict[str, str]:
-    """PostgreSQL settings by name, computed at each start so that a changed memory limit counts. `fsync` stays on."""
+    """PostgreSQL settings by name, computed at each start so that a changed memory limit counts; `fsync` stays on."""
     memory = memory_limit()
     maintenance = min(memory // 8, 4096 * MEBIBYTE)
     return {
