@@ -65,7 +65,7 @@ async def play(
 
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:
-    """An episode as a person reads it."""
+    """The text of an episode, for a person to read."""
     lines = [f"task   {trajectory.task.instruction}", f"start  {trajectory.task.initial_state or ''}"]
     for number, transition in enumerate(trajectory.transitions, start=1):
         arguments = ", ".join(f"{k}={v!r}" for k, v in transition.action.arguments.items())
