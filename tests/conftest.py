@@ -15,10 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.replay import databases
-from dreamgym.replay.database import Database
 from dreamgym.replay.embedded import EmbeddedServer
-from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres import Store, databases, open_store
+from dreamgym.replay.postgres.database import Database
 
 # torch, transformers and TRL make a million objects that stay: to look through them for garbage while the test modules
 # are imported took a quarter of that time in each worker, and much of every test's after it
