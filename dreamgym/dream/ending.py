@@ -1,4 +1,4 @@
-"""Whether a predicted step ends its task, and whether that is a success: here a dream's reward is decided.
+"""Decides if a predicted step ends its task and if it is a success: the reward of a dream.
 
 In this order:
 
@@ -55,12 +55,12 @@ async def ended(query: Query, prediction: Prediction, model: ExperienceModel) ->
 
 
 def is_unbounded(steps: Sequence[Transition], *last: Provenance) -> bool:
-    """Whether the state after some steps rests on a model's word."""
+    """True if the state after some steps rests on a model's word."""
     return any(provenance.unbounded for provenance in (*(step.provenance for step in steps), *last))
 
 
 def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
-    """Whether a recorded end and a recorded success are the running task's too; otherwise its end is open.
+    """True if a recorded end and a recorded success count for the running task too; otherwise its end is open.
 
     They are if the step was recorded for a task with the same goal, nothing else was recorded of it in the same world
     (else something decides that the state does not show), and the way to this state can be trusted: a state that an
@@ -74,7 +74,7 @@ def recorded_end_counts(query: Query, demonstration: Demonstration) -> bool:
 
 
 def is_contradicted(query: Query, demonstration: Demonstration) -> bool:
-    """Whether the same action in the same state was recorded with another outcome in the same world."""
+    """True if the same action in the same state was recorded with another outcome in the same world."""
     return any(
         other.exact and other.world == demonstration.world and other.id != demonstration.id
         for other in query.demonstrations
@@ -82,7 +82,7 @@ def is_contradicted(query: Query, demonstration: Demonstration) -> bool:
 
 
 def is_invented(history: Sequence[Transition]) -> bool:
-    """Whether an answer that was not recorded of its very state and action has changed the state."""
+    """True if an answer that was not recorded for this state and action has changed the state."""
     return any(
         step.provenance.tier is not Tier.REAL and not step.provenance.exact and step.next_state != step.state
         for step in history

@@ -45,7 +45,7 @@ async def judge(
     final_answer: str | None = None,
     state: str = "",
 ) -> Verdict:
-    """Whether the steps of an episode, with the final answer where one ended it, accomplish its task.
+    """The verdict if the steps of an episode, with the final answer if there is one, accomplish its task.
 
     `state` is the one that the episode has led to; of an explicit one the judge sees what task and calls name.
 

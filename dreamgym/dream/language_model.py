@@ -82,7 +82,7 @@ class LanguageModel:
         )
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        """Whether the predicted step accomplishes the task, asked in calls of their own.
+        """The verdict if the predicted step accomplishes the task. The judge is asked in separate calls.
 
         Raises:
             MalformedAnswer: the judge answered rubbish.
@@ -102,7 +102,7 @@ class LanguageModel:
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
-        """Whether the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
+        """True if the steps and the final answer accomplish the task. Raises MalformedAnswer, PredictionError.
 
         Nothing done accomplishes nothing.
         """

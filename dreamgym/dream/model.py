@@ -155,7 +155,7 @@ class Judge(Protocol):
     """An experience model may be one too: it says whether what happened accomplished the task."""
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
-        """Whether the task is accomplished by the steps so far and the predicted one.
+        """The verdict if the steps so far and the predicted one accomplish the task.
 
         Raises:
             MalformedAnswer: no usable verdict was given; nothing is guessed.
@@ -165,7 +165,7 @@ class Judge(Protocol):
     async def judge(
         self, spec: EnvironmentSpec, task: Task, history: Sequence[Transition], answer: str | None, *, seed: int
     ) -> bool:
-        """Whether the steps accomplish the task, with the agent's final answer if it gave one.
+        """True if the steps accomplish the task, with the agent's final answer if it gave one.
 
         Raises:
             MalformedAnswer: no usable verdict was given; nothing is guessed.

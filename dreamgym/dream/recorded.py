@@ -64,7 +64,7 @@ def repeat(query: Query, demonstration: Demonstration, *, model: str | None = No
 
 
 def is_valid(query: Query, prediction: Prediction) -> bool:
-    """Whether the answer is one that the called tool's output schema allows; without a schema any is."""
+    """True if the answer is one that the called tool's output schema allows; without a schema any is."""
     schema = output_schema(query.spec, query.action.name)
     if schema is None or prediction.is_error:
         return True

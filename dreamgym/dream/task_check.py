@@ -1,4 +1,4 @@
-"""Whether a task is accomplished, by its own check: a fact about the episode, and nobody's opinion.
+"""The task's own check of success: a fact about the episode, not the opinion of a judge.
 
 A check stands in `Task.metadata` and has one part or both:
 
@@ -34,7 +34,7 @@ def require_usable_check(task: Task) -> None:
 
 
 def accomplished(task: Task, state: str, answers: Iterable[str] = ()) -> bool | None:
-    """Whether the task is accomplished.
+    """True if the task is accomplished.
 
     None if it has no check, or one of the state and the state is not explicit, or one that cannot be used.
 

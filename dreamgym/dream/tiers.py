@@ -100,7 +100,7 @@ class ModelTier:
         return learned.noted(unbounded=True) if self._is_unbounded(query, prediction, learned) else learned
 
     def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
-        """Whether the model's word alone changed the state, or added to it what its answer shows.
+        """True if the model's word alone changed the state, or added to it what its answer shows.
 
         A model that is no judge is no language model, which can be talked into facts; if nothing is recorded, there is
         nobody but it to believe.

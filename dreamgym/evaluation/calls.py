@@ -43,9 +43,9 @@ class Compared(Frozen):
     after: str = ""
     """The recorded state that it led to."""
     accomplished: bool | None = None
-    """Whether the call accomplished the task in reality, by the task's own check of the state; None without a check."""
+    """True if the call accomplished the task in reality, by the task's own check of the state; None without a check."""
     claimed: bool | None = None
-    """Whether the call accomplished the task by the same check of the predicted state; None without either."""
+    """True if the call accomplished the task by the same check of the predicted state; None without either."""
     predicted: Transition | None = None
     """The step as the dream remembers it; None without an answer, and if the real system answered."""
     features: tuple[float, ...] = ()
@@ -146,7 +146,7 @@ def compared(
     transition = trajectory.transitions[step - 1]
 
     def accomplishes(state: str, answer: str) -> bool | None:
-        """Whether the task is accomplished by this step, and was not before it."""
+        """True if the task is accomplished by this step, and was not before it."""
         answers = [one.result.observation for one in trajectory.transitions[: step - 1]]
         done = accomplished(trajectory.task, state, [*answers, answer])
         return None if done is None else done and accomplished(trajectory.task, transition.state, answers) is not True

@@ -83,7 +83,7 @@ class PlayerResult(Frozen):
 
 
 class PlayAlong(Frozen):
-    """Whether the dream helps players that are bad on purpose."""
+    """How a dream treats players that are bad on purpose, compared with reality."""
 
     players: tuple[str, ...]
     difference: Rate

@@ -1,4 +1,4 @@
-"""Whether a dream remembers what was written in it: long sessions with reads after writes.
+"""Tests if a dream remembers what was written in it: long sessions with reads after writes.
 
 A read is right where reality, after the very same calls, answers the same. It contradicts the dream's own past where
 the same read was answered otherwise with nothing written in between, or where, with an explicit state, an entity that

@@ -157,7 +157,7 @@ def answered_steps(trajectory: Trajectory) -> tuple[Transition, ...]:
 
 
 def has_succeeded(trajectory: Trajectory, *, ends_itself: bool) -> bool | None:
-    """Whether an episode accomplished its task; None where it was not answered, or nobody can tell.
+    """True if an episode accomplished its task; None where it was not answered, or nobody can tell.
 
     Args:
         ends_itself: the environment ends a task that is done, with a reward. One that does not leaves it to the

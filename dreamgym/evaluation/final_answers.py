@@ -18,7 +18,7 @@ from dreamgym.types import Frozen, Trajectory
 
 
 class EpisodeVerdict(Frozen):
-    """Whether one recorded episode succeeded, as recorded and as the dream decides."""
+    """The success of one recorded episode, as recorded and as the dream decides."""
 
     trajectory: str
     recorded: bool
@@ -30,7 +30,7 @@ class EpisodeVerdict(Frozen):
 
     @property
     def rewarded(self) -> bool | None:
-        """Whether the dream would reward the episode: the check decides, else the judge."""
+        """True if the dream would reward the episode: the check decides, else the judge."""
         return self.judged if self.checked is None else self.checked
 
 

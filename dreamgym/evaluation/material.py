@@ -18,7 +18,7 @@ from dreamgym.types import Trajectory
 
 
 class Material(NamedTuple):
-    """What all settings are measured on."""
+    """The recorded steps and tasks that all settings are measured on."""
 
     spec: EnvironmentSpec
     known: tuple[Trajectory, ...]

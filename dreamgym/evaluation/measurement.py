@@ -38,7 +38,7 @@ def silent(text: str) -> None:
 
 
 class Wanted(NamedTuple):
-    """What is measured besides single steps, and how it is done."""
+    """The measures to take besides single steps, and their settings."""
 
     prices: Prices = Prices()
     parallel: int = 1

@@ -126,7 +126,7 @@ class Reads:
                     self._seen[key] = self._seen.get(key, True) and not changes
 
     def __call__(self, action: ToolCall) -> bool:
-        """Whether the call only reads, as far as anything tells."""
+        """True if the call only reads, as far as anything tells."""
         return self._said.get(action.name, self._seen.get(self._key(action), False))
 
     def _key(self, action: ToolCall) -> str:
@@ -134,7 +134,7 @@ class Reads:
 
 
 def is_id(path: Path, value: Scalar) -> bool:
-    """Whether a value names an entity, by the name of its field or by its form (`O-1001`)."""
+    """True if a value names an entity, by the name of its field or by its form (`O-1001`)."""
     if isinstance(value, float):
         return False
     name = next((part for part in reversed(path) if isinstance(part, str)), "")

@@ -1,4 +1,4 @@
-"""What an answer shows, as JSON."""
+"""The JSON in an answer: its structured content, or its text."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def apply(state: JsonObject, operations: Sequence[Operation], schema: StateSchem
 
 
 def difference(before: JsonObject, after: JsonObject) -> tuple[Operation, ...]:
-    """What changed from one state to the other: applied to the first, it gives the second."""
+    """The changes from one state to the other. Applied to the first, they give the second."""
     return tuple(_differences(before, after, ()))
 
 

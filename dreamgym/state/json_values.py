@@ -91,7 +91,7 @@ def unescaped(path: str) -> list[str]:
 
 
 def value_at(value: JsonValue, path: str) -> JsonValue:
-    """What a JSON pointer leads to through objects; None if nothing is there. Lists are not entered."""
+    """The value at a JSON pointer through objects; None if there is none. Lists are not entered."""
     for name in unescaped(path):
         value = value.get(name) if isinstance(value, dict) else None
     return value

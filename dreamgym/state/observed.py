@@ -1,4 +1,4 @@
-"""What answers teach about a state that is known in part: shown once, known from then on."""
+"""Completes a partly known state with the values that answers show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state may look like: its collections, their fields, its single values, and the type of each."""
+"""The schema of explicit states: collections, their fields, single values, and the type of each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Collection(Frozen):
 
 
 class StateSchema(Frozen):
-    """What a state may look like: `[state]` in env.toml, tables for collections, types for single values."""
+    """Schema of explicit states, the table `[state]` of env.toml: tables for collections, types for single values."""
 
     collections: dict[str, Collection] = Field(default_factory=dict)
     values: dict[str, str] = Field(default_factory=dict)
@@ -60,7 +60,7 @@ class StateSchema(Frozen):
         return value
 
     def fault_of(self, state: JsonObject) -> str | None:
-        """What is wrong with a state under this schema, or None. Fields may be missing, but for the key."""
+        """The first fault of a state under this schema; None if it is valid. Only the key may not be missing."""
         for name, part in state.items():
             collection = self.collections.get(name)
             if collection is None:

@@ -64,7 +64,7 @@ class State:
         return entity if isinstance(entity, dict) else None
 
     def changes(self, after: State) -> tuple[Operation, ...]:
-        """What changed until another explicit state: `self.after(self.changes(after)) == after`."""
+        """The changes to another explicit state: `self.after(self.changes(after)) == after`."""
         return difference(self.content or {}, after.content or {})
 
     def changed_fields(self, after: State) -> frozenset[str]:

@@ -14,7 +14,7 @@ class Question(Protocol):
     """A condition on a call. It does not hold if something in it has no value."""
 
     def holds(self, bindings: Bindings) -> bool:
-        """Whether the condition holds before this call."""
+        """True if the condition holds before this call."""
 
 
 @dataclass(frozen=True)

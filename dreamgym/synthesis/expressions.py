@@ -374,7 +374,7 @@ def decimal(value: object) -> Decimal:
 
 
 def is_empty(bindings: Bindings, path: Path) -> bool:
-    """Whether a path is bound to nothing, null, an empty text or an empty list."""
+    """True if a path is bound to nothing, null, an empty text or an empty list."""
     value = bindings.values.get(path)
     return value is None or value in ("", [])
 

@@ -188,7 +188,7 @@ def _branch(cases: Sequence[Case], ids: Mapping[str, IdSequence]) -> Branch | No
 
 
 def _gives(branch: Branch, case: Case, ids: Mapping[str, IdSequence]) -> bool:
-    """Whether a branch gives exactly what was recorded; JSON in a text may be written in another style."""
+    """True if a branch gives exactly what was recorded; JSON in a text may be written in another style."""
     try:
         result = branch.run(case.before, ids, case.arguments)
     except (NoValue, ImpossibleChange, ValueError):

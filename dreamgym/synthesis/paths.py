@@ -142,7 +142,7 @@ class ItemFault:
     other: Path = ()
 
     def holds(self, item: Bindings, call: Bindings) -> bool:
-        """Whether the item of this call has the fault."""
+        """True if the item of this call has the fault."""
         one = item.values.get(self.one)
         if self.kind == "missing":
             return one is None
@@ -215,12 +215,12 @@ def entities_on(path: Path) -> int:
 
 
 def is_argument(path: Path) -> bool:
-    """Whether a path leads to an argument or a part of one, and not into an entity."""
+    """True if a path leads to an argument or a part of one, and not into an entity."""
     return path[0] == "arg" and not entities_on(path)
 
 
 def is_entity(path: Path) -> bool:
-    """Whether a path leads to a whole entity."""
+    """True if a path leads to a whole entity."""
     return path[-1].startswith(">")
 
 
@@ -230,5 +230,5 @@ def rank(path: Path) -> tuple[bool, int, bool, Path]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number; True and False are not."""
+    """True if a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

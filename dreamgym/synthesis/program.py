@@ -81,7 +81,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Branch:
-    """What the calls of one outcome change and answer."""
+    """The changes and the answer of the calls with one outcome."""
 
     effects: tuple[Effect, ...]
     is_error: bool
@@ -141,7 +141,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class ToolProgram:
-    """What one tool does, as its recorded calls show it. `str(program)` is a listing of it.
+    """The behaviour of one tool, derived from its recorded calls. `str(program)` is a listing of it.
 
     It is pure: the same state and arguments give the same result, and nothing is drawn or remembered.
     """

@@ -47,7 +47,7 @@ class CheckReport(Frozen):
     calls: tuple[Compared, ...]
 
     def as_json(self) -> str:
-        """What `--json` prints: each call with both answers, without states and provenance."""
+        """The report that `--json` prints: each call with both answers, without states and provenance."""
         left_out = {"before", "after", "accomplished", "predicted", "features", "claimed"}
         return self.model_dump_json(indent=2, exclude={"calls": {"__all__": left_out}})
 

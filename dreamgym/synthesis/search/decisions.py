@@ -204,7 +204,7 @@ def _most_bound(calls: Sequence[Bindings], paths: Sequence[Path]) -> tuple[list[
 
 
 def _cuts(one: Expression, calls: Sequence[Bindings], outcomes: Sequence[int]) -> Iterator[Question]:
-    """Whether a number is above a constant that lies between values of different outcomes."""
+    """Questions that ask if a number is above a constant between values of different outcomes."""
     values: list[tuple[float, int]] = []
     for call, outcome in zip(calls, outcomes, strict=True):
         try:

@@ -33,7 +33,7 @@ _NOTHING = object()
 
 
 class ChangeKind(NamedTuple):
-    """What changes, without the entity."""
+    """The kind of a change, without its entity."""
 
     op: str
     """`set`, `append` or `delete` of a field; `new` or `gone` of an entity."""
@@ -59,7 +59,7 @@ class Case:
 
 
 def changes_between(before: JsonObject, after: JsonObject, schema: StateSchema) -> Changes:
-    """What changed from one state to another."""
+    """The changes from one state to another."""
     # A collection that came or went as a whole counts as its entities, so both states get all collections.
     old: JsonObject = {}
     new: JsonObject = {}
@@ -236,7 +236,7 @@ class EffectSearch:
 
 
 def _increase(search: ExpressionSearch, olds: Sequence[JsonValue], news: Sequence[JsonValue]) -> Expression | None:
-    """What is added to each old number to give the new one."""
+    """The expression whose value is added to each old number to give the new one."""
     gained = search.find([_minus(new, old) for new, old in zip(news, olds, strict=True)])
     lost = search.find([_minus(old, new) for new, old in zip(news, olds, strict=True)])
     # Nothing in a call is ever -3: if two recorded calls both took 3 away, the difference is the constant -3 or some

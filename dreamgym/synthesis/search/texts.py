@@ -29,7 +29,7 @@ def tokens(text: str, call: Bindings) -> list[Token]:
 
 
 def alike(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """Whether two texts differ only in pieces that may be others."""
+    """True if two texts differ only in pieces that may be others."""
     return len(one) == len(other) and all(
         a == b or (may and might) for (a, may), (b, might) in zip(one, other, strict=True)
     )

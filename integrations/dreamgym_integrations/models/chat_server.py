@@ -39,7 +39,7 @@ BACKLOG = 4096
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model says: a text, tool calls, or both."""
+    """The answer of a model: a text, tool calls, or both."""
 
     text: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -139,7 +139,7 @@ class _Server(uvicorn.Server):
 
 
 async def read_ask(request: Request) -> Ask:
-    """What a request asks for. Raises InvalidInput."""
+    """Parse a request. Raises InvalidInput."""
     try:
         body = await request.json()
     except ValueError as error:

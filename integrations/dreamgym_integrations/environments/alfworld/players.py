@@ -145,7 +145,7 @@ class HouseholdPlayer:
                     self._deliver(thing)
 
     def _fits(self, thing: str) -> bool:
-        """Whether the thing is in the place and in the condition that the goal asks for."""
+        """True if the thing is in the place and in the condition that the goal asks for."""
         goal, at = self._goal, self._at
         is_there = kind(at) == goal.place and at == (self._home or at)
         return kind(thing) == goal.thing and is_there and (goal.change is None or thing in self._changed)

@@ -78,7 +78,7 @@ class Referee:
         self._answers: list[str] = []
         self._called = False
         self.verdicts: list[bool] = []
-        """Whether each closed request was fulfilled."""
+        """For each closed request, True if it was fulfilled."""
 
     def note(self, answer: FunctionResult) -> None:
         """The agent called something and got this."""
@@ -97,7 +97,7 @@ class Referee:
 
 
 def is_alike(world: ApiInstances, truth: ApiInstances) -> bool:
-    """Whether all public attributes of all instances are equal; what cannot be compared to its end is not."""
+    """True if all public attributes of all instances are equal; what cannot be compared to its end is not."""
     try:
         return all(
             dict(_public(world.instances[name])) == dict(_public(instance))

@@ -56,7 +56,7 @@ class Checks:
         return cls([str(kind) for kind in types], answers, str(evaluation.get("reference_url") or ""), rows)
 
     def verdict(self, answer: str, page: Any, helpers: Mapping[str, Helper]) -> CheckResult:
-        """Whether all hold. `page` is Playwright's; a check of another page opens it in a tab of its own."""
+        """The result of all checks. `page` is Playwright's; a check of another page opens it in a tab of its own."""
         verdicts = []
         if "string_match" in self._types:
             verdicts.append(text_verdict(self._answers, answer))
@@ -70,7 +70,7 @@ class Checks:
 
 
 def text_verdict(wanted: JsonObject, text: str) -> CheckResult:
-    """Whether a text is what `exact_match`, `must_include` and `fuzzy_match` ask for."""
+    """The result of `exact_match`, `must_include` and `fuzzy_match` on a text."""
     unjudged = False
     for how, value in wanted.items():
         references = [str(item) for item in value] if isinstance(value, list) else [str(value)]

@@ -59,7 +59,7 @@ class HouseMap:
         self._exits[place] = exits
 
     def is_unseen(self, place: str) -> bool:
-        """Whether only the place's name is known."""
+        """True if only the place's name is known."""
         return place not in self._exits
 
     def side(self, here: str, wanted: Callable[[str], bool]) -> str | None:

@@ -19,7 +19,7 @@ class Interrupt(TrainerCallback):  # type: ignore[misc]  # transformers is not t
     """
 
     pressed = False
-    """Whether Ctrl-C was pressed."""
+    """True if Ctrl-C was pressed."""
 
     def __init__(self, steps_per_update: int) -> None:
         self._steps_per_update = steps_per_update

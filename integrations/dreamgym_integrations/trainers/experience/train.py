@@ -35,7 +35,7 @@ LAST_FILE = "trainer_state.json"
 
 
 def is_first_process() -> bool:
-    """Whether this is the first of the processes that a launcher started, or the only one."""
+    """True if this is the first of the processes that a launcher started, or the only one."""
     return Processes().index == 0
 
 

@@ -157,7 +157,7 @@ class AgentPlayer:
 
 
 def _caused_by_policy(crash: BaseException, session: PolicySession) -> bool:
-    """Whether the agent can only have crashed over what the policy wrote."""
+    """True if the agent can only have crashed over what the policy wrote."""
     # The reward of such an episode is learned from, so whatever else may have caused the crash must be ruled out, or
     # the policy is punished for it: no answer was given yet, an answer was refused, a file or the network failed, or
     # the environment was away. The last is known by its text alone, since clients raise types of their own for it.

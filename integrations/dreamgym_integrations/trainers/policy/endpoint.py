@@ -52,7 +52,7 @@ class PolicySession:
         self.sampled = itertools.count()
         """Gives each answer of the policy its number."""
         self.failed = False
-        """Whether any request was refused."""
+        """True if any request was refused."""
         self._is_over = is_over
         self._over = False
         self.closed = False
