@@ -1,18 +1,37 @@
 """What every test may use."""
 
+import gc
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import anyio
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.embedded import EmbeddedServer
-from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres import Store, databases, open_store
+from dreamgym.replay.postgres.database import Database
+
+# torch, transformers and TRL make a million objects that stay: to look through them for garbage while the test modules
+# are imported took a quarter of that time in each worker, and much of every test's after it
+gc.disable()
+
+# how long an example takes on a machine that has other work says nothing; linear time has tests of its own (growth.py)
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, and looked for among what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,20 +50,49 @@ def embedded_server() -> Iterator[EmbeddedServer]:
     """One PostgreSQL for the whole run, in a folder that its system user can reach when the tests run as root."""
     folder = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
     server = EmbeddedServer.start(folder)
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(
+            "ALTER SYSTEM SET fsync = off"
+        )  # no test pulls the plug; a killed server loses nothing by it
+        connection.execute("SELECT pg_reload_conf()")
     yield server
     server.release()
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def dsn(embedded_server: EmbeddedServer) -> Iterator[str]:
-    """The address of a fresh, empty database."""
+@pytest.fixture(scope="session")
+def template(embedded_server: EmbeddedServer) -> str:
+    """The name of a database with our tables and nothing in them: it is copied in a fifth of the time they take."""
+    name = f"template_{uuid4().hex}"
+
+    async def make() -> None:
+        await (await Database.open(databases.create(embedded_server.dsn, name))).close()
+
+    anyio.run(make)
+    return name
+
+
+@contextmanager
+def database(server: EmbeddedServer, template: str | None = None) -> Iterator[str]:
+    """The address of a database for the time of the block."""
     name = f"test_{uuid4().hex}"
-    with psycopg.connect(embedded_server.dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} STRATEGY = FILE_COPY TEMPLATE template0")
-    yield embedded_server.dsn.replace("/dreamgym?", f"/{name}?")
-    with psycopg.connect(embedded_server.dsn, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    databases.create(server.dsn, name, template=template)
+    yield server.dsn.replace("/dreamgym?", f"/{name}?")
+    databases.drop(server.dsn, name)
+
+
+@pytest.fixture
+def dsn(embedded_server: EmbeddedServer, template: str) -> Iterator[str]:
+    """The address of a fresh database with empty tables."""
+    with database(embedded_server, template) as address:
+        yield address
+
+
+@pytest.fixture
+def empty_dsn(embedded_server: EmbeddedServer) -> Iterator[str]:
+    """The address of a fresh database without tables."""
+    with database(embedded_server) as address:
+        yield address
 
 
 @pytest.fixture

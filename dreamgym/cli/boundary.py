@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import typer
@@ -12,6 +13,8 @@ from dreamgym.errors import DreamGymError, InvalidInput
 
 def run(program: typer.Typer) -> None:
     """Run a program: exit 0 done, 1 failed, 2 misused; typer makes 130 of Ctrl-C."""
+    # what is imported stays: to go through it for garbage again and again is a fifth of an import of TRL
+    gc.set_threshold(20_000, 20, 50)
     try:
         refuse_old_options(sys.argv[1:])
         program()

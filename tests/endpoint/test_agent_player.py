@@ -194,7 +194,7 @@ async def gives_up(task: str, mcp_url: str, policy_url: str) -> str:
     ("broken", "error"),
     [
         (crashes, "the agent failed before its episode was over: ValueError: no such key"),
-        (hangs, "the agent was stopped after 3 s, before its episode was over"),
+        (hangs, "the agent was stopped after 8 s, before its episode was over"),
         (exits, "the agent failed before its episode was over: RuntimeError: the agent called sys.exit(3)"),
         (gives_up, "the agent was cancelled before its episode was over"),
     ],
@@ -206,7 +206,7 @@ async def test_an_agent_that_fails_loses_its_episode_and_no_other(broken: Agent,
     async def agent(task: str, mcp_url: str, policy_url: str) -> str:
         return await (broken if next(numbers) == 1 else react)(task, mcp_url, policy_url)
 
-    async with stage(agent, Speaker(to_ten), worlds=counter(), limit_s=3) as play:
+    async with stage(agent, Speaker(to_ten), worlds=counter(), limit_s=8) as play:
         first, second, third = await play(3)
     assert (second.error, second.reward, second.segments) == (error, None, [])
     assert first.reward == third.reward == 1.0

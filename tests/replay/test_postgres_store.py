@@ -25,11 +25,11 @@ pytestmark = pytest.mark.anyio
 PLAY = sample_trajectory("one", sample_transition("kitchen", "north", "hall"))
 
 
-async def test_what_was_stored_is_there_after_opening_again(dsn: str) -> None:
-    first = await open_store(dsn, TrigramEncoder())
+async def test_what_was_stored_is_there_after_opening_again(empty_dsn: str) -> None:
+    first = await open_store(empty_dsn, TrigramEncoder())
     await first.buffer.add([PLAY])
     await first.close()
-    second = await open_store(dsn, TrigramEncoder())
+    second = await open_store(empty_dsn, TrigramEncoder())
     assert await second.buffer.trajectories(ENV) == (PLAY,)
     assert await second.buffer.add([PLAY]) == 0
     await second.close()
@@ -65,33 +65,33 @@ async def test_an_address_that_is_none_is_refused_without_repeating_it() -> None
     assert "s3cr3t" not in str(caught.value)
 
 
-async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as admin:
+async def test_a_user_who_may_not_enable_pgvector_is_told_the_command(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("DROP ROLE IF EXISTS powerless")
         admin.execute("CREATE ROLE powerless LOGIN")
     with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
-        await open_store(dsn.replace("postgres@", "powerless@"), TrigramEncoder())
-    with psycopg.connect(dsn, autocommit=True) as admin:
+        await open_store(empty_dsn.replace("postgres@", "powerless@"), TrigramEncoder())
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("CREATE EXTENSION vector")
     with pytest.raises(StoreError, match="GRANT CREATE ON SCHEMA public TO powerless"):
-        await open_store(dsn.replace("postgres@", "powerless@"), TrigramEncoder())
-    with psycopg.connect(dsn, autocommit=True) as admin:
+        await open_store(empty_dsn.replace("postgres@", "powerless@"), TrigramEncoder())
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("DROP ROLE powerless")
 
 
-async def test_a_server_older_than_needed_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_older_than_needed_is_refused(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # the server at hand is a new one, so the floor is raised above it
     monkeypatch.setattr("dreamgym.replay.postgres.database.OLDEST_SERVER", 990_000)
     with pytest.raises(StoreError, match=r"is PostgreSQL 18, needed is 15 or newer: upgrade it"):
-        await open_store(dsn, TrigramEncoder())
+        await open_store(empty_dsn, TrigramEncoder())
 
 
-async def test_an_old_pgvector_is_refused(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as admin:
+async def test_an_old_pgvector_is_refused(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
         admin.execute("CREATE EXTENSION vector")
         admin.execute("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'")
     with pytest.raises(StoreError, match=r"needed is 0\.8\.0"):
-        await open_store(dsn, TrigramEncoder())
+        await open_store(empty_dsn, TrigramEncoder())
 
 
 async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
@@ -101,12 +101,12 @@ async def test_a_changed_migration_is_refused(store: Store, dsn: str) -> None:
         await open_store(dsn, TrigramEncoder())
 
 
-async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_nothing(dsn: str) -> None:
+async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_nothing(empty_dsn: str) -> None:
     text = resources.files("dreamgym.replay.postgres").joinpath("migrations/0001_store.sql").read_text(encoding="utf-8")
     encoder = TrigramEncoder()
     step = PLAY.transitions[0]
     key, state = digest_id(*key_of(step)), digest_id("kitchen")
-    with psycopg.connect(dsn, autocommit=True) as old:
+    with psycopg.connect(empty_dsn, autocommit=True) as old:
         old.execute("CREATE EXTENSION vector")
         old.execute(
             "CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, "
@@ -131,7 +131,7 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
         old.execute("INSERT INTO task_outcomes VALUES (1, 'go', 3, 8, 2, 2), (1, 'go', 4, 4, 2, 2)")
         vector = str([0.5] * 2 * encoder.dim)
         old.execute("INSERT INTO vectors_1 VALUES (1, %s, 1, 'kitchen', %s, %s)", [key, key_of(step)[1], vector])
-    store = await open_store(dsn, encoder)
+    store = await open_store(empty_dsn, encoder)
     for command in ("north", "norht"):
         (found,) = await store.buffer.nearest(sample_retrieval("kitchen", command, as_of=0))
         assert found.transition == step, "what was there before is there as of any watermark"
@@ -145,11 +145,11 @@ async def test_a_store_of_the_first_edition_is_brought_up_to_date_and_loses_noth
     await store.close()
 
 
-async def test_episodes_of_the_fourth_edition_are_kept_and_the_unstored_ones_found(dsn: str) -> None:
+async def test_episodes_of_the_fourth_edition_are_kept_and_the_unstored_ones_found(empty_dsn: str) -> None:
     folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
     texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name < "0005"}
     initial, task = StepResult(observation="kitchen"), PLAY.task
-    with psycopg.connect(dsn, autocommit=True) as old:
+    with psycopg.connect(empty_dsn, autocommit=True) as old:
         old.execute("CREATE EXTENSION vector")
         old.execute(
             "CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, "
@@ -189,7 +189,7 @@ async def test_episodes_of_the_fourth_edition_are_kept_and_the_unstored_ones_fou
                 [name, body, reason, made.expires_at, f"key of {name}"],
             )
             old.execute("INSERT INTO episode_steps VALUES (%s, 0, %s)", [name, PLAY.transitions[0].model_dump_json()])
-    store = await open_store(dsn, TrigramEncoder())
+    store = await open_store(empty_dsn, TrigramEncoder())
     assert [found.id for found in await store.episodes.unarchived([ENV], limit=9)] == ["unstored"]
     running = await store.episodes.load("runs")
     assert (running.transitions, running.stop_reason) == (PLAY.transitions, None)
