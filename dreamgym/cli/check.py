@@ -7,8 +7,6 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import EnvName, HeldOut, Json, RecordedFile, Seed, SettingName
-from dreamgym.evaluation.report.text import check_as_text
-from dreamgym.runs import fidelity as runs
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 
@@ -29,6 +27,9 @@ def check(
 
     Example: dreamgym check crm/ --against dream --model "local -k 5"
     """
+    from dreamgym.evaluation.report.text import check_as_text
+    from dreamgym.runs import fidelity as runs
+
     report = runs.check(env, against, model, trajectories=trajectories, held_out=held_out, seed=seed, say=say)
     typer.echo(report.as_json() if json else check_as_text(report))
     if not report.complete:

@@ -9,8 +9,6 @@ import typer
 
 from dreamgym.cli.options import Costs, EnvName, HeldOut, Json, RecordedFile, Seed, Settings
 from dreamgym.evaluation.cost import Prices
-from dreamgym.evaluation.report.text import as_text
-from dreamgym.runs import fidelity as runs
 from dreamgym.runs.console import say
 
 
@@ -50,6 +48,9 @@ def fidelity(
 
     Example: dreamgym fidelity crm/ --model local --closed-loop 20 --out runs/crm
     """
+    from dreamgym.evaluation.report.text import as_text
+    from dreamgym.runs import fidelity as runs
+
     report = runs.fidelity(
         env,
         model or [""],

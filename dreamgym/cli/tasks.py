@@ -11,7 +11,6 @@ import typer
 
 from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed
 from dreamgym.environment import load_spec
-from dreamgym.evaluation.report.tables import aligned
 from dreamgym.runs.console import say
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
 
@@ -54,6 +53,8 @@ def tasks(
 
 
 def _table(listed: Sequence[TaskRow]) -> str:
+    from dreamgym.evaluation.report.tables import aligned
+
     rows = [("task", "origin", "parent", "attempts", "success", "value", "instruction")]
     for task in listed:
         value = "" if task.value is None else f"{task.value:.3f}"

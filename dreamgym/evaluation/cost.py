@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
 from dreamgym.environment import Environment, first_reason
 from dreamgym.errors import InvalidInput
-from dreamgym.evaluation.calls import Compared
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, Tier, ToolCall
+
+if TYPE_CHECKING:
+    from dreamgym.evaluation.calls import Compared
 
 
 class Prices(Frozen):
