@@ -1,6 +1,5 @@
 """No verb looks up a foreign name or leaves an id of the device: packages that report their use are told not to."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -9,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym.environment import read_jsonl
+from dreamgym.types import Trajectory
+
 SOURCE = Path(__file__).with_name("lookups.c")
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")
 HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
-SFT = ("--policy", "tiny", "--algorithm", "sft", "--steps", "1", "--probe", "2")
+SFT = ("--policy", "POLICY", "--algorithm", "sft", "--steps", "1", "--probe", "2")
 VERBS = [
     ("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", "DSN"),
     ("fidelity", COIN, "--model", "nearest", "--limit", "5", "--out", "OUT"),
@@ -46,12 +48,14 @@ def test_a_look_up_is_seen(preloaded: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
 def test_a_verb_looks_up_no_foreign_name(verb: tuple[str, ...], preloaded: Path, dsn: str, tmp_path: Path) -> None:
-    words = [{"DSN": dsn, "OUT": str(tmp_path / "out")}.get(word, word) for word in verb]
+    policy = tmp_path / "policy"
+    words = [{"DSN": dsn, "OUT": str(tmp_path / "out"), "POLICY": str(policy)}.get(word, word) for word in verb]
+    if verb[0] == "train":
+        from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
+
+        create_tiny_policy(read_jsonl(Path(COIN, "trajectories.jsonl"), Trajectory), policy, seed=0)
     if verb[0] in {"play", "train"}:
-        few = tmp_path / "short.jsonl"  # which a tiny policy is soon made from
-        lines = Path(COIN, "trajectories.jsonl").read_text().splitlines()
-        few.write_text("\n".join(line for line in lines if len(json.loads(line)["transitions"]) <= 4))
-        recorded = [sys.executable, "-m", "dreamgym", "seed", "coin", str(few), "--dsn", dsn]
+        recorded = [sys.executable, "-m", "dreamgym", "seed", "coin", f"{COIN}/trajectories.jsonl", "--dsn", dsn]
         subprocess.run(recorded, check=True, capture_output=True)
     done = subprocess.run(
         [sys.executable, "-m", "dreamgym", *words],
