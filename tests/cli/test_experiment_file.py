@@ -14,7 +14,16 @@ from dreamgym.errors import InvalidInput
 from dreamgym.runs.experiment.compare import agree
 from dreamgym.runs.experiment.plan import Arm, Comparison, Measured, Plan, Play, flags, read_plan
 from dreamgym.runs.experiment.prepared import Prepared, alone, rewarded, shuffled, unrewarded
-from dreamgym.runs.experiment.running import ATTEMPTS, Result, attempts, curve, difference, name_of, queued
+from dreamgym.runs.experiment.running import (
+    ATTEMPTS,
+    Result,
+    attempts,
+    curve,
+    difference,
+    inside_curve,
+    name_of,
+    queued,
+)
 from dreamgym.runs.experiment.running import result as kept_result
 from dreamgym.runs.experiment.table import Published, area_under, report
 from dreamgym.types import (
@@ -349,6 +358,19 @@ def test_areas_and_dead_groups_are_compared_over_seeds() -> None:
     assert "| b − random | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  |  |  |" in text
     longer = "| b − longer | +0.0 [+0.0, +0.0] | +0.0, +0.0, +0.0 |  | +0.0 [+0.0, +0.0] |  |"
     assert longer in text, "areas over other numbers of updates do not compare"
+
+
+def test_success_in_the_dream_is_drawn_as_a_mean_over_the_last_updates() -> None:
+    record: list[JsonObject] = [{"step": n, "inside_success": float(n)} for n in range(7)]
+    assert list(inside_curve([*record[:2], {"step": 2, "real_success": 1.0}, *record[2:]])) == [
+        (1, 0.0),
+        (2, 0.5),
+        (3, 1.0),
+        (4, 1.5),
+        (5, 2.0),
+        (6, 3.0),
+        (7, 4.0),
+    ]
 
 
 def test_the_curve_of_two_phases_goes_on_where_the_first_ended() -> None:

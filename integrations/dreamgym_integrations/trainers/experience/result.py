@@ -19,7 +19,7 @@ from dreamgym.evaluation.calibration import fitted
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.material import drawn
 from dreamgym.evaluation.predictions import RecordedStep, predict, steps_of
-from dreamgym.evaluation.report.tables import rate
+from dreamgym.evaluation.report.tables import markdown, rate
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.types import Trajectory
 from dreamgym_integrations.models.checkpoint import CheckpointModel
@@ -227,7 +227,7 @@ def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str
     if not steps:
         return "Nobody has measured it."
     head = ("", "answered", "state exact", "of what is not recorded", "observation exact", "errors agree", "similarity")
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    rows: list[tuple[str, ...]] = [head]
     for name, calls in measured.items():
         found = step_fidelity(calls, explicit=spec.state is not None)
         shares = (
@@ -238,5 +238,5 @@ def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str
             found.errors,
             found.similarity,
         )
-        lines.append(f"| {' | '.join((name, *map(rate, shares)))} |")
-    return MEASURED.format(steps=steps, table="\n".join(lines))
+        rows.append((name, *map(rate, shares)))
+    return MEASURED.format(steps=steps, table="\n".join(markdown(rows)))
