@@ -204,15 +204,15 @@ class Episodes:
         Raises:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
         """
-        live = await self._find(env, episode_id)
-        answer = None if answer is None else self.worlds[env].admission.text(answer)
+        live, world = await self._find(env, episode_id), self.worlds[env]
+        answer = None if answer is None else world.admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
+                verdict, ended_at = success, live.episode.version
                 if success is None and reason is StopReason.FINISHED:
-                    reward = await self._judged(live.episode, answer)
-                else:
-                    reward = None if success is None else float(success)
-                ended_at = live.episode.version
+                    async with self._in_time(world):
+                        verdict = await world.judge(live.episode, answer)
+                reward = None if verdict is None else float(verdict)
                 try:
                     await self._finish(live, reason, answer=answer, final_reward=reward, version=ended_at)
                 except StaleEpisode:  # another process took a step meanwhile, which the verdict must see
@@ -221,12 +221,6 @@ class Episodes:
                     except StepsLost as lost:
                         await self._finish(live, StopReason.ERROR, error=str(lost))
             return live.episode
-
-    async def _judged(self, episode: Episode, answer: str | None) -> float | None:
-        world = self.worlds[episode.env]
-        async with self._in_time(world):
-            success = await world.judge(episode, answer)
-        return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:
         """End the episode and delete it. Its trajectory stays in the buffer."""

@@ -72,6 +72,7 @@ class Visit:
 
     env: str
     mirror: Presentation
+    receive: Receive
     episode: str | None
     is_session: bool = False
     """True if `initialize` at the environment's bare URL created the episode."""
@@ -80,7 +81,6 @@ class Visit:
     status: int | None = None
     """Overrides the HTTP status of the answer."""
     minted: str | None = None
-    receive: Receive | None = None
     takes_streams: bool = False
     notices: list[JsonObject] = field(default_factory=list)
     """Notifications to send before the answer."""
@@ -91,7 +91,6 @@ class Visit:
         Once the body is read, `receive` waits for one thing only. It is looked into without waiting: Starlette's way,
         through a cancelled scope, took a tenth of a step.
         """
-        assert self.receive is not None
         looking = cast("Coroutine[object, None, Message]", self.receive())
         try:
             looking.send(None)
@@ -127,13 +126,23 @@ class AgentDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the episode of the request, then let the SDK handle the protocol."""
-        headers = Headers(scope=scope)
-        visit = self._visit(scope, headers)
-        refusal = await self._refusal(visit, scope["method"], headers)
+        path, headers = scope["path_params"], Headers(scope=scope)
+        env = self._episodes.world(path["env"]).spec.name
+        named = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
+        visit = Visit(
+            env,
+            self._mirrors[env],
+            receive,
+            headers.get(SESSION_HEADER) if named is None else named,
+            is_session=named is None,
+            # a server without a token has no control token either: whoever asks is told
+            is_told=headers.get(TELL_HEADER) == "reward" and scope.get("dreamgym.control", True),
+            takes_streams="text/event-stream" in headers.get("accept", ""),
+        )
+        refusal = await self._refusal(visit, scope["method"])
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        visit.receive, visit.takes_streams = receive, "text/event-stream" in headers.get("accept", "")
         scope["dreamgym.visit"] = visit
         # httptools leaves the blanks after a value, which are no part of it
         scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
@@ -148,35 +157,21 @@ class AgentDoor:
 
         await self._manager.handle_request(scope, receive, answer)
 
-    def _visit(self, scope: Scope, headers: Headers) -> Visit:
-        path = scope["path_params"]
-        env = self._episodes.world(path["env"]).spec.name
-        episode = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
-        # a server without a token has no control token either: whoever asks is told
-        is_told = headers.get(TELL_HEADER) == "reward" and scope.get("dreamgym.control", True)
-        if episode is not None:
-            return Visit(env, self._mirrors[env], episode, is_told=is_told)
-        return Visit(env, self._mirrors[env], headers.get(SESSION_HEADER), is_session=True, is_told=is_told)
-
-    async def _refusal(self, visit: Visit, method: str, headers: Headers) -> Response | None:
-        """The response to a request that is refused before the SDK sees it; None if it is not refused."""
+    async def _refusal(self, visit: Visit, method: str) -> Response | None:
+        """The response to a request that is not for the SDK, such as the end of a session; None for all others."""
         if visit.is_session and visit.episode is not None:
             if visit.episode in self._closed_sessions or not _SESSION.fullmatch(visit.episode):
                 return JSONResponse({"error": str(UnknownEpisode(visit.episode))}, 404)
             if method == "DELETE":
-                await self._close_session(visit)
+                while len(self._closed_sessions) >= REMEMBERED_SESSIONS:
+                    del self._closed_sessions[next(iter(self._closed_sessions))]
+                self._closed_sessions[visit.episode] = None
+                with suppress(UnknownEpisode):  # it never called a tool
+                    await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
                 return Response(status_code=200)
         if method != "POST":  # no stream to open, nothing to delete
             return Response(status_code=405, headers={"Allow": "POST"})
         return None
-
-    async def _close_session(self, visit: Visit) -> None:
-        assert visit.episode is not None
-        while len(self._closed_sessions) >= REMEMBERED_SESSIONS:
-            del self._closed_sessions[next(iter(self._closed_sessions))]
-        self._closed_sessions[visit.episode] = None
-        with suppress(UnknownEpisode):  # it never called a tool
-            await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
 
     async def _as_environment(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer as the environment, not as this server.
