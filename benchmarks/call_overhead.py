@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import mcp_types as types
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import collect_rarely, running
 from dreamgym_server.sources import DreamWorlds
 from mcp.server.lowlevel import Server

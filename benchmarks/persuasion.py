@@ -25,11 +25,10 @@ from unittest.mock import patch
 
 from pydantic import JsonValue
 
-from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.environment import DreamEnvironment, ModelTier
 from dreamgym.dream.judge import judge
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel, Prediction, Query, Verdict
-from dreamgym.dream.tiers import ModelTier
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.evaluation.attack_texts import Attack
@@ -212,7 +211,7 @@ def defenceless() -> Iterator[None]:
     with (
         patch.object(LanguageModel, "_judged", once),
         patch.object(ModelTier, "_is_unbounded", lambda *asked: False),
-        patch("dreamgym.dream.tiers.changeable", lambda query: None),
+        patch("dreamgym.dream.environment.changeable", lambda query: None),
     ):
         yield
 

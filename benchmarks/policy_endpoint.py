@@ -32,7 +32,7 @@ from typing import Any
 
 import aiohttp
 from dreamgym_client.environment import ENVELOPE, PROTOCOL_VERSION, RemoteEnvironment
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import collect_rarely, running
 from dreamgym_server.sources import RealWorlds
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import httpx2
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from mcp import Client

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dreamgym_client.playing import play_agent
 from dreamgym_integrations.models.chat_server import Reply, chat_server
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from dreamgym.dream.prompt import as_data
-from dreamgym.dream.structured_llm import Answer, Form, ask
+from dreamgym.dream.questions import Answer, Form, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.llm import LLM, Message
@@ -159,7 +159,8 @@ class LanguageVariation:
         environment: JsonObject = {"description": self._spec.description, "rules": self._spec.rules}
         prompt = Template(text).substitute(environment=as_data(environment), data=as_data(data))
         messages = [Message(role="user", content=prompt)]
-        return await ask(self._llm, messages, form, form.model_json_schema(), max_tokens=MAX_TOKENS, seed=seed)
+        asked = await ask(self._llm, messages, form, form.model_json_schema(), max_tokens=MAX_TOKENS, seed=seed)
+        return asked.answer
 
 
 class _Proposal(Answer):

@@ -9,7 +9,7 @@ from importlib.resources import files
 from string import Template
 
 from dreamgym.dream.prompt import as_data
-from dreamgym.dream.structured_llm import Answer, ask
+from dreamgym.dream.questions import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.llm import LLM, Message
@@ -60,7 +60,7 @@ async def _ask(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, seed: in
     text = files("dreamgym.curriculum").joinpath("proposal.txt").read_text(encoding="utf-8")
     environment: JsonObject = {"description": spec.description, "rules": spec.rules}
     prompt = Template(text).substitute(environment=as_data(environment), data=as_data(_shown(trajectory)))
-    answer = await ask(
+    asked = await ask(
         llm,
         [Message(role="user", content=prompt)],
         _Proposal,
@@ -69,7 +69,7 @@ async def _ask(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, seed: in
         seed=seed,
         fault_of=lambda proposal: None if proposal.instruction.strip() else "the instruction is empty",
     )
-    return answer.instruction.strip()
+    return asked.answer.instruction.strip()
 
 
 def _shown(trajectory: Trajectory) -> JsonObject:

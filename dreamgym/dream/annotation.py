@@ -13,7 +13,7 @@ from pydantic import create_model
 
 from dreamgym.dream.answer_form import changes_of
 from dreamgym.dream.prompt import as_data, filled
-from dreamgym.dream.structured_llm import Answer, ask
+from dreamgym.dream.questions import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM, Message
 from dreamgym.state import State
@@ -57,7 +57,7 @@ async def annotate(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, *, s
         PredictionError: the teacher gave no valid answer with one trace per step, twice; there are no half answers.
     """
     count = len(trajectory.transitions)
-    annotation = await ask(
+    asked = await ask(
         llm,
         annotation_messages(spec, trajectory),
         form_of(count),
@@ -66,7 +66,7 @@ async def annotate(llm: LLM, spec: EnvironmentSpec, trajectory: Trajectory, *, s
         seed=seed,
         fault_of=_fault,
     )
-    traces = list(annotation.model_dump().values())[len(TUTORIAL) :]
+    traces = list(asked.answer.model_dump().values())[len(TUTORIAL) :]
     steps = tuple(
         step.model_copy(update={"reasoning": trace.strip()})
         for step, trace in zip(trajectory.transitions, traces, strict=True)

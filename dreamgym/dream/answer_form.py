@@ -15,8 +15,8 @@ from pydantic import JsonValue, model_validator
 
 from dreamgym.content import with_stand_ins
 from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.questions import Answer
 from dreamgym.dream.reconcile import only_reads, put_right, shown_otherwise
-from dreamgym.dream.structured_llm import Answer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.schema import fault_under
 from dreamgym.state import Operation, State, apply, as_text, difference, fields, shown_in

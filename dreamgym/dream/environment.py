@@ -1,26 +1,41 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-An answer comes from the first tier that has one (dreamgym.dream.tiers). Whether a step ends its task, and what it is
-worth, is decided in dreamgym.dream.ending, whichever tier answered.
+The tiers are asked in this order: recorded, refused, synthesized, of other packages, model. The first that has an
+answer gives it. The first two say what reality said. The others infer: what they answer must agree with an explicit
+state, and what it shows of entities that are known in part is known from then on. Whether a step ends its task, and
+what it is worth, is decided in dreamgym.dream.ending, whichever tier answered.
+
+Another package adds a tier by an entry point of the group `dreamgym.tiers`: `(spec) -> StepTier`. All that are
+installed are asked, in the order of their names. Their answers have the tier `plugin`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 
+from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
-from dreamgym.dream.grounding import Grounding
-from dreamgym.dream.model import ExperienceModel, Part, Prediction, Query
-from dreamgym.dream.tiers import tiers_of
+from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
+from dreamgym.dream.recorded import RecordedTier
+from dreamgym.dream.refused import RefusedTier
+from dreamgym.dream.synthesized import RECORDINGS, SynthesizedTier
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
-from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.state import State
-from dreamgym.types import JsonObject, Provenance, StepResult, StopReason, Task, Tier, ToolCall, Transition
+from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.state import State, shown_in, with_facts
+from dreamgym.tools import is_forbidden
+from dreamgym.types import JsonObject, Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Transition
 
 ENDED = "The session has ended."
 """The observation of the last step of an episode that is out of support."""
+CANDIDATES = 8
+"""Transitions retrieved for each that is shown, if there are several tools. Retrieval weighs the state most: on a
+recorded file system only a quarter of the nearest transitions were calls of the called tool."""
 
 
 class DreamEnvironment:
@@ -58,17 +73,11 @@ class DreamEnvironment:
         check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self._spec = spec
         self._model = model
-        shown = model.demonstrations if k is None else k
-        self._tiers = tiers_of(spec, model, shown=shown, without=without)
-        self._grounding = Grounding(
-            spec,
-            buffer,
-            wanted=shown,
-            learns_from_dreams=model.learns_from_dreams,
-            episode_id=episode_id,
-            as_of=as_of,
-            without=without,
-        )
+        self._buffer = buffer
+        self._episode_id = episode_id
+        self._as_of = as_of
+        self._shown = model.demonstrations if k is None else k
+        self._tiers = tiers_of(spec, model, shown=self._shown, without=without)
         self._without = without
         self._calibration = calibration
         self._min_confidence = min_confidence
@@ -138,10 +147,59 @@ class DreamEnvironment:
             history=self._transitions,
             state=State.of(state, self._spec.state),
             action=action,
-            demonstrations=await self._grounding.find(task, self._transitions, state, action, seed=self._seed),
+            demonstrations=await self._retrieved(task, state, action),
             seed=self._seed,
             without=self._without,
         )
+
+    async def _retrieved(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
+        """What was recorded near the step, best first.
+
+        If there are several tools, the same call comes first, then the same tool.
+        Explicit states are long and alike, so there the called tool is searched for by itself as well: what it refuses
+        and what its answers show is learned from that.
+        A recorded call that its tool's schema forbids is not returned for one that it allows: it was refused for its
+        form.
+        """
+        if Part.RETRIEVAL in self._without:
+            return ()
+        spec, knows_history = self._spec, Part.HISTORY not in self._without
+        # a model that wants none is shown none; what was recorded of this very call still answers before it
+        wanted = max(1, self._shown)
+        retrieval = Retrieval(
+            env=spec.name,
+            state=state,
+            action=action,
+            k=wanted if spec.text_argument is not None else wanted * CANDIDATES,
+            history=self._transitions if knows_history else None,
+            initial_state=task.initial_state or "",
+            world=task.world if knows_history and spec.deterministic else "",
+            goal=task.goal,
+            exclude=self._episode_id,
+            sources=GROUNDED | {Source.SYNTHETIC} if self._model.learns_from_dreams else GROUNDED,
+            seed=self._seed if knows_history else _step_seed(self._seed, len(self._transitions)),
+            as_of=self._as_of,
+        )
+        found = await self._buffer.nearest(retrieval)
+        if spec.text_argument is not None:
+            return found
+        if spec.state is not None and not any(shown.exact for shown in found):
+            of_tool = {"tool": action.name, "k": max(retrieval.k, RECORDINGS)}
+            same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
+            found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
+        if not is_forbidden(spec, action):
+            found = tuple(
+                shown
+                for shown in found
+                if not (shown.transition.result.is_error and is_forbidden(spec, shown.transition.action))
+            )
+        call = action.canonical()
+
+        def of_another_call(demonstration: Demonstration) -> tuple[bool, bool]:
+            recorded = demonstration.transition.action
+            return recorded.canonical() != call, recorded.name != action.name
+
+        return tuple(sorted(found, key=of_another_call))
 
     def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
         transition = Transition(
@@ -157,6 +215,111 @@ class DreamEnvironment:
 
     async def close(self) -> None:
         """Nothing to release: model and buffer belong to whoever made them."""
+
+
+def tiers_of(
+    spec: EnvironmentSpec, model: ExperienceModel, *, shown: int, without: frozenset[Part]
+) -> tuple[StepTier, ...]:
+    """The tiers of an environment.
+
+    Args:
+        spec: what is simulated.
+        model: the last tier.
+        shown: how many recorded transitions the model is shown.
+        without: parts of the method that are left out. Without RETRIEVAL no tier reads recordings.
+    """
+    tiers: list[StepTier] = []
+    if spec.deterministic and not without & {Part.RECORDED, Part.RETRIEVAL}:
+        tiers.append(RecordedTier())
+    if spec.state is not None and not without & {Part.CHECKS, Part.STATE, Part.RETRIEVAL}:
+        tiers.append(RefusedTier())
+    if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
+        tiers.append(AgreeingTier(SynthesizedTier()))
+    tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in of_other_packages()]
+    return (*tiers, ModelTier(model, shown))
+
+
+class AgreeingTier:
+    """The answers of another tier that do not contradict the state.
+
+    Args:
+        tier: is asked.
+        name: what provenance records; None: what the tier itself writes there.
+    """
+
+    infers = True
+
+    def __init__(self, tier: StepTier, name: Tier | None = None) -> None:
+        self._tier = tier
+        self._name = name
+
+    async def answer(self, query: Query) -> Prediction | None:
+        """Its answer, None also if that contradicts the state. Raises PredictionError."""
+        prediction = await self._tier.answer(query)
+        if prediction is None or contradiction(query, prediction):
+            return None
+        if self._name is not None:
+            prediction = prediction.noted(tier=self._name)
+        return _with_shown_facts(query, prediction)
+
+
+class ModelTier:
+    """The experience model, which answers or raises.
+
+    Args:
+        model: is asked.
+        shown: how many of the transitions that were found it is shown.
+    """
+
+    infers = True
+
+    def __init__(self, model: ExperienceModel, shown: int) -> None:
+        self._model = model
+        self._shown = shown
+
+    async def answer(self, query: Query) -> Prediction:
+        """The model's prediction. Raises PredictionError, also if that contradicts the state."""
+        if query.spec.state is not None:
+            # this reads many states, in which time a server would answer nobody else
+            query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
+        shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
+        prediction = await self._model.predict(shown)
+        # what holds under the recordings that a model was shown holds under all of them
+        if not getattr(self._model, "checks_state", False) and (fault := contradiction(query, prediction)):
+            raise PredictionError(f"model {self._model.name!r}: {fault}")
+        learned = _with_shown_facts(query, prediction)
+        return learned.noted(unbounded=True) if self._is_unbounded(query, prediction, learned) else learned
+
+    def _is_unbounded(self, query: Query, prediction: Prediction, learned: Prediction) -> bool:
+        """True if the model's word alone changed the state, or added to it what its answer shows.
+
+        A model that is no judge is no language model, which can be talked into facts; if nothing is recorded, there is
+        nobody but it to believe.
+        """
+        is_invented = prediction.provenance.tier in {Tier.MODEL, Tier.CACHE} and not prediction.provenance.exact
+        if query.spec.state is None or prediction.is_error or not is_invented:
+            return False
+        if query.without & {Part.STATE, Part.CHECKS}:
+            return False
+        is_changed = prediction.next_state != query.state.text and query.changeable is None
+        if isinstance(self._model, Judge):
+            return is_changed or learned.next_state != prediction.next_state
+        return is_changed and bool(query.demonstrations)
+
+
+def _with_shown_facts(query: Query, prediction: Prediction) -> Prediction:
+    """The prediction with what its answer shows of entities that the state knows in part."""
+    schema = query.spec.state
+    if schema is None or Part.STATE in query.without or prediction.is_error:
+        return prediction
+    return prediction.model_copy(update={"next_state": with_facts(prediction.next_state, shown_in(prediction), schema)})
+
+
+@cache
+def of_other_packages() -> tuple[Callable[[EnvironmentSpec], StepTier], ...]:
+    """Constructors of the tiers of other packages. Read once: to search installed packages takes 10 ms or more."""
+    points = sorted(entry_points(group="dreamgym.tiers"), key=lambda point: point.name)
+    return tuple(point.load() for point in points)
 
 
 def _result(prediction: Prediction) -> StepResult:
@@ -176,3 +339,7 @@ def _result(prediction: Prediction) -> StepResult:
         is_error=prediction.is_error,
         info=info,
     )
+
+
+def _step_seed(seed: int, step: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=7).digest(), "big")

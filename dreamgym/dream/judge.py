@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dreamgym.dream.model import Verdict
 from dreamgym.dream.prompt import judge_messages
-from dreamgym.dream.structured_llm import Answer, ask_counted
+from dreamgym.dream.questions import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -54,7 +54,7 @@ async def judge(
         PredictionError: the judge cannot be asked.
     """
     messages = judge_messages(spec, task, steps, final_answer=final_answer, state=state)
-    asked = await ask_counted(llm, messages, JudgeAnswer, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+    asked = await ask(llm, messages, JudgeAnswer, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
     if not asked.answer.accomplished:
         log.info("task %r: a success was not confirmed: %s", task.id, asked.answer.reasoning)
     return Verdict(

@@ -17,7 +17,7 @@ from dreamgym.dream.judge import judge
 from dreamgym.dream.model import Part, Prediction, Query, Verdict
 from dreamgym.dream.own_words import without_own_words
 from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
-from dreamgym.dream.structured_llm import ask_counted
+from dreamgym.dream.questions import ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM
 from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition
@@ -65,7 +65,7 @@ class LanguageModel:
                 return str(error)
             return contradiction(query, prediction)
 
-        asked = await ask_counted(
+        asked = await ask(
             self._llm,
             step_messages(query, self._form),
             StepAnswer,

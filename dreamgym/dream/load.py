@@ -19,14 +19,13 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from dreamgym.dream.cache import CachedLLM, weights_fingerprint
 from dreamgym.dream.fitted import FittedModel, Fitting, check_environment
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.dream.nearest import NearestModel
+from dreamgym.dream.questions import CachedLLM, Predictions, weights_fingerprint
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.llm import LLM
-from dreamgym.replay.predictions import Predictions
 
 Loader = Callable[[str], LLM]
 """What an entry point of `dreamgym.models` is: called with the part of `--model` that is its own."""

@@ -97,7 +97,7 @@ class Query(Frozen):
 class StepTier(Protocol):
     """One way to answer a step. A dream asks its tiers in their order, and the first answer counts.
 
-    Other packages add tiers by entry points of the group `dreamgym.tiers` (dreamgym.dream.tiers).
+    Other packages add tiers by entry points of the group `dreamgym.tiers` (dreamgym.dream.environment).
     """
 
     @property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, JsonValue
 
 from dreamgym.dream.prompt import as_data
-from dreamgym.dream.structured_llm import Answer, ask
+from dreamgym.dream.questions import Answer, ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
 from dreamgym.evaluation.calls import Compared, facts, similarity
@@ -165,10 +165,10 @@ async def judge_steps(
     """Score answered steps, one after another. One that the judge gives no valid score for is left out."""
     for call in calls:
         try:
-            rubric = await ask(llm, rubric_messages(spec, call), Rubric, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
+            asked = await ask(llm, rubric_messages(spec, call), Rubric, SCHEMA, max_tokens=MAX_TOKENS, seed=seed)
         except PredictionError:
             continue
-        yield JudgedStep(trajectory=call.trajectory, step=call.step, scores=rubric.rubric_scores.model_dump())
+        yield JudgedStep(trajectory=call.trajectory, step=call.step, scores=asked.answer.rubric_scores.model_dump())
 
 
 def judged_sample(calls: Sequence[Compared], *, seed: int) -> list[Compared]:

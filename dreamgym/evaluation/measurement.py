@@ -7,8 +7,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
-from dreamgym.dream.cache import weights_fingerprint
 from dreamgym.dream.model import ExperienceModel
+from dreamgym.dream.questions import weights_fingerprint
 from dreamgym.embedding import Encoder
 from dreamgym.environment import Behaviour, Environment, Row
 from dreamgym.evaluation.attacks import Attacks, attacks

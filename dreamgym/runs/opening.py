@@ -127,7 +127,7 @@ async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncItera
         kept: where finished episodes go; None: nowhere.
     """
     from dreamgym_client.connection import with_token
-    from dreamgym_server.build import build
+    from dreamgym_server.app import build
     from dreamgym_server.running import running
 
     buffer, token = MemoryBuffer(TrigramEncoder()) if kept is None else kept, secrets.token_hex(32)

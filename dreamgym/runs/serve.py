@@ -60,8 +60,8 @@ async def serving(
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
+    from dreamgym_server.app import build
     from dreamgym_server.auth import LOOPBACK, check_bind
-    from dreamgym_server.build import build
     from dreamgym_server.running import running
     from dreamgym_server.sources import RealWorlds
 

@@ -5,7 +5,7 @@ A state is an object of collections and single values: `{"orders": {"O-1": {"ord
 so that equal states are equal texts. Paths are JSON pointers (RFC 6901): `/orders/O-1/status`.
 """
 
-from dreamgym.state.answers import shown_in
+from dreamgym.state.answers import shown_in, with_facts
 from dreamgym.state.changes import ImpossibleChange, Operation, apply, changed_fields, difference
 from dreamgym.state.json_values import equal, fields, leaves, mentioned, natural, pointer, same, unescaped
 from dreamgym.state.schema import Collection, StateSchema, entities, identity_of
@@ -34,4 +34,5 @@ __all__ = [
     "same",
     "shown_in",
     "unescaped",
+    "with_facts",
 ]

@@ -1,4 +1,4 @@
-"""The JSON in an answer: its structured content, or its text."""
+"""What an answer shows as JSON, and a partly known state with what it shows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from dreamgym.state.schema import StateSchema, entities
+from dreamgym.state.value import as_text, parsed
 from dreamgym.types import JsonObject
 
 
@@ -36,3 +38,26 @@ def shown_in(answer: HasAnswer) -> JsonValue:
     except (ValueError, RecursionError):
         return None
     return value
+
+
+def with_facts(state: str, shown: JsonValue, schema: StateSchema) -> str:
+    """The state with the fields of incomplete collections that an answer shows and that were not known.
+
+    What is known stays, and what the schema does not allow is no fact.
+    """
+    world = parsed(state)
+    if world is None or shown is None:
+        return state
+    for name, identity, entity in entities(shown, schema):
+        if not schema.collections[name].complete:
+            world = _with_entity(world, name, identity, entity, schema)
+    return as_text(world)
+
+
+def _with_entity(world: JsonObject, name: str, identity: str, entity: JsonObject, schema: StateSchema) -> JsonObject:
+    known = world.get(name, {})
+    if not isinstance(known, dict):
+        return world
+    old = known.get(identity, {})
+    wider = {**world, name: {**known, identity: {**entity, **(old if isinstance(old, dict) else {})}}}
+    return world if schema.fault_of(wider) else wider

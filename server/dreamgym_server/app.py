@@ -1,25 +1,54 @@
-"""The routes of the server, its start and its end."""
+"""The app of a server: its parts, its routes, its start and its end."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from dreamgym.errors import DreamGymError
-from dreamgym_server.auth import Guard, Keys
-from dreamgym_server.body_limits import BoundedBody
-from dreamgym_server.control import TrainerDoor, refuse
-from dreamgym_server.mcp import AgentDoor
-from dreamgym_server.openenv import OpenEnvDoor
+from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.episode_store import EpisodeStore
+from dreamgym_server.auth import LOOPBACK, Guard, Keys
+from dreamgym_server.doors.agent import AgentDoor
+from dreamgym_server.doors.openenv import OpenEnvDoor
+from dreamgym_server.doors.trainer import TrainerDoor, refuse
+from dreamgym_server.limits import BoundedBody, Limits
 from dreamgym_server.sessions import Episodes
+from dreamgym_server.sources import Worlds
 
 
-def create_app(episodes: Episodes, *, token: str | None, hosts: Iterable[str]) -> Starlette:
-    """The ASGI app: MCP, the control API and OpenEnv's API over the same episodes."""
+def build(
+    worlds: Sequence[Worlds],
+    buffer: ReplayBuffer,
+    store: EpisodeStore,
+    *,
+    token: str | None = None,
+    hosts: Iterable[str] = LOOPBACK,
+    limits: Limits | None = None,
+) -> Starlette:
+    """The ASGI app of a server with these environments: MCP, the control API and OpenEnv's API over the same episodes.
+
+    The caller closes buffer, store and models.
+
+    Args:
+        worlds: one DreamWorlds or RealWorlds per environment.
+        buffer: takes the finished episodes.
+        store: stores the running episodes.
+        token: the bearer token that every request must carry; None lets everyone in.
+        hosts: host names by which the server may be addressed.
+        limits: bounds on episodes and steps.
+
+    Raises:
+        InvalidInput: two environments have the same name, or a tool schema cannot be used.
+    """
+    by_name = {world.spec.name: world for world in worlds}
+    if len(by_name) != len(worlds):
+        raise InvalidInput(f"two environments of one name among {[world.spec.name for world in worlds]}")
+    episodes = Episodes(by_name, store, buffer, limits)
     agents = AgentDoor(episodes)
     keys = Keys(token) if token else None
 

@@ -1,8 +1,7 @@
-"""Request bodies of the control API, their limits, and the choice of an episode's task."""
+"""Request bodies of the control API, and the choice of an episode's task."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -13,29 +12,10 @@ from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Frozen, Task
+from dreamgym_server.limits import Limits
 
 OPEN_TASK = "open"
 """Id of the task without an instruction, for agents whose owner gives them one."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one server."""
-
-    open_episodes: int = 4096
-    """Number of episodes that may run at once in one database, over all replicas."""
-    max_steps: int = 10_000
-    """Highest step limit that a trainer may ask for; an environment's own limit may be higher."""
-    episode_s: float = 3600.0
-    """An episode that still runs after this time is closed."""
-    idle_s: float = 900.0
-    """An episode without a step for this long is closed. It exceeds the time limit of a step."""
-    step_s: float = 300.0
-    failures: int = 3
-    """Number of failed steps in a row that ends an episode."""
-    observation_characters: int = 1_000_000
-    """A simulated observation that is longer makes the step fail. A real one may have any length."""
-    sweep_s: float = 30.0
 
 
 class TooManyEpisodes(InvalidInput):

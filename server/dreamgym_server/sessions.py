@@ -31,8 +31,9 @@ from dreamgym.replay.episode_store import Episode, EpisodeStore
 from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
+from dreamgym_server.limits import Limits
 from dreamgym_server.live import Client, EpisodeAnswer, EpisodeCall, Live, close, ended, stop_reason_of, unstorable
-from dreamgym_server.requests import Fork, Limits, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
+from dreamgym_server.requests import Fork, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
 from dreamgym_server.sources import WorldChanged, Worlds
 
 __all__ = ["GONE", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
@@ -137,9 +138,16 @@ class Episodes:
         return stored
 
     async def call(
-        self, env: str, episode_id: str, action: ToolCall, client: Client, request_id: str | int | None = None
+        self,
+        env: str,
+        episode_id: str,
+        action: ToolCall,
+        client: Client,
+        request_id: str | int | None = None,
+        *,
+        is_session: bool = False,
     ) -> EpisodeAnswer:
-        """Take one step for a client.
+        """Take one step for a client. The first call of a session creates its episode, of the first task.
 
         Two identical calls are two steps, unless the first one's client has gone: then the second is a resend, and
         joins the step under way, or is given the answer that could not be delivered.
@@ -147,7 +155,13 @@ class Episodes:
         Raises:
             UnknownEpisode: there is none of this id in this environment.
         """
-        live = await self._find(env, episode_id)
+        try:
+            live = await self._find(env, episode_id)
+        except UnknownEpisode:
+            if not is_session:
+                raise
+            await self.create(env, NewEpisode(), episode_id=episode_id)
+            live = await self._find(env, episode_id)
         key = action.canonical()
         if not is_too_long(key):  # else it is refused before anything of it is kept
             action, key = self.worlds[env].admitted(action)
@@ -190,15 +204,15 @@ class Episodes:
         Raises:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
         """
-        live = await self._find(env, episode_id)
-        answer = None if answer is None else self.worlds[env].admission.text(answer)
+        live, world = await self._find(env, episode_id), self.worlds[env]
+        answer = None if answer is None else world.admission.text(answer)
         async with live.lock:
             while live.episode.stop_reason is None:
+                verdict, ended_at = success, live.episode.version
                 if success is None and reason is StopReason.FINISHED:
-                    reward = await self._judged(live.episode, answer)
-                else:
-                    reward = None if success is None else float(success)
-                ended_at = live.episode.version
+                    async with self._in_time(world):
+                        verdict = await world.judge(live.episode, answer)
+                reward = None if verdict is None else float(verdict)
                 try:
                     await self._finish(live, reason, answer=answer, final_reward=reward, version=ended_at)
                 except StaleEpisode:  # another process took a step meanwhile, which the verdict must see
@@ -207,12 +221,6 @@ class Episodes:
                     except StepsLost as lost:
                         await self._finish(live, StopReason.ERROR, error=str(lost))
             return live.episode
-
-    async def _judged(self, episode: Episode, answer: str | None) -> float | None:
-        world = self.worlds[episode.env]
-        async with self._in_time(world):
-            success = await world.judge(episode, answer)
-        return None if success is None else float(success)
 
     async def delete(self, env: str, episode_id: str) -> None:
         """End the episode and delete it. Its trajectory stays in the buffer."""
@@ -331,46 +339,36 @@ class Episodes:
                     del live.calls[key]
 
     async def _step(self, live: Live, action: ToolCall, key: str, call: EpisodeCall) -> EpisodeAnswer:
+        world = self.worlds[live.episode.env]
         for _ in range(ATTEMPTS):
-            is_doubtful = live.is_shared or live.episode.undelivered
-            if is_doubtful and not await self._store.is_current(live.episode):
-                await self._reload(live)
-            if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
-                return await self._redeliver(live)
-            if live.episode.stop_reason is None and live.episode.expires_at <= self._store.now():
-                await self._finish(live, StopReason.CLOSED)
-            if live.episode.stop_reason is not None:
-                return ended(live.episode)
-            if refusal := unstorable(action, key) or self._tools[live.episode.env].refusal(action, key):
-                return EpisodeAnswer.refusal(refusal, live.episode.version, "refused")
+            if (answer := await self._answered(live, action, key)) is not None:
+                return answer
+            episode = live.episode
+            if live.environment is None:
+                live.environment = await self._restored(episode)
+            async with self._in_time(world):
+                result = await live.environment.step(action)
+            self._check(world, action, result)
+            transition = world.transition(live.environment, episode, action, result)
+            if episode.version + 1 >= episode.max_steps and not result.done:
+                result = result.model_copy(update={"truncated": True})
+                remembered = transition.result.model_copy(update={"truncated": True})
+                transition = transition.model_copy(update={"result": remembered})
+            reason, undelivered = stop_reason_of(result), await call.abandoned()
             try:
-                return await self._advance(live, action, call)
+                await self._store.append(
+                    episode.id, transition, version=episode.version, stop_reason=reason, undelivered=undelivered
+                )
+                break
+            except StoreError:
+                live.unconfirmed, live.is_shared = transition, True
+                raise
             except StaleEpisode:
                 await self._reload(live)
                 if await call.abandoned():  # the resend was answered by the process that was faster
                     return EpisodeAnswer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
-        raise EnvironmentUnavailable("other processes kept changing the episode")
-
-    async def _advance(self, live: Live, action: ToolCall, call: EpisodeCall) -> EpisodeAnswer:
-        episode, world = live.episode, self.worlds[live.episode.env]
-        if live.environment is None:
-            live.environment = await self._restored(episode)
-        async with self._in_time(world):
-            result = await live.environment.step(action)
-        self._check(world, action, result)
-        transition = world.transition(live.environment, episode, action, result)
-        if episode.version + 1 >= episode.max_steps and not result.done:
-            result = result.model_copy(update={"truncated": True})
-            remembered = transition.result.model_copy(update={"truncated": True})
-            transition = transition.model_copy(update={"result": remembered})
-        reason, undelivered = stop_reason_of(result), await call.abandoned()
-        try:
-            await self._store.append(
-                episode.id, transition, version=episode.version, stop_reason=reason, undelivered=undelivered
-            )
-        except StoreError:
-            live.unconfirmed, live.is_shared = transition, True
-            raise
+        else:
+            raise EnvironmentUnavailable("other processes kept changing the episode")
         live.failures = 0
         changes = {"undelivered": undelivered, "stop_reason": reason}
         live.episode = episode.model_copy(update={"transitions": (*episode.transitions, transition), **changes})
@@ -379,6 +377,22 @@ class Episodes:
         if await call.abandoned() is not undelivered:
             await self._mark(live, undelivered=not undelivered)
         return EpisodeAnswer(result, live.episode.version)
+
+    async def _answered(self, live: Live, action: ToolCall, key: str) -> EpisodeAnswer | None:
+        """The answer to a call that takes no step: it was answered before, comes too late, or is refused."""
+        is_doubtful = live.is_shared or live.episode.undelivered
+        if is_doubtful and not await self._store.is_current(live.episode):
+            await self._reload(live)
+        if live.episode.undelivered and live.episode.transitions[-1].action.canonical() == key:
+            await self._mark(live, undelivered=False)
+            return EpisodeAnswer(live.episode.transitions[-1].result, live.episode.version)
+        if live.episode.stop_reason is None and live.episode.expires_at <= self._store.now():
+            await self._finish(live, StopReason.CLOSED)
+        if live.episode.stop_reason is not None:
+            return ended(live.episode)
+        if refusal := unstorable(action, key) or self._tools[live.episode.env].refusal(action, key):
+            return EpisodeAnswer.refusal(refusal, live.episode.version, "refused")
+        return None
 
     def _check(self, world: Worlds, action: ToolCall, result: StepResult) -> None:
         """Raises EnvironmentUnavailable if the answer is not valid: too long, or against the tool's schema."""
@@ -428,10 +442,6 @@ class Episodes:
                 text = last_words or GONE
         over = live.episode.stop_reason is not None
         return EpisodeAnswer.refusal(text, live.episode.version, "unavailable", truncated=over)
-
-    async def _redeliver(self, live: Live) -> EpisodeAnswer:
-        await self._mark(live, undelivered=False)
-        return EpisodeAnswer(live.episode.transitions[-1].result, live.episode.version)
 
     async def _mark(self, live: Live, *, undelivered: bool) -> None:
         live.episode = live.episode.model_copy(update={"undelivered": undelivered})

@@ -8,7 +8,7 @@ import pytest
 from chat_endpoint import calls, chat_endpoint, says
 from dreamgym_client.control import ControlClient
 from dreamgym_integrations.agents import react
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds
 

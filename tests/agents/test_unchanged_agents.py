@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dreamgym_client.control import ControlClient, EpisodeState
 from dreamgym_integrations.models.chat_server import chat_server
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from scripted import FOUND, GAVE_UP, asked, played_directly, plays_coin

@@ -8,7 +8,7 @@ import pytest
 from dreamgym_client.connection import with_token
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import RemoteEnvironment
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from pydantic import JsonValue
 from server_stage import ADD_TOOL, PEEK_TOOL, Stage, counter_spec

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds
 from matrix import MCP_1, ROOT, StructuredCounter, structured_spec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import RealWorlds
 from everything import Everything, everything_spec

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 import pytest
 from shop_state import SHOP, call, order, predicted, shop, state, step
 
-from dreamgym.dream import tiers
+from dreamgym.dream import environment
 from dreamgym.dream.confidence import FEATURES, Calibration, calibrate, features
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part, Prediction, Query
@@ -333,12 +333,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
     def install(made: dict[str, Foreign]) -> None:
         points = [EntryPoint(name, f"another.package:{name}", "dreamgym.tiers") for name in made]
-        monkeypatch.setattr(tiers, "entry_points", lambda group: points if group == "dreamgym.tiers" else [])
+        monkeypatch.setattr(environment, "entry_points", lambda group: points if group == "dreamgym.tiers" else [])
         monkeypatch.setattr(EntryPoint, "load", lambda self: lambda spec: made[self.name])
-        tiers.of_other_packages.cache_clear()
+        environment.of_other_packages.cache_clear()
 
     yield install
-    tiers.of_other_packages.cache_clear()
+    environment.of_other_packages.cache_clear()
 
 
 async def test_the_tier_of_another_package_answers_before_the_model(installed: Install) -> None:

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from queries import HOUSE, act, query, transition
 
-from dreamgym.dream.cache import CachedLLM, weights_fingerprint
 from dreamgym.dream.language_model import LanguageModel
+from dreamgym.dream.questions import CachedLLM, MemoryPredictions, Predictions, weights_fingerprint
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.llm import Completion, Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
-from dreamgym.replay.predictions import MemoryPredictions, Predictions
 from dreamgym.types import JsonObject, Provenance, Tier
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.model import Part, Query
 from dreamgym.dream.refused import refusal
 from dreamgym.state import Collection, StateSchema
-from dreamgym.state.observed import with_facts
+from dreamgym.state.answers import with_facts
 from dreamgym.types import JsonObject, Source, Tier, ToolCall, Transition
 
 BEFORE = state(order(1), order(2))

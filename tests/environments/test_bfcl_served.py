@@ -14,7 +14,7 @@ from dreamgym_integrations.environments.bfcl.state import schema_of
 from dreamgym_integrations.environments.bfcl.tasks import task_of
 from dreamgym_integrations.environments.bfcl.tools import NEXT, tools_of
 from dreamgym_integrations.models.chat_server import Reply, chat_server
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from mcp import Client

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 import pytest
 from dreamgym_client.control import ControlClient
 from dreamgym_integrations.models.chat_server import Reply, chat_server
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 

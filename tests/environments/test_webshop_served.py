@@ -11,7 +11,7 @@ pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym
 
 from dreamgym_client.control import ControlClient
 from dreamgym_integrations.environments.webshop import webshop
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 from mcp import Client

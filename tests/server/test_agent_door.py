@@ -271,7 +271,7 @@ async def test_a_deleted_session_is_not_found_and_after_a_restart_neither_if_it_
 async def test_a_session_that_is_invented_and_deleted_creates_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dreamgym_server.mcp.REMEMBERED_SESSIONS", 2)
+    monkeypatch.setattr("dreamgym_server.doors.agent.REMEMBERED_SESSIONS", 2)
     sessions = [f"session-{number:032x}" for number in range(3)]
     async with stage.serve() as (_, http):
         deleted = [await http.delete("/envs/counter/mcp", headers={"mcp-session-id": name}) for name in sessions]

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 import httpx2
 import pytest
-from dreamgym_server import connections
-from dreamgym_server.build import build
+from dreamgym_server import limits
+from dreamgym_server.app import build
 from dreamgym_server.running import running, running_in_thread
 from server_stage import Stage
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -76,7 +76,7 @@ async def asked(url: str, path: str = "/healthz") -> int:
 async def test_a_request_that_does_not_arrive_is_given_up(
     stage: Stage, half: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "ARRIVAL_S", 0.2)
+    monkeypatch.setattr(limits, "ARRIVAL_S", 0.2)
     async with stage.serve() as (url, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(half)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from answers import meta_of
-from dreamgym_server.build import build
+from dreamgym_server.app import build
 from dreamgym_server.sessions import Limits
 from dreamgym_server.sources import DreamWorlds
 from mcp import Client

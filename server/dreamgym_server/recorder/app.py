@@ -20,7 +20,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput
 from dreamgym.types import Frozen
 from dreamgym_server.auth import Guard, Keys
-from dreamgym_server.control import refuse
+from dreamgym_server.doors.trainer import refuse
 from dreamgym_server.recorder.runs import RUN_HEADER, Runs, checked
 from dreamgym_server.recorder.writer import StderrLine, Tape
 

@@ -26,7 +26,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
 from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
-from dreamgym_server.body_limits import MAX_BODY_BYTES, is_too_deep
+from dreamgym_server.limits import MAX_BODY_BYTES, is_too_deep
 from dreamgym_server.live import Client, EpisodeAnswer
 from dreamgym_server.requests import NewEpisode
 from dreamgym_server.sessions import Episodes
@@ -157,13 +157,7 @@ class OpenEnvDoor:
 
     async def _call(self, env: str, session: str, action: ToolCall, client: Client) -> EpisodeAnswer:
         episode = self._episode(session)
-        try:
-            return await self._episodes.call(env, episode, action, client)
-        except UnknownEpisode:
-            if episode != session:
-                raise
-        await self._episodes.create(env, NewEpisode(), episode_id=session)  # the first call, and no reset before
-        return await self._episodes.call(env, session, action, client)
+        return await self._episodes.call(env, episode, action, client, is_session=episode == session)
 
     async def _close(self, env: str, session: str) -> Episode | None:
         """End the episode of the session, if it has one."""

@@ -3,16 +3,21 @@
 The episode is in the URL (or a header), never in the protocol's session, because common clients open a session per
 call and the newest revision has none. Only at the bare URL does a handshake open a session that is an episode, of the
 environment's first task; it begins with the session's first call. All but tool calls is answered by the environment's
-mirror, without touching the database. Answers are plain JSON, not event streams: nothing is sent while a step runs, a
-step must survive its client anyway, and a stream costs twice the CPU. Only what a tool said besides its answer makes
-the answer a stream (see elicitation.py).
+mirror, without touching the database.
+
+Answers are plain JSON, not event streams: nothing is sent while a step runs, a step must survive its client anyway, and
+a stream costs twice the CPU. Progress and log messages of a tool come in the `info` of a step (`notices`); only they
+make the answer a stream, in which they precede the result. Questions of a tool to the client (`asks`) exist in the
+newest revision only: there a question is an answer too, and the client calls again with its replies. A server that
+keeps no connection cannot ask in any other way.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,7 +27,15 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    LOG_LEVEL_META_KEY,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
@@ -33,13 +46,12 @@ from starlette.types import Message, Receive, Scope, Send
 import dreamgym
 from dreamgym.content import tool_result
 from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
-from dreamgym.types import JsonObject, StopReason, ToolCall
+from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
-from dreamgym_server.control import status_of
-from dreamgym_server.elicitation import answers_in, in_a_stream, notices, questions
+from dreamgym_server.doors.presentation import Presentation
+from dreamgym_server.doors.trainer import status_of
 from dreamgym_server.live import EpisodeAnswer
-from dreamgym_server.presentation import Presentation
-from dreamgym_server.sessions import Episodes, NewEpisode
+from dreamgym_server.sessions import Episodes
 
 SESSION_HEADER = "mcp-session-id"
 REMEMBERED_SESSIONS = 4096
@@ -47,6 +59,8 @@ TELL_HEADER = "x-dreamgym-tell"
 """Request header of trainers. With the value `reward`, each answer carries reward and end."""
 
 _SESSION = re.compile(r"session-[0-9a-f]{32}")
+_CAPABILITY = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Context = ServerRequestContext[Any, Request]
 
 _schemas: ContextVar[Mapping[str, Any]] = ContextVar("_schemas")
@@ -58,6 +72,7 @@ class Visit:
 
     env: str
     mirror: Presentation
+    receive: Receive
     episode: str | None
     is_session: bool = False
     """True if `initialize` at the environment's bare URL created the episode."""
@@ -66,7 +81,6 @@ class Visit:
     status: int | None = None
     """Overrides the HTTP status of the answer."""
     minted: str | None = None
-    receive: Receive | None = None
     takes_streams: bool = False
     notices: list[JsonObject] = field(default_factory=list)
     """Notifications to send before the answer."""
@@ -77,7 +91,6 @@ class Visit:
         Once the body is read, `receive` waits for one thing only. It is looked into without waiting: Starlette's way,
         through a cancelled scope, took a tenth of a step.
         """
-        assert self.receive is not None
         looking = cast("Coroutine[object, None, Message]", self.receive())
         try:
             looking.send(None)
@@ -113,13 +126,23 @@ class AgentDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the episode of the request, then let the SDK handle the protocol."""
-        headers = Headers(scope=scope)
-        visit = self._visit(scope, headers)
-        refusal = await self._refusal(visit, scope["method"], headers)
+        path, headers = scope["path_params"], Headers(scope=scope)
+        env = self._episodes.world(path["env"]).spec.name
+        named = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
+        visit = Visit(
+            env,
+            self._mirrors[env],
+            receive,
+            headers.get(SESSION_HEADER) if named is None else named,
+            is_session=named is None,
+            # a server without a token has no control token either: whoever asks is told
+            is_told=headers.get(TELL_HEADER) == "reward" and scope.get("dreamgym.control", True),
+            takes_streams="text/event-stream" in headers.get("accept", ""),
+        )
+        refusal = await self._refusal(visit, scope["method"])
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        visit.receive, visit.takes_streams = receive, "text/event-stream" in headers.get("accept", "")
         scope["dreamgym.visit"] = visit
         # httptools leaves the blanks after a value, which are no part of it
         scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
@@ -134,35 +157,21 @@ class AgentDoor:
 
         await self._manager.handle_request(scope, receive, answer)
 
-    def _visit(self, scope: Scope, headers: Headers) -> Visit:
-        path = scope["path_params"]
-        env = self._episodes.world(path["env"]).spec.name
-        episode = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
-        # a server without a token has no control token either: whoever asks is told
-        is_told = headers.get(TELL_HEADER) == "reward" and scope.get("dreamgym.control", True)
-        if episode is not None:
-            return Visit(env, self._mirrors[env], episode, is_told=is_told)
-        return Visit(env, self._mirrors[env], headers.get(SESSION_HEADER), is_session=True, is_told=is_told)
-
-    async def _refusal(self, visit: Visit, method: str, headers: Headers) -> Response | None:
-        """The response to a request that is refused before the SDK sees it; None if it is not refused."""
+    async def _refusal(self, visit: Visit, method: str) -> Response | None:
+        """The response to a request that is not for the SDK, such as the end of a session; None for all others."""
         if visit.is_session and visit.episode is not None:
             if visit.episode in self._closed_sessions or not _SESSION.fullmatch(visit.episode):
                 return JSONResponse({"error": str(UnknownEpisode(visit.episode))}, 404)
             if method == "DELETE":
-                await self._close_session(visit)
+                while len(self._closed_sessions) >= REMEMBERED_SESSIONS:
+                    del self._closed_sessions[next(iter(self._closed_sessions))]
+                self._closed_sessions[visit.episode] = None
+                with suppress(UnknownEpisode):  # it never called a tool
+                    await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
                 return Response(status_code=200)
         if method != "POST":  # no stream to open, nothing to delete
             return Response(status_code=405, headers={"Allow": "POST"})
         return None
-
-    async def _close_session(self, visit: Visit) -> None:
-        assert visit.episode is not None
-        while len(self._closed_sessions) >= REMEMBERED_SESSIONS:
-            del self._closed_sessions[next(iter(self._closed_sessions))]
-        self._closed_sessions[visit.episode] = None
-        with suppress(UnknownEpisode):  # it never called a tool
-            await self._episodes.finish(visit.env, visit.episode, StopReason.CLOSED)
 
     async def _as_environment(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer as the environment, not as this server.
@@ -170,7 +179,8 @@ class AgentDoor:
         The SDK would drop unknown fields of what a handler returns and reorder its schemas; what a middleware returns
         it passes on. Nor does it validate a request before a middleware.
         """
-        visit = _visit_of(ctx)
+        assert ctx.request is not None, "this server speaks HTTP only"
+        visit: Visit = ctx.request.scope["dreamgym.visit"]
         if ctx.request_id is None and not ctx.method.startswith("notifications/"):
             return None  # a request that wants no answer is not one of the protocol: nothing is done
         if visit.is_session and ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -200,7 +210,9 @@ class AgentDoor:
         params = ctx.params or {}
         action = ToolCall(name=params["name"], arguments=params.get("arguments") or {}, answers=answers_in(params))
         try:
-            answer = await self._answer(visit, visit.episode, action, ctx)
+            answer = await self._episodes.call(
+                visit.env, visit.episode, action, visit, ctx.request_id, is_session=visit.is_session
+            )
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
                 raise UnknownEpisode(visit.episode)
         except DreamGymError as error:
@@ -211,15 +223,6 @@ class AgentDoor:
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             return result
         return visit.mirror.enveloped("tools/call", result)
-
-    async def _answer(self, visit: Visit, episode: str, action: ToolCall, ctx: Context) -> EpisodeAnswer:
-        try:
-            return await self._episodes.call(visit.env, episode, action, visit, ctx.request_id)
-        except UnknownEpisode:
-            if not visit.is_session:
-                raise
-        await self._episodes.create(visit.env, NewEpisode(), episode_id=episode)  # a session's first call
-        return await self._episodes.call(visit.env, episode, action, visit, ctx.request_id)
 
     def _result(self, answer: EpisodeAnswer, visit: Visit, ctx: Context) -> JsonObject:
         """The answer as a tool result. Reward and end are only for trainers, since agents can read `_meta`."""
@@ -239,12 +242,6 @@ class AgentDoor:
         return {**(tool_result(answer.result) if asked is None else asked), "_meta": meta}
 
 
-def _visit_of(ctx: Context) -> Visit:
-    assert ctx.request is not None, "this server speaks HTTP only"
-    visit: Visit = ctx.request.scope["dreamgym.visit"]
-    return visit
-
-
 def _validate(ctx: Context) -> None:
     """Raises MCPError for a method that the revision lacks, ValidationError for parameters that it forbids."""
     try:
@@ -258,3 +255,81 @@ def _needs_handshake(version: str) -> MCPError:
     supported = list(HANDSHAKE_PROTOCOL_VERSIONS)
     message = f"this URL names no episode: send the header X-DreamGym-Episode, or use one of {', '.join(supported)}"
     return MCPError(UNSUPPORTED_PROTOCOL_VERSION, message, {"supported": supported, "requested": version})
+
+
+def answers_in(params: Mapping[str, Any]) -> JsonObject:
+    """The client's replies in a call to the questions of an earlier answer; empty if there are none."""
+    return {key: params[key] for key in ("inputResponses", "requestState") if params.get(key) is not None}
+
+
+def questions(result: StepResult, params: Mapping[str, Any], version: str) -> JsonObject | None:
+    """The result that asks the client; None if the tool asks nothing.
+
+    Raises:
+        MCPError: the tool refused with an error of the protocol, or the client cannot answer any of the questions.
+    """
+    error = result.info.get("error")
+    if isinstance(error, dict):
+        code = error.get("code")
+        raise MCPError(code if isinstance(code, int) else INVALID_PARAMS, str(error.get("message")), error.get("data"))
+    asks = result.info.get("asks")
+    if not isinstance(asks, dict):
+        return None
+    requests = asks.get("inputRequests")
+    wanted = (
+        {key: request for key, request in requests.items() if isinstance(request, dict)}
+        if isinstance(requests, dict)
+        else {}
+    )
+    methods = {key: str(request.get("method")) for key, request in wanted.items()}
+    needed = {key: _CAPABILITY.get(method, method) for key, method in methods.items()}
+    if version in HANDSHAKE_PROTOCOL_VERSIONS:
+        said = f"This tool asks the client for {', '.join(needed.values())}, which needs revision 2026-07-28."
+        return {"content": [{"type": "text", "text": said}], "isError": True}
+    has = _meta(params).get(CLIENT_CAPABILITIES_META_KEY) or {}
+    answerable: JsonObject = {key: wanted[key] for key, capability in needed.items() if capability in has}
+    if wanted and not answerable:
+        required: JsonObject = {capability: {} for capability in needed.values()}
+        raise MCPError(
+            MISSING_REQUIRED_CLIENT_CAPABILITY,
+            f"this tool needs a client with {', '.join(required)}",
+            {"requiredCapabilities": required},
+        )
+    return {"resultType": "input_required", **asks, "inputRequests": answerable}
+
+
+def notices(result: StepResult, params: Mapping[str, Any], version: str) -> list[JsonObject]:
+    """The notifications of a step that the client asked for."""
+    said = result.info.get("notices")
+    meta = _meta(params)
+    heard: list[JsonObject] = []
+    for notice in said if isinstance(said, list) else ():
+        if not isinstance(notice, dict) or not isinstance(given := notice.get("params"), dict):
+            continue
+        if notice.get("method") == "notifications/progress" and meta.get("progressToken") is not None:
+            heard.append({**notice, "params": {**given, "progressToken": meta["progressToken"]}})
+        elif notice.get("method") == "notifications/message" and _is_wanted(given.get("level"), meta, version):
+            heard.append(notice)
+    return heard
+
+
+def in_a_stream(message: Message, before: Sequence[JsonObject]) -> Message:
+    """One ASGI message of a JSON response, changed to a part of an event stream that begins with these notices."""
+    if message["type"] == "http.response.start":
+        kept = [header for header in message["headers"] if header[0] not in {b"content-type", b"content-length"}]
+        return {**message, "headers": [*kept, (b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]}
+    said = [json.dumps({"jsonrpc": "2.0", **notice}, ensure_ascii=False).encode() for notice in before]
+    events = b"".join(b"event: message\ndata: " + data + b"\n\n" for data in [*said, message["body"]])
+    return {**message, "body": events}
+
+
+def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def _is_wanted(level: object, meta: Mapping[str, Any], version: str) -> bool:
+    if version in HANDSHAKE_PROTOCOL_VERSIONS:  # whatever level a session asked for is not known here
+        return True
+    least = meta.get(LOG_LEVEL_META_KEY)
+    return level in _LEVELS and least in _LEVELS and _LEVELS.index(str(level)) >= _LEVELS.index(str(least))

@@ -1,0 +1,236 @@
+"""Questions to a language model: each is asked once, and no answer is believed that does not validate.
+
+The key of a remembered answer is made of the model and of everything that is sent to it. So nothing has to be thrown
+away when a prompt, a recording or a seed changes: that is another question.
+
+Backends may accept a schema and ignore it, so every answer is parsed strictly. A malformed one is asked for again once,
+with the fault named; then there is no answer. A model that repeats itself without end runs into the token limit, and
+that counts as malformed even if the text reads well. In which human language a text is written is no fault here: where
+an answer must say what a state holds, the check against the state finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from dreamgym.environment import first_reason
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MalformedAnswer, PredictionError
+from dreamgym.llm import LLM, Completion, Message
+from dreamgym.replay.keys import check_storable
+from dreamgym.types import JsonObject
+
+SHOWN_CHARACTERS = 2_000
+"""Most characters of a malformed answer that are quoted when it is asked for again. It may have no end."""
+
+
+def weights_fingerprint(model: str | None) -> str:
+    """What tells apart models in files of the same name, by the string `--model`; empty if it names no file.
+
+    A folder that is trained into once more is another model. By size and time, because weights are large.
+    """
+    path = Path(model or "")
+    files = sorted(path.rglob("*")) if model and path.is_dir() else [path] if path.is_file() else []
+    stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
+    if not stats:
+        return ""
+    told = "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+class Predictions(Protocol):
+    """Keeps what models answered, as texts by their keys. Every method may be called from any replica."""
+
+    async def get(self, key: bytes) -> str | None:
+        """The stored prediction; None if there is none under this key."""
+
+    async def put(self, key: bytes, prediction: str) -> str:
+        """Store a prediction unless the key has one already; return the one that is stored."""
+
+    async def forget(self, key: bytes) -> None:
+        """Delete the prediction under this key, if there is one."""
+
+
+class MemoryPredictions:
+    """A Predictions store in a dictionary, for tests and notebooks."""
+
+    def __init__(self) -> None:
+        self._predictions: dict[bytes, str] = {}
+
+    async def get(self, key: bytes) -> str | None:
+        return self._predictions.get(key)
+
+    async def put(self, key: bytes, prediction: str) -> str:
+        return self._predictions.setdefault(key, prediction)
+
+    async def forget(self, key: bytes) -> None:
+        self._predictions.pop(key, None)
+
+
+class CachedLLM:
+    """Asks another language model, and each question only once.
+
+    Two identical questions at the same time share one answer. A question that failed is asked again.
+
+    Args:
+        llm: is asked what is not known; closed together with this one.
+        predictions: where answers are remembered.
+        weights: tells apart models of one name, as the model's own attribute `fingerprint` does.
+    """
+
+    def __init__(self, llm: LLM, predictions: Predictions, weights: str = "") -> None:
+        self._llm = llm
+        self._predictions = predictions
+        self._asking: dict[bytes, asyncio.Task[Completion]] = {}
+        self._identity = [llm.name, weights, str(getattr(llm, "fingerprint", ""))]
+        self.form = getattr(llm, "form", "data")
+        """The form of prompt that the model is asked in."""
+
+    @property
+    def name(self) -> str:
+        return self._llm.name
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        """The model's answer; a remembered one says that it is `cached` and costs no tokens.
+
+        Raises:
+            EnvironmentUnavailable: the model cannot be reached, refused or took too long.
+            StoreError: the store cannot be reached.
+        """
+        key = self._key(messages, schema, max_tokens, temperature, seed)
+        task = self._asking.get(key)
+        if task is not None:
+            return _free(await asyncio.shield(task))  # who leaves does not take the answer from the others
+
+        async def found_or_asked() -> Completion:
+            if (known := await self._predictions.get(key)) is not None:
+                return _free(Completion.model_validate_json(known))
+            own = await self._llm.complete(
+                messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
+            )
+            try:
+                text = check_storable(own, "completion")
+            except InvalidInput:  # no store can hold it, and whoever reads it will refuse it too
+                return own
+            stays = await self._predictions.put(key, text)
+            return own if stays == text else _free(Completion.model_validate_json(stays))
+
+        task = self._asking[key] = asyncio.create_task(found_or_asked())
+        task.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(task)
+
+    async def forget(
+        self, messages: Sequence[Message], *, schema: JsonObject | None, max_tokens: int, temperature: float, seed: int
+    ) -> None:
+        """Ask this question anew the next time: its answer was of no use."""
+        await self._predictions.forget(self._key(messages, schema, max_tokens, temperature, seed))
+
+    async def close(self) -> None:
+        """Release the model; nobody waits for what is still asked."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await self._llm.close()
+
+    def _key(
+        self, messages: Sequence[Message], schema: JsonObject | None, max_tokens: int, temperature: float, seed: int
+    ) -> bytes:
+        sent = [[message.role, message.content] for message in messages]
+        question = [self._identity, sent, schema, max_tokens, temperature, seed]
+        return hashlib.sha256(json.dumps(question, separators=(",", ":")).encode()).digest()
+
+    def _answered(self, key: bytes, done: asyncio.Task[Completion]) -> None:
+        del self._asking[key]
+        if not done.cancelled():
+            done.exception()  # whoever waited has it; if nobody did, it is no news
+
+
+def _free(completion: Completion) -> Completion:
+    return completion.model_copy(update={"cached": True, "prompt_tokens": 0, "completion_tokens": 0})
+
+
+class Answer(BaseModel):
+    """Base of the forms that a model fills in: no other keys, no `"true"` for true."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+Form = TypeVar("Form", bound=Answer)
+
+
+@dataclass(frozen=True)
+class StructuredAnswer(Generic[Form]):
+    """A valid answer, and what it took."""
+
+    answer: Form
+    prompt_tokens: int
+    completion_tokens: int
+    """Both counts include questions with a malformed answer."""
+    probabilities: dict[str, float]
+    """`Completion.probabilities` of the valid answer."""
+    cached: bool
+    """The model was asked nothing: every answer was remembered."""
+
+
+async def ask(
+    llm: LLM,
+    messages: Sequence[Message],
+    form: type[Form],
+    schema: JsonObject,
+    *,
+    max_tokens: int,
+    seed: int,
+    fault_of: Callable[[Form], str | None] = lambda answer: None,
+) -> StructuredAnswer[Form]:
+    """The model's answer under `form`, in which `fault_of` finds nothing wrong either.
+
+    Raises:
+        MalformedAnswer: malformed twice.
+        PredictionError: the model cannot be reached, refused or took too long.
+    """
+    asked, completions = [list(messages)], list[Completion]()
+    for _ in range(2):
+        try:
+            completion = await llm.complete(asked[-1], schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
+        except EnvironmentUnavailable as error:
+            raise PredictionError(str(error)) from error
+        completions.append(completion)
+        try:
+            if completion.finish_reason == "length":
+                raise ValueError(f"it was cut off after {completion.completion_tokens} tokens; be shorter")
+            answer = form.model_validate_json(completion.text)
+        except ValueError as error:
+            fault: str | None = first_reason(error)
+        else:
+            fault = fault_of(answer)
+            if fault is None:
+                return StructuredAnswer(
+                    answer,
+                    prompt_tokens=sum(one.prompt_tokens for one in completions),
+                    completion_tokens=sum(one.completion_tokens for one in completions),
+                    probabilities=completion.probabilities,
+                    cached=all(one.cached for one in completions),
+                )
+        named = f"That is no valid answer: {fault}. Answer again with the JSON object alone."
+        said = Message(role="assistant", content=completion.text[:SHOWN_CHARACTERS])
+        asked.append([*messages, said, Message(role="user", content=named)])
+    if isinstance(llm, CachedLLM):
+        for question in asked[:-1]:
+            await llm.forget(question, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
+    raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")

@@ -1,0 +1,173 @@
+"""The limits of a server: episodes and steps, open connections, and the bodies of requests.
+
+Without limits on connections uvicorn waits for ever for the rest of a request, and beyond the limit of open files
+asyncio logs every connection that it cannot accept, thousands a second. A body is checked before it is parsed: deeply
+nested JSON overflows the stack of recursive parsers, and of code that copies or checks the value afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+from dataclasses import dataclass
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+ARRIVAL_S = 30.0
+"""Time for a request to arrive, from the opening of the connection, or from the first byte of a later request."""
+FILES_FOR_OTHERS = 96
+"""Open files reserved for the database, environments, logs and connections that are refused."""
+MOST_CONNECTIONS = 16_384
+
+MAX_BODY_BYTES = 2**20
+"""Size of a body at most. Some megabytes of small keys would block the event loop for more than 0.1 s."""
+MAX_DEPTH = 64
+"""Nesting of arrays and objects at most, the envelope of the request included."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string up to its end or the end of the body. Possessive quantifiers make it linear: no byte is read twice."""
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_AS_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one server."""
+
+    open_episodes: int = 4096
+    """Number of episodes that may run at once in one database, over all replicas."""
+    max_steps: int = 10_000
+    """Highest step limit that a trainer may ask for; an environment's own limit may be higher."""
+    episode_s: float = 3600.0
+    """An episode that still runs after this time is closed."""
+    idle_s: float = 900.0
+    """An episode without a step for this long is closed. It exceeds the time limit of a step."""
+    step_s: float = 300.0
+    failures: int = 3
+    """Number of failed steps in a row that ends an episode."""
+    observation_characters: int = 1_000_000
+    """A simulated observation that is longer makes the step fail. A real one may have any length."""
+    sweep_s: float = 30.0
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """One connection. It is closed if its request takes too long, and refused if too many are open."""
+
+    _arriving: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock for the first request, or refuse with 503 if too many connections are open."""
+        super().connection_made(transport)
+        # taken out of uvicorn's hands, which would refuse requests of connections that are open already
+        limit, self.limit_concurrency = self.limit_concurrency, None
+        if limit is not None and len(self.connections) >= limit:
+            said = json.dumps({"error": "too many connections are open: try again later"}).encode()
+            head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: {len(said)}\r\n"
+            transport.write(head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + said)
+            transport.close()
+            return
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        if self._arriving is None:
+            self._wait()
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        self._arrived()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """The request has arrived, and the websocket protocol takes over the connection."""
+        self._arrived()
+        super().handle_websocket_upgrade()
+
+    def _wait(self) -> None:
+        self._arriving = self.loop.call_later(ARRIVAL_S, self.transport.abort)
+
+    def _arrived(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+
+def files_allowed() -> int:
+    """Number of files that this process may open, after raising its soft limit to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard
+
+
+def most_connections(files: int) -> int:
+    """Number of connections that may be open at once, given the number of files."""
+    return max(16, min(MOST_CONNECTIONS, files - _spare(files)))
+
+
+def accepted_at_once(files: int) -> int:
+    """Backlog for asyncio: it accepts this many at a time, so up to three times as many may exceed the bound."""
+    return min(2048, _spare(files) // 6)
+
+
+def _spare(files: int) -> int:
+    return max(FILES_FOR_OTHERS, files // 8)
+
+
+class BoundedBody:
+    """Reads a body to its end, refuses one that is too large or too deep, and passes the rest on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it with 413 (too large) or 400 (too deep)."""
+        if scope["type"] != "http" or scope["method"] in {"GET", "HEAD", "OPTIONS"}:
+            await self._app(scope, receive, send)
+            return
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            if len(body) > MAX_BODY_BYTES:
+                refusal = JSONResponse({"error": f"the request body exceeds {MAX_BODY_BYTES} bytes"}, 413)
+                await refusal(scope, receive, send)
+                return
+            if not message.get("more_body"):
+                break
+        if is_too_deep(body):
+            refusal = JSONResponse({"error": f"the request body is nested deeper than {MAX_DEPTH} levels"}, 400)
+            await refusal(scope, receive, send)
+            return
+        whole: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        async def replay() -> Message:
+            nonlocal whole
+            message, whole = whole, None
+            return message if message is not None else await receive()
+
+        await self._app(scope, replay, send)
+
+
+def is_too_deep(body: bytes | bytearray) -> bool:
+    """True if JSON is nested deeper than MAX_DEPTH. For bytes that are not JSON the result means nothing."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return False
+    if b"\x00" in body:  # UTF-16 and UTF-32, in which brackets hide; MCP is UTF-8
+        return True
+    brackets = _STRING.sub(b"", body).translate(_AS_ONE_KIND, _ALL_BUT_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        flatter = brackets.replace(b"[]", b"")
+        if len(flatter) == len(brackets):
+            break
+        brackets = flatter
+    return b"[]" in brackets or brackets.count(b"[") > MAX_DEPTH
