@@ -54,10 +54,16 @@ async def import_files(
         raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
     if new:
         write_tasks(Path(env), [trajectory.task for trajectory in report.trajectories])
-    if out is not None:
-        _write(out, report)
-    else:
-        await _store(spec, report, dsn)
+    if out is None:
+        async with open_store(dsn) as store:
+            stored = await store.buffer.add(report.trajectories)
+        say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
+        return
+    try:
+        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
+    except OSError as error:
+        raise InvalidInput(f"{out}: cannot be written: {error}") from error
+    say(f"{out}: {len(report.trajectories)} trajectories")
 
 
 def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> EnvironmentSpec:
@@ -103,17 +109,3 @@ def _tell_reasons(kind: str, reasons: list[Skipped]) -> None:
         say(f"{kind}: {skipped.where}: {skipped.reason}")
     if len(reasons) > REASONS:
         say(f"{kind}: and {len(reasons) - REASONS} more")
-
-
-def _write(out: Path, report: ImportReport) -> None:
-    try:
-        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
-    except OSError as error:
-        raise InvalidInput(f"{out}: cannot be written: {error}") from error
-    say(f"{out}: {len(report.trajectories)} trajectories")
-
-
-async def _store(spec: EnvironmentSpec, report: ImportReport, dsn: str | None) -> None:
-    async with open_store(dsn) as store:
-        new = await store.buffer.add(report.trajectories)
-    say(f"{new} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")

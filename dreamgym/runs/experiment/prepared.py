@@ -38,11 +38,6 @@ class Prepared:
     spec: EnvironmentSpec
     real: RealEnvironment
 
-    def begin(self) -> None:
-        """Make what all arms start with, where it is not there yet."""
-        with alone(self.folder):
-            self.warm()
-
     @cached_property
     def recorded(self) -> list[Trajectory]:
         """The real play that the seed is given; played now where it was not yet."""

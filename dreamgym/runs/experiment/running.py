@@ -86,7 +86,8 @@ def result(prepared: Prepared, arm: Arm) -> Result:
     Raises:
         InvalidInput: the folder has the result of an arm of this name with other settings.
     """
-    prepared.begin()
+    with alone(prepared.folder):
+        prepared.warm()  # what all arms start with
     folder = prepared.folder / name_of(arm)
     file = folder / "result.json"
     with alone(folder):
