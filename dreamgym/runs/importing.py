@@ -9,8 +9,8 @@ from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
-from dreamgym.recordings.importers.assembly import Redact
 from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks
+from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
 
@@ -48,7 +48,7 @@ async def import_files(
     found = [entry for file in files for entry in read_file(Path(file), importer)]
     spec = _environment(env, found, new=new)
     report = ImportReport()
-    report.add(found, spec, _redaction(spec))
+    report.add(found, spec, Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None)
     tell(report)
     if not report.trajectories:
         raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
@@ -79,15 +79,6 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
     if tools and is_path and not has_tools(folder):
         raise InvalidInput(f"{folder} has no tools.json yet: --new makes it of the {len(tools)} tools defined here")
     return load_spec(env)
-
-
-def _redaction(spec: EnvironmentSpec) -> Redact | None:
-    """What takes secrets out, where the environment says so."""
-    if spec.redact is None:
-        return None
-    from dreamgym.redaction import Redactor, load_key
-
-    return Redactor(spec.redact, key=load_key()).value
 
 
 def tell(report: ImportReport) -> None:
