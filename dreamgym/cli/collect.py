@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import Dsn, EnvName, ModelName, PolicyUrl, Seed
+from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs import collect as runs
 from dreamgym.runs.opening import Against
-from dreamgym.runs.play_many import WORKERS
 
 
 def collect(

@@ -21,7 +21,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation.attack_texts import Attack, texts_of
-from dreamgym.evaluation.episodes import Door, Make, Progress, all_played, has_succeeded, perform, repeating
+from dreamgym.evaluation.episodes import WORKERS, Door, Make, Progress, has_succeeded, perform, play_many, repeating
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.scripts import Path, distinct, is_id, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
@@ -124,7 +124,7 @@ async def attacks(
                 return episode.model_copy(update={"rewarded": False})
         return episode
 
-    played = await all_played(attack, len(chosen), on_progress)
+    played = await play_many([attack] * WORKERS, range(len(chosen)), on_progress)
     episodes = [episode for episode in played if episode is not None]
     by_kind = {kind: [one for one in episodes if one.kind is kind] for kind in Attack if kind in kinds}
     return Attacks(

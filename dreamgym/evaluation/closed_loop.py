@@ -19,13 +19,14 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calls import is_same
 from dreamgym.evaluation.episodes import (
+    WORKERS,
     Make,
     Progress,
-    all_played,
     answered_steps,
     has_succeeded,
     is_answered,
     perform,
+    play_many,
     repeating,
 )
 from dreamgym.evaluation.players import ScriptedPlayer
@@ -171,7 +172,7 @@ async def closed_loop(
             replayed = await perform(spec, make_real, task, again, seed=seed + number, source=Source.REAL)
         return Bout(player, task, seed + number, dream, real, replayed)
 
-    bouts = await all_played(bout, len(players) * len(known), on_progress)
+    bouts = await play_many([bout] * WORKERS, range(len(players) * len(known)), on_progress)
     ends_itself = spec.text_argument is not None or any(
         step.result.terminated for one in bouts for step in (*one.real.transitions, *one.replayed.transitions)
     )

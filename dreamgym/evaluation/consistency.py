@@ -13,12 +13,13 @@ from itertools import accumulate
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.evaluation.calls import is_same
 from dreamgym.evaluation.episodes import (
+    WORKERS,
     Make,
     Progress,
-    all_played,
     answered_steps,
     is_answered,
     perform,
+    play_many,
     repeating,
 )
 from dreamgym.evaluation.players import ScriptedPlayer
@@ -86,7 +87,7 @@ async def consistency(
         again = repeating([step.action for step in answered_steps(dream)])
         return dream, await perform(long, make_real, task, again, seed=seed + number, source=Source.REAL)
 
-    played = await all_played(session, len(known), on_progress)
+    played = await play_many([session] * WORKERS, range(len(known)), on_progress)
     agree, consistent = [], []
     by_writes: dict[int, list[list[float]]] = {}
     for dream, real in played:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
-from dreamgym.environment import Environment, first_reason
+from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
-from dreamgym.types import Frozen, JsonObject, StepResult, Task, Tier, ToolCall
+from dreamgym.types import Frozen, Tier
 
 if TYPE_CHECKING:
     from dreamgym.evaluation.calls import Compared
@@ -111,37 +110,3 @@ def cost(calls: Sequence[Compared], prices: Prices, *, known_transitions: int, a
         faster_from_sessions=faster,
         cheaper_from_steps=cheaper,
     )
-
-
-class StepTimer:
-    """Measures how long the steps of an environment take."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.seconds = 0.0
-
-    def timed(self, make: Callable[[], Environment]) -> Callable[[], Environment]:
-        """Make the same environments, with their steps timed."""
-        return lambda: _Timed(make(), self)
-
-
-class _Timed:
-    def __init__(self, environment: Environment, timer: StepTimer) -> None:
-        self._environment, self._timer = environment, timer
-
-    @property
-    def tools(self) -> Sequence[JsonObject]:
-        return self._environment.tools
-
-    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
-        return await self._environment.reset(task, seed=seed)
-
-    async def step(self, action: ToolCall) -> StepResult:
-        started = time.perf_counter()
-        result = await self._environment.step(action)
-        self._timer.steps += 1
-        self._timer.seconds += time.perf_counter() - started
-        return result
-
-    async def close(self) -> None:
-        await self._environment.close()

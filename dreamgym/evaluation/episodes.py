@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from dreamgym.dream.ending import is_unbounded
@@ -31,7 +31,8 @@ UNANSWERED = StopReason.ERROR.value
 WORKERS = 4
 """Episodes at a time."""
 
-T = TypeVar("T")
+One = TypeVar("One")
+Result = TypeVar("Result")
 Make = Callable[[], Environment]
 """A new environment that nobody else uses."""
 Progress = Callable[[int, int], None]
@@ -115,22 +116,34 @@ async def perform(
         await environment.close()
 
 
-async def all_played(
-    play_one: Callable[[int], Awaitable[T]], total: int, on_progress: Progress | None = None
-) -> list[T]:
-    """Play the episodes 0 to `total` - 1, at most WORKERS at a time; the results are in their order."""
-    slots, done = asyncio.Semaphore(WORKERS), 0
+async def play_many(
+    players: Iterable[Callable[[One], Awaitable[Result]]], episodes: Sequence[One], on_progress: Progress | None = None
+) -> list[Result]:
+    """Let the players share the episodes, each playing one after another. The first error ends all of it.
 
-    async def in_slot(number: int) -> T:
-        nonlocal done
-        async with slots:
-            played = await play_one(number)
-        done += 1
-        if on_progress is not None:
-            on_progress(done, total)
-        return played
+    Args:
+        players: play one episode; a function that several calls may share is given as `[function] * WORKERS`.
+        episodes: what a player is called with.
+        on_progress: is called after each episode.
 
-    return await asyncio.gather(*map(in_slot, range(total)))
+    Returns:
+        What the players returned, in the order of the episodes.
+    """
+    todo, results = iter(enumerate(episodes)), dict[int, Result]()
+
+    async def share(player: Callable[[One], Awaitable[Result]]) -> None:
+        for number, one in todo:
+            results[number] = await player(one)
+            if on_progress is not None:
+                on_progress(len(results), len(episodes))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for player in players:
+                group.create_task(share(player))
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [results[number] for number in range(len(episodes))]
 
 
 def repeating(actions: Sequence[ToolCall]) -> Behaviour:

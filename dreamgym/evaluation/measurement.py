@@ -17,7 +17,7 @@ from dreamgym.evaluation.calibration import calibrated, fitted
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.closed_loop import ClosedLoop, closed_loop
 from dreamgym.evaluation.consistency import Consistency, consistency
-from dreamgym.evaluation.cost import Prices, StepTimer, cost
+from dreamgym.evaluation.cost import Prices, cost
 from dreamgym.evaluation.criteria import JUDGED, JudgedStep, criteria, judge_steps, judged_sample
 from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, verdicts_on, with_outcome
 from dreamgym.evaluation.kept import KeptRows, KeptStep, edition
@@ -27,6 +27,7 @@ from dreamgym.evaluation.predictions import MakeDream, dream_of, in_order, predi
 from dreamgym.evaluation.report import SettingReport, worst
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
+from dreamgym.evaluation.stopwatch import Stopwatch
 from dreamgym.llm import LLM
 from dreamgym.tools import Tools
 
@@ -81,7 +82,7 @@ class Measurement:
         self._calls: list[Compared] = []
         self._judged: list[JudgedStep] = []
         self._verdicts: list[EpisodeVerdict] = []
-        self._real = StepTimer()
+        self._watches: list[Stopwatch] = []
         self._loop: ClosedLoop | None = None
         self._long: Consistency | None = None
         self._attacks: Attacks | None = None
@@ -105,8 +106,9 @@ class Measurement:
         spec, seed, calls, wanted = self._given.spec, self._given.seed, self.calls, self._wanted
         explicit = spec.state is not None
         prices = wanted.prices
-        if prices.real_seconds is None and self._real.steps:
-            prices = prices.model_copy(update={"real_seconds": self._real.seconds / self._real.steps})
+        steps_s = [seconds for watch in self._watches for seconds in watch.steps_s]
+        if prices.real_seconds is None and steps_s:
+            prices = prices.model_copy(update={"real_seconds": sum(steps_s) / len(steps_s)})
         known = sum(len(one.transitions) for one in self._given.known)
         judge = wanted.judge.name if wanted.judge is not None else None
         largest = max([1.0, *(abs(call.recorded.reward) for call in calls)])
@@ -194,7 +196,11 @@ class Measurement:
 
         tasks = tasks_of(given.held_out)[: self._wanted.closed_loop]
         if real is not None:
-            make_real = self._real.timed(real)
+
+            def make_real() -> Stopwatch:
+                self._watches.append(Stopwatch(real()))
+                return self._watches[-1]
+
             self._loop = await closed_loop(
                 given.spec,
                 players_of(given.spec, given.held_out, self._wanted.behaviours),

@@ -20,6 +20,7 @@ from dreamgym.types import StepResult, Task, ToolCall, Trajectory
 BAD = frozenset({"first_half", "shuffled", "of_another_task", "wrong_ids", "idle", "random"})
 """Players that are bad on purpose: a dream in which they do better than in reality plays along."""
 READS_AFTER_A_WRITE = 2
+SESSION_STEPS = 20
 
 ScriptedCall = tuple[Script, int]
 """A recorded episode, and which of its calls."""
@@ -71,7 +72,7 @@ def tasks_of(recordings: Sequence[Trajectory]) -> tuple[Task, ...]:
     return tuple(sorted(tasks, key=lambda task: ("success" not in task.metadata, task.id not in done)))
 
 
-def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: int = 20) -> ScriptedPlayer:
+def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory]) -> ScriptedPlayer:
     """A player of long sessions that reads after it wrote: recorded calls of the task and then of others.
 
     After each call that may write, up to two recorded reads that share an argument with it; where the task's state is
@@ -96,7 +97,7 @@ def sessions(spec: EnvironmentSpec, recordings: Sequence[Trajectory], *, steps: 
                         continue
                     after = () if reads(action) else _reads_about(action, pool, random)
                     for place, call in enumerate((action, *after)):
-                        if result.done or made == steps:
+                        if result.done or made == SESSION_STEPS:
                             return
                         result, made = await environment.step(call), made + 1
                         if place == 0 and not result.is_error:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RESAMPLES = 2000
+NORMAL = 1.959964
+"""97.5 % quantile of the normal distribution."""
 
 
 class Rate(Frozen):
@@ -34,11 +36,11 @@ def shares(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count / total:.0%}".replace("%", " %") for name, count in ordered if count)
 
 
-def wilson(successes: float, n: int, z: float = 1.959964) -> Rate:
+def wilson(successes: float, n: int) -> Rate:
     """Wilson score interval of a proportion (Wilson 1927); for scores between 0 and 1 it is wider than need be."""
     if n == 0:
         return Rate(mean=0.0, low=0.0, high=1.0, n=0)
-    p = successes / n
+    p, z = successes / n, NORMAL
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     margin = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return Rate(mean=p, low=max(0.0, min(p, centre - margin)), high=min(1.0, max(p, centre + margin)), n=n)
@@ -101,12 +103,13 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
 
 
-def _quantile(freedom: float, z: float = 1.959964) -> float:
+def _quantile(freedom: float) -> float:
     """97.5 % quantile of Student's t; between whole degrees of freedom it is interpolated over their inverse."""
     if freedom < len(STUDENT):
         below = max(1, math.floor(freedom))
         share = (1 / below - 1 / max(1.0, freedom)) / (1 / below - 1 / (below + 1))
         return STUDENT[below - 1] + share * (STUDENT[below] - STUDENT[below - 1])
+    z = NORMAL
     # Cornish-Fisher expansion of Student's t around the normal; right to three digits from here on
     return (
         z

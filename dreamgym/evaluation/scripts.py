@@ -152,8 +152,12 @@ def leaves(value: JsonValue) -> Iterator[tuple[Path, Scalar]]:
 def replaced(action: ToolCall, changes: Mapping[Path, JsonValue]) -> ToolCall:
     """The call with other values at some paths of its arguments."""
     arguments: JsonObject = json.loads(json.dumps(action.arguments))
-    for path, value in changes.items():
-        _put(arguments, path, value)
+    for (*above, last), value in changes.items():
+        parent = _at(arguments, tuple(above))
+        if isinstance(parent, dict):
+            parent[str(last)] = value
+        elif isinstance(parent, list) and isinstance(last, int):
+            parent[last] = value
     return action.model_copy(update={"arguments": arguments})
 
 
@@ -171,15 +175,6 @@ def _at(value: JsonValue, path: Path) -> JsonValue:
         else:
             return None
     return value
-
-
-def _put(value: JsonValue, path: Path, new: JsonValue) -> None:
-    *above, last = path
-    parent = _at(value, tuple(above))
-    if isinstance(parent, dict):
-        parent[str(last)] = new
-    elif isinstance(parent, list) and isinstance(last, int):
-        parent[last] = new
 
 
 def _form(value: Scalar) -> tuple[type, str]:

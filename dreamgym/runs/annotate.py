@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,37 +97,23 @@ class _Work:
 
 
 async def _run(work: _Work, llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int) -> None:
-    try:
-        async with aclosing(_annotated(llm, spec, waiting, seed)) as answers:
-            async for at, answer in answers:
-                if isinstance(answer, Trajectory):
-                    work.take(at, answer)
-                else:
-                    work.failures += 1
-                    say(f"{waiting[at].id}: left as it was: {answer}")
-                say(f"{work.done + work.failures} of {len(waiting)}")
-    finally:
-        await llm.close()
-
-
-async def _annotated(
-    llm: LLM, spec: EnvironmentSpec, waiting: Mapping[int, Trajectory], seed: int
-) -> AsyncGenerator[tuple[int, Trajectory | PredictionError], None]:
-    """Each trajectory as soon as it is done, annotated, or the reason why not."""
+    """Annotate what waits, a few at a time; a trajectory is taken as soon as it is done."""
     free = asyncio.Semaphore(AT_ONCE)
 
-    async def one(at: int, trajectory: Trajectory) -> tuple[int, Trajectory | PredictionError]:
+    async def one(at: int, trajectory: Trajectory) -> None:
         async with free:
             try:
-                return at, await ask_teacher(llm, spec, trajectory, seed=seed)
+                work.take(at, await ask_teacher(llm, spec, trajectory, seed=seed))
             except PredictionError as error:
-                return at, error
+                work.failures += 1
+                say(f"{trajectory.id}: left as it was: {error}")
+        say(f"{work.done + work.failures} of {len(waiting)}")
 
-    tasks = [asyncio.create_task(one(at, trajectory)) for at, trajectory in waiting.items()]
     try:
-        for task in asyncio.as_completed(tasks):
-            yield await task
+        async with asyncio.TaskGroup() as group:
+            for at, trajectory in waiting.items():
+                group.create_task(one(at, trajectory))
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
     finally:
-        for pending in tasks:
-            pending.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await llm.close()

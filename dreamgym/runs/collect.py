@@ -7,17 +7,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec
-from dreamgym.episode import Agent, load_agent, play
+from dreamgym.environment import EnvironmentSpec, load_spec
+from dreamgym.episode import Agent, load_agent
 from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of
-from dreamgym.runs.play_many import WORKERS, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
+from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.versions import version_of
 from dreamgym.types import Source, Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym_server.sources import Worlds
-
     from dreamgym.replay.postgres import Store
 
 
@@ -94,40 +93,6 @@ async def _kept(out: Path | None, store: Store | None, spec: EnvironmentSpec, so
         return InFile(out)
     assert store is not None, "without a file there is a store"
     return await InBuffer.of(store.buffer, spec.name, source)
-
-
-class BehaviourPlayer:
-    """Plays one episode after another in one environment; after a failure in a new one."""
-
-    def __init__(self, worlds: Worlds, behaviour: Behaviour) -> None:
-        self._worlds, self._behaviour = worlds, behaviour
-        self._environment: Environment | None = None
-
-    async def __call__(self, one: Planned) -> Trajectory:
-        """Play it to its end."""
-        if self._environment is None:
-            self._environment = self._worlds.create("")
-        is_whole = False
-        try:
-            played = await play(
-                self._environment,
-                one.task,
-                self._behaviour,
-                spec=self._worlds.spec,
-                seed=one.seed,
-                source=self._worlds.source,
-            )
-            is_whole = played.error is None
-        finally:
-            if not is_whole:
-                await self.close()
-        return played
-
-    async def close(self) -> None:
-        """Close the environment; the next episode gets another."""
-        environment, self._environment = self._environment, None
-        if environment is not None:
-            await environment.close()
 
 
 def _agent_player(url: str, env: str, agent: Agent, policy_url: str) -> Play:

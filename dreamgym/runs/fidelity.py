@@ -21,10 +21,11 @@ from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
 from dreamgym.evaluation.material import material
 from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
-from dreamgym.evaluation.predictions import Redact, played_again
+from dreamgym.evaluation.predictions import played_again
 from dreamgym.evaluation.report import CheckReport, FidelityReport
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
+from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.opening import Against
 from dreamgym.types import Source, Trajectory
 
@@ -64,7 +65,9 @@ def check(
     progress = _now_and_then(say)
     calls: list[Compared] = []
     if against is Against.REAL:
-        real, redact, name, shown = real_of(spec), _redaction(spec), None, None
+        real, name, shown = real_of(spec), None, None
+        # takes out of real answers what was taken out of the recordings
+        redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
 
         async def compare() -> None:
             async with aclosing(played_again(spec, real.create, given.held_out, redact=redact)) as running:
@@ -247,15 +250,6 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
         return None
     say("held out are the trajectories that the fitted model has not learned; --held-out is not used")
     return frozenset().union(*learned)
-
-
-def _redaction(spec: EnvironmentSpec) -> Redact | None:
-    """Takes out of real answers what was taken out of the recordings."""
-    if spec.redact is None:
-        return None
-    from dreamgym.redaction import Redactor, load_key
-
-    return Redactor(spec.redact, key=load_key()).value
 
 
 def _uninterrupted(work: Coroutine[None, None, None]) -> bool:

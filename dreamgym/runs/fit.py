@@ -10,9 +10,10 @@ from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.measurement import silent
 from dreamgym.runs.console import say
 from dreamgym.runs.fidelity import recorded_of
-from dreamgym.runs.opening import open_store
+from dreamgym.runs.opening import stored_trajectories
 from dreamgym.types import Trajectory
 
 TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
@@ -72,7 +73,7 @@ def fit(
     from dreamgym_integrations.trainers.experience.result import finish
     from dreamgym_integrations.trainers.experience.train import is_first_process, losses, train
 
-    tell = say if is_first_process() else _silent
+    tell = say if is_first_process() else silent  # only the first of several processes talks
     spec = load_spec(env)
     recorded = _recorded(spec, env, trajectories, dsn)
     settings = FitSettings(
@@ -100,22 +101,13 @@ def fit(
     return out
 
 
-def _silent(text: str) -> None:
-    """Only the first of several processes talks."""
-
-
 def _recorded(spec: EnvironmentSpec, env: str, file: Path | None, dsn: str | None) -> Sequence[Trajectory]:
     """Recorded trajectories, none of them dreamed. Raises InvalidInput where there are none."""
     if file is not None or (Path(env) / "trajectories.jsonl").is_file():
         return recorded_of(spec, env, file)
-    if found := asyncio.run(_stored(spec, dsn)):
+    if found := asyncio.run(stored_trajectories(spec, dsn)):
         return found
     raise InvalidInput(
         f"nothing is recorded of {spec.name!r}: run `dreamgym collect` or `dreamgym seed` first, or name a file with "
         "--trajectories"
     )
-
-
-async def _stored(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:
-    async with open_store(dsn) as store:
-        return await store.buffer.trajectories(spec.name)

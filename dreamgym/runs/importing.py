@@ -9,8 +9,8 @@ from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
-from dreamgym.recordings.importers.assembly import Redact
 from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks
+from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
 
@@ -48,16 +48,22 @@ async def import_files(
     found = [entry for file in files for entry in read_file(Path(file), importer)]
     spec = _environment(env, found, new=new)
     report = ImportReport()
-    report.add(found, spec, _redaction(spec))
+    report.add(found, spec, Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None)
     tell(report)
     if not report.trajectories:
         raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
     if new:
         write_tasks(Path(env), [trajectory.task for trajectory in report.trajectories])
-    if out is not None:
-        _write(out, report)
-    else:
-        await _store(spec, report, dsn)
+    if out is None:
+        async with open_store(dsn) as store:
+            stored = await store.buffer.add(report.trajectories)
+        say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
+        return
+    try:
+        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
+    except OSError as error:
+        raise InvalidInput(f"{out}: cannot be written: {error}") from error
+    say(f"{out}: {len(report.trajectories)} trajectories")
 
 
 def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> EnvironmentSpec:
@@ -73,15 +79,6 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
     if tools and is_path and not has_tools(folder):
         raise InvalidInput(f"{folder} has no tools.json yet: --new makes it of the {len(tools)} tools defined here")
     return load_spec(env)
-
-
-def _redaction(spec: EnvironmentSpec) -> Redact | None:
-    """What takes secrets out, where the environment says so."""
-    if spec.redact is None:
-        return None
-    from dreamgym.redaction import Redactor, load_key
-
-    return Redactor(spec.redact, key=load_key()).value
 
 
 def tell(report: ImportReport) -> None:
@@ -103,17 +100,3 @@ def _tell_reasons(kind: str, reasons: list[Skipped]) -> None:
         say(f"{kind}: {skipped.where}: {skipped.reason}")
     if len(reasons) > REASONS:
         say(f"{kind}: and {len(reasons) - REASONS} more")
-
-
-def _write(out: Path, report: ImportReport) -> None:
-    try:
-        write_whole(out, "".join(f"{row.model_dump_json()}\n" for row in report.trajectories))
-    except OSError as error:
-        raise InvalidInput(f"{out}: cannot be written: {error}") from error
-    say(f"{out}: {len(report.trajectories)} trajectories")
-
-
-async def _store(spec: EnvironmentSpec, report: ImportReport, dsn: str | None) -> None:
-    async with open_store(dsn) as store:
-        new = await store.buffer.add(report.trajectories)
-    say(f"{new} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")

@@ -20,7 +20,7 @@ from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_rea
 from dreamgym.errors import InvalidInput
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
-from dreamgym.types import Task
+from dreamgym.types import Task, Trajectory
 
 if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
@@ -52,6 +52,12 @@ async def open_store(dsn: str | None = None, encoder: str | None = None) -> Asyn
         yield store
     finally:
         await store.close()
+
+
+async def stored_trajectories(spec: EnvironmentSpec, dsn: str | None) -> Sequence[Trajectory]:
+    """What is recorded of an environment in the store, none of it dreamed."""
+    async with open_store(dsn) as store:
+        return await store.buffer.trajectories(spec.name)
 
 
 def check_left_out(against: Against | str, without: Collection[Part]) -> None:

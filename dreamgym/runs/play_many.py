@@ -6,20 +6,21 @@ off: what is there already is not played again. An episode that failed before it
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
 from dreamgym.episode import play
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.console import say
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
 
 BATCH = 100
-WORKERS = 4
 SPEAK_EVERY_S = 5.0
 STORE_EVERY_S = 10.0
 HOPELESS = 20
@@ -194,47 +194,43 @@ class Collecting:
         """Let the players share the episodes; however it ends, what is over is kept."""
         if self.there:
             say(f"{self.there} of {len(self._all)} episodes are there already")
-        todo = iter(self._todo)
         is_complete = False
         try:
-            async with asyncio.TaskGroup() as group:
-                for player in players:
-                    group.create_task(self._share(player, todo))
+            await play_many([partial(self._play, player) for player in players], self._todo)
             is_complete = not self.failed
             if self.failed and not self.played:
                 raise EnvironmentUnavailable(f"no episode could be played; the last failed with: {self._last}")
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
         finally:
             order = {one.id: one.number for one in self._all} if is_complete else {}
             await self._kept.close(order)
-            self._report()
+            say(self._line())
+            if self.failed:
+                more = " …" if self.failed[10:] else ""
+                say(f"{len(self.failed)} episodes failed: {', '.join(self.failed[:10])}{more}")
+            if self.there + self.played < len(self._all):
+                say("the same command goes on with the others")
 
-    async def _share(self, player: Play, todo: Iterator[Planned]) -> None:
-        for one in todo:
-            trajectory = await self._one(player, one)
-            if trajectory is not None:
-                await self._kept.add(trajectory)
-                self.played += 1
-                self.won += trajectory.success
-            if time.monotonic() - self._spoken > SPEAK_EVERY_S:
-                self._spoken = time.monotonic()
-                say(self._line())
-
-    async def _one(self, player: Play, one: Planned) -> Trajectory | None:
-        """The episode; None where there is nothing to keep of it. Raises MissingPackage, EnvironmentUnavailable."""
+    async def _play(self, player: Play, one: Planned) -> None:
+        """Play one and keep it, if there is something to keep. Raises MissingPackage, EnvironmentUnavailable."""
         try:
             trajectory = self._signed(await player(one), one)
         except MissingPackage:
             raise
         except Exception as error:  # noqa: BLE001  # other people's agents and environments: the rest goes on
             self._fail(one, f"{type(error).__name__}: {first_reason(error)}")
-            return None
-        if trajectory.stop_reason is not StopReason.ERROR:
-            self._in_a_row = 0
-            return trajectory
-        self._fail(one, trajectory.error or "it failed")
-        return trajectory if trajectory.transitions else None
+        else:
+            is_failed = trajectory.stop_reason is StopReason.ERROR
+            if is_failed:
+                self._fail(one, trajectory.error or "it failed")
+            else:
+                self._in_a_row = 0
+            if trajectory.transitions or not is_failed:
+                await self._kept.add(trajectory)
+                self.played += 1
+                self.won += trajectory.success
+        if time.monotonic() - self._spoken > SPEAK_EVERY_S:
+            self._spoken = time.monotonic()
+            say(self._line())
 
     def _fail(self, one: Planned, why: str) -> None:
         say(f"episode {one.number} ({one.task.id}, seed {one.seed}) failed: {why}")
@@ -265,13 +261,6 @@ class Collecting:
         ahead = f"{speed}, {_span(left)} left" if left else speed
         return f"{done} of {all_} episodes{share}{ahead}"
 
-    def _report(self) -> None:
-        say(self._line())
-        if self.failed:
-            say(f"{len(self.failed)} episodes failed: {', '.join(self.failed[:10])}{' …' if self.failed[10:] else ''}")
-        if self.there + self.played < len(self._all):
-            say("the same command goes on with the others")
-
 
 def _span(seconds: float) -> str:
     if seconds < 90:
@@ -279,25 +268,50 @@ def _span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+class BehaviourPlayer:
+    """Plays one episode after another in one environment; after a failure in a new one."""
+
+    def __init__(self, worlds: Worlds, behaviour: Behaviour) -> None:
+        self._worlds, self._behaviour = worlds, behaviour
+        self._environment: Environment | None = None
+
+    async def __call__(self, one: Planned) -> Trajectory:
+        """Play it to its end."""
+        if self._environment is None:
+            self._environment = self._worlds.create("")
+        is_whole = False
+        try:
+            played = await play(
+                self._environment,
+                one.task,
+                self._behaviour,
+                spec=self._worlds.spec,
+                seed=one.seed,
+                source=self._worlds.source,
+            )
+            is_whole = played.error is None
+        finally:
+            if not is_whole:
+                await self.close()
+        return played
+
+    async def close(self) -> None:
+        """Close the environment; the next episode gets another."""
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            await environment.close()
+
+
 async def play_in_order(
     worlds: Worlds, behaviour: Behaviour, tasks: Sequence[Task], episodes: int, *, seed: int
-) -> AsyncIterator[Trajectory]:
+) -> list[Trajectory]:
     """Play `episodes` episodes, a few at a time, in the order of the tasks; episode i is seeded with seed + i.
 
-    Nothing is kept, and an environment that fails ends it: for measurements, where each episode counts.
+    Nothing is kept, and an environment that does not start ends it: for measurements, where each episode counts.
     """
-    environments = [worlds.create("") for _ in range(min(WORKERS, episodes))]
-    spec, source = worlds.spec, worlds.source
-
-    async def one(number: int, environment: Environment) -> Trajectory:
-        task = tasks[number % len(tasks)]
-        return await play(environment, task, behaviour, spec=spec, seed=seed + number, source=source)
-
+    players = [BehaviourPlayer(worlds, behaviour) for _ in range(min(WORKERS, episodes))]
     try:
-        for start in range(0, episodes, len(environments)):
-            numbers = range(start, min(episodes, start + len(environments)))
-            for trajectory in await asyncio.gather(*map(one, numbers, environments)):
-                yield trajectory
+        return await play_many(players, plan("", "", tasks, episodes, seed))
     finally:
-        for environment in environments:
-            await environment.close()
+        for player in players:
+            await player.close()

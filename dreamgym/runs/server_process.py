@@ -16,6 +16,7 @@ from dreamgym.dream.model import Part
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.runs.opening import DSN_VARIABLE, Against
 
+START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 """A server whose database is gone tries for longer to store its last episodes."""
 
@@ -42,7 +43,9 @@ class ServerProcess:
     ) -> None:
         from dreamgym_client.connection import with_token
 
-        port = _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         self._token = secrets.token_hex(32)
         self._address = f"http://127.0.0.1:{port}"
         self.url = with_token(self._address, self._token)
@@ -62,7 +65,16 @@ class ServerProcess:
             env={**with_dsn(os.environ, self._dsn), "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
             process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
         )
-        _wait_for(self._address, self._process)
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            if (code := self._process.poll()) is not None:
+                raise EnvironmentUnavailable(f"dreamgym-serve ended with exit code {code}; see above")
+            try:
+                with urlopen(f"{self._address}/healthz", timeout=2):  # noqa: S310  # an address of our own making
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise EnvironmentUnavailable(f"dreamgym-serve did not answer within {START_LIMIT_S:.0f} s")
 
     @property
     def pid(self) -> int | None:
@@ -107,22 +119,3 @@ def server(
     """Run a server process (see `server_process`) and yield its URL."""
     with server_process(env, against, model=model, dsn=dsn, extra=extra) as process:
         yield process.url
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes], limit_s: float = 120) -> None:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise EnvironmentUnavailable(f"dreamgym-serve ended with exit code {process.returncode}; see above")
-        try:
-            with urlopen(f"{url}/healthz", timeout=2):  # noqa: S310  # an address of our own making
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise EnvironmentUnavailable(f"dreamgym-serve did not answer within {limit_s:.0f} s")

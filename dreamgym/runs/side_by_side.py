@@ -21,7 +21,7 @@ from dreamgym.runs.server_process import server
 from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym_integrations.models.chat_server import ChatPolicy, Reply
+    from dreamgym_integrations.models.chat_server import Reply
 
 COLUMN = 58
 
@@ -30,34 +30,19 @@ def side_by_side(file: Path, env: str, task: Task, dsn: str) -> str:
     """Play both episodes and keep them as text in the file, from which they are read the next time."""
     if not file.exists():
         say("an unchanged LangGraph agent plays one task, first in the dream, then in the real environment")
-        policy, described = _chat_policy()
-        played = [asyncio.run(_played(env, against, task, dsn, policy)) for against in (Against.DREAM, Against.REAL)]
-        file.write_text(f"chat model: {described}\n{columns(*played)}\n", encoding="utf-8")
+        played = [asyncio.run(_played(env, against, task, dsn)) for against in (Against.DREAM, Against.REAL)]
+        described = "chat model: scripted (a depth-first search)"
+        file.write_text(f"{described}\n{columns(*played)}\n", encoding="utf-8")
     return file.read_text(encoding="utf-8")
 
 
-async def _played(env: str, against: Against, task: Task, dsn: str, policy: ChatPolicy) -> Trajectory:
+async def _played(env: str, against: Against, task: Task, dsn: str) -> Trajectory:
     from dreamgym_client.playing import play_agent
     from dreamgym_integrations.models.chat_server import chat_server
 
     with server(env, against, model="nearest", dsn=dsn) as url:
-        async with chat_server(policy) as policy_url:
+        async with chat_server(explore) as policy_url:
             return (await play_agent(url, env, load_agent("langgraph"), policy_url, task, 0)).trajectory
-
-
-def _chat_policy() -> tuple[ChatPolicy, str]:
-    """The local small model where it is installed, else an explorer that follows a script."""
-    from dreamgym_integrations.models.chat_policy import chat_policy
-
-    from dreamgym.dream.load import load_llm
-    from dreamgym.errors import DreamGymError
-
-    try:
-        llm = load_llm("local")
-    except DreamGymError:
-        return explore, "scripted (a depth-first search); `dreamgym models pull local` brings a small real one"
-    assert llm is not None
-    return chat_policy(llm), "the local small model (Qwen2.5-Coder 0.5B)"
 
 
 def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:

@@ -10,8 +10,9 @@ from command_line import Command
 
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
+from dreamgym.evaluation.stopwatch import cpu_s
 from dreamgym.runs import environments, versions
-from dreamgym.runs.timing import cpu_s, timed
+from dreamgym.runs.timing import timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")

@@ -13,12 +13,10 @@ pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym
 
 from dreamgym_integrations.environments.webshop.catalogue import SMALL, Product, draw_prices, load
 from dreamgym_integrations.environments.webshop.goals import NO_LIMIT, Goal, goals
-from dreamgym_integrations.environments.webshop.nouns import nouns
-from dreamgym_integrations.environments.webshop.reward import score
-from dreamgym_integrations.environments.webshop.search import SearchIndex, _one_byte
+from dreamgym_integrations.environments.webshop.reward import nouns, score
+from dreamgym_integrations.environments.webshop.search import Analyzer, SearchIndex, _one_byte
 from dreamgym_integrations.environments.webshop.shop import Shop, shop
 from dreamgym_integrations.environments.webshop.visit import ShopVisit
-from dreamgym_integrations.environments.webshop.words import Analyzer
 
 CATALOGUE = load(None)
 ANALYZER = Analyzer()

@@ -15,7 +15,7 @@ pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[websh
 pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
 
 from dreamgym_integrations.environments.webshop import webshop
-from dreamgym_integrations.environments.webshop.nouns import nouns
+from dreamgym_integrations.environments.webshop.reward import nouns
 
 from dreamgym.episode import play
 from dreamgym.types import Source, ToolCall

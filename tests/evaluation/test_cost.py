@@ -5,8 +5,9 @@ from cases import case
 from desk import START, Desk, call, task
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.evaluation.cost import Cost, Prices, StepTimer, cost
+from dreamgym.evaluation.cost import Cost, Prices, cost
 from dreamgym.evaluation.report.text import cost_notes
+from dreamgym.evaluation.stopwatch import Stopwatch
 from dreamgym.types import Tier
 
 pytestmark = pytest.mark.anyio
@@ -83,15 +84,14 @@ def test_a_cost_that_means_nothing_is_refused_and_named(pair: str) -> None:
     assert Prices.of(["real_price=0.5", "real_parallel=4"]) == Prices(real_price=0.5, real_parallel=4)
 
 
-async def test_a_timer_counts_the_steps_that_were_answered_and_changes_nothing() -> None:
-    timer = StepTimer()
-    environment = timer.timed(lambda: Desk(fails_at="O-2"))()
+async def test_a_stopwatch_counts_the_steps_that_were_answered_and_changes_nothing() -> None:
+    environment = Stopwatch(Desk(fails_at="O-2"))
     first = await environment.reset(task(1))
     assert first.state == task(1).initial_state
     result = await environment.step(call("get", "O-1"))
     assert result.structured == START["orders"]["O-1"]  # type: ignore[index, call-overload]
     with pytest.raises(EnvironmentUnavailable):
         await environment.step(call("get", "O-2"))
-    assert timer.steps == 1
-    assert timer.seconds > 0
+    assert len(environment.steps_s) == 1
+    assert environment.steps_s[0] > 0
     assert list(environment.tools) == list(Desk.tools)

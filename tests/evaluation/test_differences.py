@@ -51,11 +51,11 @@ def test_states_of_words_have_no_score_of_fields() -> None:
 
 def test_a_setting_is_one_string() -> None:
     assert setting("nearest") == Setting(model="nearest")
-    one = setting("http://host/v1#a without state,history", without=[Part.CHECKS], k=3)
+    one = setting("http://host/v1#a without state,history,checks -k 3")
     assert one.without == (Part.HISTORY, Part.STATE, Part.CHECKS)
     assert str(one) == "http://host/v1#a without history,state,checks -k 3"
     assert setting("local without history, state").without == (Part.HISTORY, Part.STATE)
-    assert setting("local -k 0", k=3) == Setting(model="local", k=0)
+    assert setting("local -k 0") == Setting(model="local", k=0)
     assert setting(str(one)) == one
     with pytest.raises(UnknownName, match="unknown part 'memory': there is cache, checks, effects"):
         setting("local without memory")

@@ -5,7 +5,6 @@ import json
 import httpx
 import pytest
 from chat_tools import openai_tool
-from dreamgym_integrations.models.chat_policy import chat_policy
 from dreamgym_integrations.models.chat_server import Reply, chat_server
 from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
@@ -14,7 +13,6 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import SecretStr
 
 from dreamgym.errors import EnvironmentUnavailable
-from dreamgym.llm import ScriptedLLM
 from dreamgym.types import JsonObject, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -86,58 +84,3 @@ async def test_two_servers_run_side_by_side_and_their_ports_are_free_afterwards(
     async with httpx.AsyncClient() as plain:
         with pytest.raises(httpx.ConnectError):
             await plain.get(f"{one}/models")
-
-
-async def test_a_language_model_calls_a_tool_by_two_small_answers() -> None:
-    llm = ScriptedLLM(['{"reasoning": "East is an exit.", "next": "act"}', '{"command": "move east"}'])
-    async with chat_server(chat_policy(llm)) as url:
-        said = (
-            await ChatOpenAI(model="m", base_url=url, api_key=SecretStr("none"))
-            .bind_tools([ACT])
-            .ainvoke("Find the coin.")
-        )
-    assert said.content == "East is an exit."
-    assert [(call["name"], call["args"]) for call in said.tool_calls] == [("act", {"command": "move east"})]
-    choosing, arguing = llm.asked
-    assert arguing[: len(choosing)] == choosing
-    assert '"name": "act"' in choosing[0].content
-
-
-async def test_a_language_model_remembers_its_calls_and_answers_at_the_end() -> None:
-    llm = ScriptedLLM(['{"reasoning": "Done.", "next": "final_answer"}', '{"answer": "I have the coin."}'])
-    call: JsonObject = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "act", "arguments": '{"command": "take coin"}'},
-    }
-    reply = await chat_policy(llm)(
-        [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Find the coin."}]},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "1", "content": "you take the coin."},
-        ],
-        [ACT],
-    )
-    assert reply == Reply(text="I have the coin.")
-    shown = [(message.role, message.content) for message in llm.asked[0]]
-    assert shown[0][1].startswith("Be brief.")
-    assert shown[1:] == [
-        ("user", "Find the coin."),
-        ("assistant", '{"reasoning": "", "next": "act"}'),
-        ("user", "Now give the arguments of act."),
-        ("assistant", '{"command": "take coin"}'),
-        ("user", "Result: you take the coin."),
-    ]
-
-
-@pytest.mark.parametrize("answer", ["no JSON", "[]", '{"reasoning": "", "next": "fly"}'])
-async def test_a_language_model_that_chooses_nothing_usable_is_an_error_to_the_client(answer: str) -> None:
-    async with (
-        chat_server(chat_policy(ScriptedLLM([answer]))) as url,
-        AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
-    ):
-        with pytest.raises(InternalServerError, match="scripted"):
-            await client.chat.completions.create(
-                model="m", messages=[{"role": "user", "content": "go"}], tools=[openai_tool(ACT)]
-            )

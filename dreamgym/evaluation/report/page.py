@@ -7,7 +7,7 @@ from html import escape
 from string import Template
 
 from dreamgym.errors import MissingPackage
-from dreamgym.evaluation.report import FidelityReport, SettingReport, WrongStep
+from dreamgym.evaluation.report import FidelityReport, WrongStep
 from dreamgym.evaluation.report.plots import plots
 from dreamgym.evaluation.report.text import Section, difference_section, headline, sections
 
@@ -44,23 +44,20 @@ $body
 
 def page(report: FidelityReport) -> str:
     """The report as HTML."""
-    parts = [_plots(report)]
+    try:
+        drawn = plots(report.measured).items()
+        figures = (f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in drawn)
+        parts = [f'<div class="plots">{"".join(figures)}</div>']
+    except MissingPackage as error:
+        parts = [f"<p>{escape(str(error))}</p>"]
     if report.differences:
         parts.append(_section(difference_section(report)))
     for one in report.measured:
         parts.append(f"<h2>{escape(str(one.setting))}</h2>")
         parts += [_section(section) for section in sections(one)]
-        parts.append(_differences(one))
+        if one.worst:
+            parts.append(f"<h3>Where it is furthest off</h3>{''.join(map(_pair, one.worst))}")
     return _PAGE.substitute(env=escape(report.env), headline=escape(headline(report)), body="\n".join(parts))
-
-
-def _plots(report: FidelityReport) -> str:
-    try:
-        drawn = plots(report.measured)
-    except MissingPackage as error:
-        return f"<p>{escape(str(error))}</p>"
-    figures = (f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in drawn.items())
-    return f'<div class="plots">{"".join(figures)}</div>'
 
 
 def _section(section: Section) -> str:
@@ -77,12 +74,6 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _cells(row: Iterable[str], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
-
-
-def _differences(one: SettingReport) -> str:
-    if not one.worst:
-        return ""
-    return f"<h3>Where it is furthest off</h3>{''.join(map(_pair, one.worst))}"
 
 
 def _pair(shown: WrongStep) -> str:

@@ -38,11 +38,6 @@ class Prepared:
     spec: EnvironmentSpec
     real: RealEnvironment
 
-    def begin(self) -> None:
-        """Make what all arms start with, where it is not there yet."""
-        with alone(self.folder):
-            self.warm()
-
     @cached_property
     def recorded(self) -> list[Trajectory]:
         """The real play that the seed is given; played now where it was not yet."""
@@ -134,10 +129,7 @@ class Prepared:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.behaviour}")
         tasks = tasks_of(self.spec, "train", self.real)[: play.tasks]
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
-        behaviour = self.real.behaviours[play.behaviour]
-        return [
-            trajectory async for trajectory in play_in_order(self.worlds, behaviour, tasks, play.episodes, seed=seed)
-        ]
+        return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
 
 
 @contextmanager

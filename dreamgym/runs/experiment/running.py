@@ -86,7 +86,8 @@ def result(prepared: Prepared, arm: Arm) -> Result:
     Raises:
         InvalidInput: the folder has the result of an arm of this name with other settings.
     """
-    prepared.begin()
+    with alone(prepared.folder):
+        prepared.warm()  # what all arms start with
     folder = prepared.folder / name_of(arm)
     file = folder / "result.json"
     with alone(folder):
@@ -310,8 +311,7 @@ async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
     tasks = tasks_of(prepared.spec, test.split, prepared.real)[-test.episodes :]
     if arm.behaviour is not None:
         behaviour = prepared.real.behaviours[arm.behaviour]
-        some = play_in_order(prepared.worlds, behaviour, tasks, len(tasks), seed=PLAYING_SEED)
-        episodes = [episode async for episode in some]
+        episodes = await play_in_order(prepared.worlds, behaviour, tasks, len(tasks), seed=PLAYING_SEED)
         steps = [step.result for episode in episodes for step in episode.transitions]
         return Evaluation(
             success=wilson(sum(episode.success for episode in episodes), len(episodes)),

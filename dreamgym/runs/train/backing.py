@@ -41,7 +41,11 @@ class ServerAndStore:
         code = self.server.exit_code
         if code is not None:
             gone.append(f"the server ended with exit code {code}")
-        if await self._started_at() != self._since:
+        try:
+            since = await self.store.database.started_at()
+        except StoreError:
+            since = None  # it does not answer
+        if since != self._since:
             say("the database went away; waiting for it")
             await self.store.recover()
             gone.append("the database went away")
@@ -66,10 +70,3 @@ class ServerAndStore:
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
         """How many steps of an iteration each tier answered."""
         return await self.store.episodes.tiers(self.spec.name, run, iteration)
-
-    async def _started_at(self) -> str | None:
-        """None where it does not answer."""
-        try:
-            return await self.store.database.started_at()
-        except StoreError:
-            return None

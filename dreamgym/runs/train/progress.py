@@ -7,15 +7,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from dreamgym.evaluation.rates import shares
 from dreamgym.runs.console import say
 from dreamgym.training.practice import tiers_of
 from dreamgym.types import JsonObject
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 WINDOW = 10
 """Updates that a mean is taken over."""
@@ -69,9 +65,10 @@ class Progress:
         if self._recent:
             yield "refused actions", f"{self._mean('refused_share'):.0%}"
             yield "steps per episode", f"{self._mean('mean_steps'):.1f}"
-            yield "dead groups", f"{self._dead():.0%}"
+            yield "dead groups", f"{self._mean('dead_groups') / max(1e-9, self._mean('groups')):.0%}"
             yield "values of tasks, 0 to 0.25", self._histogram()
-            yield "sampled tokens per second", f"{self._tokens_per_second():,.0f}"
+            tokens, seconds = self._mean("sampled_tokens"), self._mean("rollout_s")
+            yield "sampled tokens per second", f"{tokens / max(1e-9, seconds):,.0f}"
         yield from (
             (name, f"{_number(self._learned, name):.3g}") for name in ("kl", "entropy") if name in self._learned
         )
@@ -81,18 +78,12 @@ class Progress:
     def _mean(self, name: str) -> float:
         return sum(_number(line, name) for line in self._recent) / len(self._recent)
 
-    def _dead(self) -> float:
-        return self._mean("dead_groups") / max(1e-9, self._mean("groups"))
-
     def _histogram(self) -> str:
         values = [value for line in self._recent for value in _values(line)]
         counts = [0] * BINS
         for value in values:
             counts[min(BINS - 1, int(value / 0.25 * BINS))] += 1
         return "".join(BARS[round(count / max(counts) * (len(BARS) - 1))] for count in counts) if values else ""
-
-    def _tokens_per_second(self) -> float:
-        return self._mean("sampled_tokens") / max(1e-9, self._mean("rollout_s"))
 
     def _left(self) -> str:
         if self._began is None:
@@ -111,8 +102,15 @@ def shown(progress: Progress) -> Iterator[None]:
         return
     from rich.console import Console
     from rich.live import Live
+    from rich.table import Table
 
-    with Live(console=Console(stderr=True), get_renderable=lambda: _table(progress), refresh_per_second=2):
+    def table() -> Table:
+        drawn = Table(box=None, show_header=False, pad_edge=False)
+        for name, value in progress.rows():
+            drawn.add_row(name, value)
+        return drawn
+
+    with Live(console=Console(stderr=True), get_renderable=table, refresh_per_second=2):
         yield
 
 
@@ -121,15 +119,6 @@ def say_line(progress: Progress, line: JsonObject) -> None:
     is_told = "real_success" in line or ("rollout_s" in line and _whole(line, "step") % 5 == 0)
     if not sys.stderr.isatty() and is_told:
         say(progress.sentence)
-
-
-def _table(progress: Progress) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in progress.rows():
-        table.add_row(name, value)
-    return table
 
 
 def _values(line: JsonObject) -> list[float]:

@@ -11,7 +11,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import open_store, served
+from dreamgym.runs.opening import served, stored_trajectories
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.types import Trajectory
 
@@ -27,9 +27,7 @@ async def learn_from_recordings(
     `sft` imitates what succeeded, with an agent in the agent's own conversations; `dpo` prefers it to what failed from
     the same state.
     """
-    async with open_store(dsn) as store:
-        recorded = await store.buffer.trajectories(spec.name)
-    learn = await _lesson(spec, config, base, recorded)
+    learn = await _lesson(spec, config, base, await stored_trajectories(spec, dsn))
     learn(
         base,
         out,
@@ -37,7 +35,7 @@ async def learn_from_recordings(
         batch=config.batch,
         learning_rate=config.learning_rate,
         seed=config.seed,
-        on_progress=partial(_say, config.algorithm),
+        on_progress=lambda step, steps: say(f"{config.algorithm}: {step} of {steps} steps"),
     )
     say(f"policy saved to {out}")
 
@@ -75,7 +73,3 @@ async def _conversations(
         segments = await replay_through_agent(load_agent(agent), load_codec(base), spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
     return [conversation_row(segment) for segment in segments]
-
-
-def _say(algorithm: str, step: int, steps: int) -> None:
-    say(f"{algorithm}: {step} of {steps} steps")

@@ -24,7 +24,7 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import Against, open_store, tasks_of
+from dreamgym.runs.opening import Against, open_store, stored_trajectories, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process, without_flags
 from dreamgym.runs.train.backing import ServerAndStore
@@ -34,7 +34,7 @@ from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
 from dreamgym.training.practice import Practice, ProcessGroup, Settings, read_record
 from dreamgym.training.rollout import Player, Policy
-from dreamgym.types import JsonObject, Origin, Task, Trajectory
+from dreamgym.types import JsonObject, Origin, Task
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -362,12 +362,8 @@ def _warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) ->
     from dreamgym_integrations.trainers.policy.sft import clone
     from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
-    async def stored() -> Sequence[Trajectory]:
-        async with open_store(dsn) as store:
-            return await store.buffer.trajectories(spec.name)
-
     say("warm start: a tiny policy learns from the recorded play …")
-    recorded = asyncio.run(stored())
+    recorded = asyncio.run(stored_trajectories(spec, dsn))
     create_tiny_policy(recorded, out / "untrained", seed=seed)
     clone(
         spec,

@@ -67,6 +67,12 @@ class Usage:
     prompt: int = 0
     completion: int = 0
 
+    @property
+    def worded(self) -> JsonObject:
+        """As OpenAI words it."""
+        total = self.prompt + self.completion
+        return {"prompt_tokens": self.prompt, "completion_tokens": self.completion, "total_tokens": total}
+
 
 @asynccontextmanager
 async def chat_server(policy: ChatPolicy) -> AsyncIterator[str]:
@@ -182,17 +188,7 @@ def answered(ask: Ask, reply: Reply, *, name: str, usage: Usage = Usage(), cut: 
         usage: tokens.
         cut: the answer was longer than the model may speak.
     """
-    calls = _calls(reply, name)
-    reason = "tool_calls" if calls else "length" if cut else "stop"
-    if ask.stream:
-        chunks = _chunks(reply, calls, reason, ask, usage)
-        return StreamingResponse(chunks, media_type="text/event-stream")
-    return JSONResponse(_completion(reply, calls, reason, ask, usage))
-
-
-def _calls(reply: Reply, name: str) -> list[JsonObject]:
-    """The calls as OpenAI words them."""
-    return [
+    calls: list[JsonObject] = [
         {
             "id": f"call_{name}_{number}",
             "type": "function",
@@ -200,20 +196,22 @@ def _calls(reply: Reply, name: str) -> list[JsonObject]:
         }
         for number, call in enumerate(reply.tool_calls)
     ]
-
-
-def _completion(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, usage: Usage) -> JsonObject:
+    reason = "tool_calls" if calls else "length" if cut else "stop"
+    if ask.stream:
+        chunks = _chunks(reply, calls, reason, ask, usage)
+        return StreamingResponse(chunks, media_type="text/event-stream")
     message: JsonObject = {"role": "assistant", "content": reply.text}
     if calls:
         message["tool_calls"] = [*calls]
-    return {
+    completion: JsonObject = {
         "id": "chatcmpl-0",
         "object": "chat.completion",
         "created": 0,
         "model": ask.model,
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": _usage(usage),
+        "usage": usage.worded,
     }
+    return JSONResponse(completion)
 
 
 def _chunks(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, usage: Usage) -> Iterator[str]:
@@ -226,13 +224,5 @@ def _chunks(reply: Reply, calls: list[JsonObject], reason: str, ask: Ask, usage:
     for choice in choices:
         yield f"data: {json.dumps({**head, 'choices': choice})}\n\n"
     if ask.with_usage:
-        yield f"data: {json.dumps({**head, 'choices': [], 'usage': _usage(usage)})}\n\n"
+        yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage.worded})}\n\n"
     yield "data: [DONE]\n\n"
-
-
-def _usage(usage: Usage) -> JsonObject:
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-    }

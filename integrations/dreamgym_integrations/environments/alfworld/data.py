@@ -258,29 +258,6 @@ def start(problem: str) -> str:
     return f"You are in the middle of a room. Looking quickly around you, you see {listed}."
 
 
-def _task(split: str, row: GameRow) -> Task:
-    descriptions: list[JsonValue] = [said.task_desc for said in row.trial.turk_annotations.anns]
-    return Task(
-        id=row.game.replace("/", "-"),
-        env="alfworld",
-        instruction=f"Your task is to: {row.goal}.",
-        initial_state=start(row.problem),
-        metadata={
-            "game": row.game,
-            "split": split,
-            "task_type": row.trial.task_type,
-            "floor_plan": row.trial.floor_plan,
-            "descriptions": descriptions,
-        },
-    )
-
-
-def _split(row: GameRow, by_source: bool) -> str:
-    if by_source:
-        return next(split for split, sources in SPLITS.items() if row.source in sources)
-    return {0: "test", 5: "dev"}.get(row.trial.floor_plan % 10, "train")
-
-
 def _write(index: Path, rows: Iterator[GameRow], by_source: bool) -> None:
     """All games or none: the index is renamed into its place when it is whole."""
     index.parent.mkdir(parents=True, exist_ok=True)
@@ -288,11 +265,28 @@ def _write(index: Path, rows: Iterator[GameRow], by_source: bool) -> None:
         with closing(sqlite3.connect(Path(folder, "index"))) as new, new:
             new.execute("CREATE TABLE game (name TEXT PRIMARY KEY, split TEXT, place BLOB, task TEXT, problem BLOB)")
             for row in rows:
-                split = _split(row, by_source)
-                task, problem = _task(split, row).model_dump_json(), zlib.compress(row.problem.encode(), 1)
+                if by_source:
+                    split = next(split for split, sources in SPLITS.items() if row.source in sources)
+                else:
+                    split = {0: "test", 5: "dev"}.get(row.trial.floor_plan % 10, "train")
+                descriptions: list[JsonValue] = [said.task_desc for said in row.trial.turk_annotations.anns]
+                task = Task(
+                    id=row.game.replace("/", "-"),
+                    env="alfworld",
+                    instruction=f"Your task is to: {row.goal}.",
+                    initial_state=start(row.problem),
+                    metadata={
+                        "game": row.game,
+                        "split": split,
+                        "task_type": row.trial.task_type,
+                        "floor_plan": row.trial.floor_plan,
+                        "descriptions": descriptions,
+                    },
+                )
+                problem = zlib.compress(row.problem.encode(), 1)
                 new.execute(
                     "INSERT OR REPLACE INTO game VALUES (?, ?, ?, ?, ?)",
-                    (row.game, split, _place(row.game), task, problem),
+                    (row.game, split, _place(row.game), task.model_dump_json(), problem),
                 )
         Path(folder, "index").replace(index)
 

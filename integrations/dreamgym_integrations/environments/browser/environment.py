@@ -161,7 +161,10 @@ def _open(browser: Browser, world: TaskSetup, settle_s: float) -> _Played:
 
     _shut(browser)
     browser.page = BrowserEnv(
-        world.task, task_kwargs=dict(world.arguments), pre_observation_delay=settle_s, action_mapping=_code
+        world.task,
+        task_kwargs=dict(world.arguments),
+        pre_observation_delay=settle_s,
+        action_mapping=lambda code: f"{_functions()}\n{code}",
     )
     seen, _ = browser.page.reset(seed=world.seed)
     if world.goal is not None and seen["goal"] != world.goal:
@@ -183,13 +186,9 @@ def _shut(browser: Browser) -> None:
             del error
 
 
-def _code(action: str) -> str:
-    """BrowserGym's functions, and the call of one."""
-    return f"{_functions()}\n{action}"
-
-
 @cache
 def _functions() -> str:
+    """BrowserGym's own, which the code of an action calls."""
     from browsergym.core.action.highlevel import HighLevelActionSet
 
     functions: str = HighLevelActionSet(subsets=["chat", "bid", "nav", "tab"], demo_mode="off").python_includes

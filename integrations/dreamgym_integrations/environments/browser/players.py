@@ -12,22 +12,12 @@ from random import Random
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.types import StepResult, ToolCall
 from dreamgym_integrations.environments.base import graded
-from dreamgym_integrations.environments.browser.scripts import script
+from dreamgym_integrations.environments.browser.scripts import click, fill, script
 from dreamgym_integrations.environments.browser.tree import FIELDS, Element, Page, page_of
 
 WORDS = ("hello", "12", "test")
 BAD_ID_SHARE = 0.1
 """Share of random actions that name an id which is not on the page."""
-
-
-def click(bid: str) -> ToolCall:
-    """A click on an element."""
-    return ToolCall(name="click", arguments={"bid": bid})
-
-
-def fill(bid: str, value: str) -> ToolCall:
-    """A new text for a field."""
-    return ToolCall(name="fill", arguments={"bid": bid, "value": value})
 
 
 def spoiled(plan: Sequence[ToolCall], page: Page) -> list[ToolCall]:

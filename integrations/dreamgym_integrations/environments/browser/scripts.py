@@ -56,29 +56,27 @@ def _nth(elements: Sequence[Element], number: int) -> Element:
     return elements[number - 1]
 
 
-def _click(element: Element) -> ToolCall:
-    return ToolCall(name="click", arguments={"bid": element.bid})
+def click(bid: str) -> ToolCall:
+    """A click on an element."""
+    return ToolCall(name="click", arguments={"bid": bid})
 
 
-def _fill(element: Element, value: str) -> ToolCall:
-    return ToolCall(name="fill", arguments={"bid": element.bid, "value": value})
+def fill(bid: str, value: str) -> ToolCall:
+    """A new text for a field."""
+    return ToolCall(name="fill", arguments={"bid": bid, "value": value})
 
 
 def _send(page: Page, name: str = "Submit") -> ToolCall:
-    return _click(_find(page, name, "button"))
+    return click(_find(page, name, "button").bid)
 
 
 def _click_named(page: Page, match: re.Match[str]) -> list[ToolCall]:
-    return [_click(_find(page, name)) for name in match.groups()]
+    return [click(_find(page, name).bid) for name in match.groups()]
 
 
 def _click_dialog(page: Page, match: re.Match[str]) -> list[ToolCall]:
     name = match["name"] if "name" in match.re.groupindex else "x"
-    return [_click(_find(page, "Close" if name == "x" else name, "button"))]
-
-
-def _click_tab(page: Page, match: re.Match[str]) -> list[ToolCall]:
-    return [_click(_find(page, match[1], "link", "tab"))]
+    return [click(_find(page, "Close" if name == "x" else name, "button").bid)]
 
 
 def _select(page: Page, match: re.Match[str]) -> list[ToolCall]:
@@ -87,7 +85,7 @@ def _select(page: Page, match: re.Match[str]) -> list[ToolCall]:
     if lists:
         return [ToolCall(name="select_option", arguments={"bid": lists[0].bid, "options": match[1]}), _send(page)]
     names = [] if match[1] == "nothing" else match[1].split(", ")
-    return [*(_click(_find(page, name, "checkbox", "radio")) for name in names), _send(page)]
+    return [*(click(_find(page, name, "checkbox", "radio").bid) for name in names), _send(page)]
 
 
 def _widget(page: Page, match: re.Match[str]) -> list[ToolCall]:
@@ -95,11 +93,11 @@ def _widget(page: Page, match: re.Match[str]) -> list[ToolCall]:
     fitting = _all(page, _WIDGETS.get(kind, frozenset({kind})))
     if kind in {"text", "textarea"}:  # the tree does not tell one from the other
         fitting = fitting[:1]
-    return [_click(_nth(fitting, 1))]
+    return [click(_nth(fitting, 1).bid)]
 
 
 def _focus(page: Page, match: re.Match[str]) -> list[ToolCall]:
-    return [_click(_nth(_all(page, _TEXT_FIELDS), int(match[1])))]
+    return [click(_nth(_all(page, _TEXT_FIELDS), int(match[1])).bid)]
 
 
 def _enter(value: Callable[[Page, re.Match[str]], str], roles: frozenset[str] = _TEXT_FIELDS) -> Script:
@@ -109,7 +107,7 @@ def _enter(value: Callable[[Page, re.Match[str]], str], roles: frozenset[str] = 
         fields = _all(page, roles)
         if not fields:
             raise _NotFound("a field")
-        return [*(_fill(element, value(page, match)) for element in fields), _send(page)]
+        return [*(fill(element.bid, value(page, match)) for element in fields), _send(page)]
 
     return write
 
@@ -129,7 +127,7 @@ def _time(page: Page, match: re.Match[str]) -> str:
 
 def _log_in(page: Page, match: re.Match[str]) -> list[ToolCall]:
     user, password = _find(page, "Username", "textbox"), _find(page, "Password", "textbox")
-    return [_fill(user, match[1]), _fill(password, match[2]), _send(page, "Login")]
+    return [fill(user.bid, match[1]), fill(password.bid, match[2]), _send(page, "Login")]
 
 
 def _cell(page: Page, match: re.Match[str]) -> str:
@@ -173,7 +171,7 @@ def _copy(page: Page, match: re.Match[str]) -> list[ToolCall]:
     target = next((element for element in fields if not element.value), None)
     if source is None or target is None:
         raise _NotFound("two fields")
-    return [_fill(target, source.value), _send(page)]
+    return [fill(target.bid, source.value), _send(page)]
 
 
 def _word(page: Page, match: re.Match[str]) -> str:
@@ -197,7 +195,7 @@ def _odd_or_even(page: Page, match: re.Match[str]) -> list[ToolCall]:
     if not len(numbers) == len(odd) == len(even):
         raise _NotFound("a button for each number")
     rows = zip(numbers, odd, even, strict=True)
-    return [*(_click(this if number % 2 else that) for number, this, that in rows), _send(page)]
+    return [*(click((this if number % 2 else that).bid) for number, this, that in rows), _send(page)]
 
 
 _SCRIPTS: Sequence[tuple[str, Script]] = (
@@ -205,7 +203,7 @@ _SCRIPTS: Sequence[tuple[str, Script]] = (
     (r"^Click button (\w+)\.$", _click_named),
     (r'^Click the button in the dialog box labeled "(?P<name>.+)"\.$', _click_dialog),
     (r"^Close the dialog box", _click_dialog),
-    (r"^Click on (Tab #\d+)\.$", _click_tab),
+    (r"^Click on (Tab #\d+)\.$", lambda page, match: [click(_find(page, match[1], "link", "tab").bid)]),
     (r'^Click on a "(\w+)" widget\.$', _widget),
     (r'^Click on the (?:link )?"(.+?)"(?: button| link)?\.$', _click_named),
     (r"^Select (.+) from the list and click Submit\.$", _select),

@@ -10,7 +10,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from datasets import Dataset, disable_progress_bars
@@ -109,33 +108,25 @@ def prepare(
         InvalidInput: the folder is taken, there is nothing to learn or to hold out, or the base cannot be used.
         FirstFailed: in the other processes, if the first could not.
     """
-    return of_first(Processes(), partial(_begun, spec, recorded, out, settings, encoder, resume, say))
 
+    def begin() -> PreparedFit:
+        work = working_folder(out)
+        if out.exists():
+            raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
+        if resume and (work / PREPARED_FILE).is_file():
+            return _resumed(work, settings)
+        if work.exists() and not resume:
+            raise InvalidInput(f"{work} holds an unfinished fit: continue it with --resume, or delete it")
+        known, held_out = split(recorded, settings.held_out, settings.seed)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            return _prepared(spec, known, held_out, work, settings, encoder, say)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)  # a fit could not be continued with what is in it
+            raise
 
-def _begun(
-    spec: EnvironmentSpec,
-    recorded: Sequence[Trajectory],
-    out: Path,
-    settings: FitSettings,
-    encoder: Encoder,
-    resume: bool,
-    say: Say,
-) -> PreparedFit:
-    work = working_folder(out)
-    if out.exists():
-        raise InvalidInput(f"{out} exists already: name another folder with --out, or delete it")
-    if resume and (work / PREPARED_FILE).is_file():
-        return _resumed(work, settings)
-    if work.exists() and not resume:
-        raise InvalidInput(f"{work} holds an unfinished fit: continue it with --resume, or delete it")
-    known, held_out = split(recorded, settings.held_out, settings.seed)
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        return _prepared(spec, known, held_out, work, settings, encoder, say)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)  # a fit could not be continued with what is in it
-        raise
+    return of_first(Processes(), begin)
 
 
 def _resumed(work: Path, settings: FitSettings) -> PreparedFit:
@@ -157,7 +148,26 @@ def _prepared(
 ) -> PreparedFit:
     started = time.monotonic()
     base = work / "base" if settings.base == TINY else _base(settings.base)
-    learned, tested = asyncio.run(_examples(spec, known, held_out, settings, encoder, say))
+    progress = TimeLeft(say, "calls prepared")
+
+    async def made() -> tuple[list[Example], list[Example]]:
+        buffer = MemoryBuffer(encoder)
+        await buffer.add(known)
+        learned, tested = (
+            examples(
+                spec,
+                buffer,
+                trajectories,
+                demonstrations=settings.demonstrations,
+                without=frozenset(settings.without),
+                seed=settings.seed,
+                on_progress=progress.tell,
+            )
+            for trajectories in (known, held_out)
+        )
+        return [one async for one in learned], [one async for one in tested]
+
+    learned, tested = asyncio.run(made())
     if settings.base == TINY:
         from dreamgym_integrations.trainers.experience.tiny import create_tiny_model
 
@@ -196,33 +206,6 @@ def _prepared(
     )
     write_whole(work / PREPARED_FILE, prepared.model_dump_json(indent=2))
     return prepared
-
-
-async def _examples(
-    spec: EnvironmentSpec,
-    known: Sequence[Trajectory],
-    held_out: Sequence[Trajectory],
-    settings: FitSettings,
-    encoder: Encoder,
-    say: Say,
-) -> tuple[list[Example], list[Example]]:
-    buffer = MemoryBuffer(encoder)
-    await buffer.add(known)
-    progress = TimeLeft(say, "calls prepared")
-
-    async def made(trajectories: Sequence[Trajectory]) -> list[Example]:
-        found = examples(
-            spec,
-            buffer,
-            trajectories,
-            demonstrations=settings.demonstrations,
-            without=frozenset(settings.without),
-            seed=settings.seed,
-            on_progress=progress.tell,
-        )
-        return [example async for example in found]
-
-    return await made(known), await made(held_out)
 
 
 def _base(name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -189,11 +190,13 @@ def _card(
     parameters = 0
     for file in trained.glob("*.safetensors"):
         with safe_open(file, framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  it is no dictionary
-                count = 1
-                for size in tensors.get_slice(name).get_shape():
-                    count *= size
-                parameters += count
+            names = tensors.keys()
+            parameters += sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+    rows, last = list[str](), float("nan")
+    for line in losses:
+        last = line.get("loss", last)
+        if "eval_loss" in line:
+            rows.append(f"| {int(line['step'])} | {last:.4f} | {line['eval_loss']:.4f} |")
     settings = prepared.settings.model_dump(mode="json", exclude={"base"})
     counts = prepared.model_dump(exclude={"settings", "base", "env", "known", "held_out"})
     return CARD.format(
@@ -205,20 +208,10 @@ def _card(
         held_out=len(prepared.held_out),
         max_tokens=prepared.settings.max_tokens,
         settings=", ".join(f"{name} {value}" for name, value in settings.items()),
-        losses="\n".join(_loss_rows(losses)),
+        losses="\n".join(rows),
         fidelity=_fidelity(spec, measured),
         **counts,
     )
-
-
-def _loss_rows(losses: Sequence[dict[str, float]]) -> list[str]:
-    rows: list[str] = []
-    last = float("nan")
-    for line in losses:
-        last = line.get("loss", last)
-        if "eval_loss" in line:
-            rows.append(f"| {int(line['step'])} | {last:.4f} | {line['eval_loss']:.4f} |")
-    return rows
 
 
 def _fidelity(spec: EnvironmentSpec, measured: dict[str, list[Compared]]) -> str:

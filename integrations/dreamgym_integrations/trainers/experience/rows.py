@@ -59,10 +59,10 @@ class _Questions:
 
     def __init__(self, demonstrations: int) -> None:
         self.demonstrations = demonstrations
-        self.asked: Query | None = None
+        self.query: Query | None = None
 
     async def predict(self, query: Query) -> Prediction:
-        self.asked = query
+        self.query = query
         raise _Asked("the answer is recorded")
 
     async def close(self) -> None:
@@ -98,9 +98,15 @@ async def examples(
             on_progress(done, total)
             if "asks" in transition.result.info or tools.refusal(transition.action, transition.action.canonical()):
                 continue
-            query = await _query(
-                spec, buffer, trajectory, step, demonstrations, without, draw_seed(seed, trajectory.id)
-            )
+            asked = _Questions(demonstrations)
+            left_out = without | {Part.RECORDED, Part.EFFECTS, Part.CACHE, Part.CHECKS}
+            dream = DreamEnvironment(spec, asked, buffer, episode_id=trajectory.id, without=left_out)
+            own_seed = draw_seed(seed, trajectory.id)
+            dream.resume(trajectory.task, seed=own_seed, transitions=trajectory.transitions[:step])
+            with suppress(_Asked):
+                await dream.step(transition.action)
+            assert asked.query is not None
+            query = asked.query.model_copy(update={"without": without})
             yield Example(
                 trajectory=trajectory.id,
                 messages=tuple(step_messages(query, form="fitted")),
@@ -113,27 +119,3 @@ def row(tokenizer: Any, example: Example, *, whole: bool = False) -> TokenRow:
     prompt = prompt_ids(tokenizer, example.messages)
     said = [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     return TokenRow(input_ids=[*prompt, *said], labels=[*(prompt if whole else [IGNORED] * len(prompt)), *said])
-
-
-async def _query(
-    spec: EnvironmentSpec,
-    buffer: ReplayBuffer,
-    trajectory: Trajectory,
-    step: int,
-    demonstrations: int,
-    without: frozenset[Part],
-    seed: int,
-) -> Query:
-    model = _Questions(demonstrations)
-    dream = DreamEnvironment(
-        spec,
-        model,
-        buffer,
-        episode_id=trajectory.id,
-        without=without | {Part.RECORDED, Part.EFFECTS, Part.CACHE, Part.CHECKS},
-    )
-    dream.resume(trajectory.task, seed=seed, transitions=trajectory.transitions[:step])
-    with suppress(_Asked):
-        await dream.step(trajectory.transitions[step].action)
-    assert model.asked is not None
-    return model.asked.model_copy(update={"without": without})

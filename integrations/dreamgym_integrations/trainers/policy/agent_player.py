@@ -77,7 +77,7 @@ class AgentPlayer:
         async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
             playing_B = [
                 playing.create_task(
-                    self._played(control, endpoint, task, (group, seed, version), _seed_of(sampling_seed, i))
+                    self._played(control, endpoint, task, (group, seed, version), draw_seed(sampling_seed, i))
                 )
                 for i, (task, group, seed) in enumerate(zip(tasks, groups, seeds, strict=True))
             ]
@@ -182,13 +182,9 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
         waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
-def _seed_of(sampling_seed: int, episode: int) -> int:
-    return draw_seed(sampling_seed, episode)
-
-
 def seed_of_answer(sampling_seed: int, episode: int, number: int) -> int:
     """Sampling seed of the `number`-th answer in the `episode`-th of the episodes that begin together."""
-    return draw_seed(_seed_of(sampling_seed, episode), number)
+    return draw_seed(draw_seed(sampling_seed, episode), number)
 
 
 def _fill(rollout: Rollout, state: EpisodeState) -> None:

@@ -79,7 +79,11 @@ def preferences(
         InvalidInput: there is none.
     """
     valid = [trajectory for trajectory in trajectories if trajectory.stop_reason is not StopReason.ERROR]
-    good, bad = _judged(spec, valid)
+    good, bad = defaultdict[Place, set[str]](set), defaultdict[Place, set[str]](set)
+    for trajectory in valid:
+        for step, transition in enumerate(trajectory.transitions):
+            led = trajectory.success and not transition.result.is_error
+            (good if led else bad)[_place(trajectory, step)].add(action_text(spec, trajectory, step))
     rows = {}
     for trajectory in valid:
         if trajectory.success:
@@ -98,19 +102,6 @@ def preferences(
             "record the same tasks well and badly"
         )
     return list(rows.values())
-
-
-def _judged(
-    spec: EnvironmentSpec, trajectories: Sequence[Trajectory]
-) -> tuple[defaultdict[Place, set[str]], defaultdict[Place, set[str]]]:
-    """Actions that led to a success, and those that were refused or led to none, by where they were taken."""
-    good: defaultdict[Place, set[str]] = defaultdict(set)
-    bad: defaultdict[Place, set[str]] = defaultdict(set)
-    for trajectory in trajectories:
-        for step, transition in enumerate(trajectory.transitions):
-            led = trajectory.success and not transition.result.is_error
-            (good if led else bad)[_place(trajectory, step)].add(action_text(spec, trajectory, step))
-    return good, bad
 
 
 def _place(trajectory: Trajectory, step: int) -> Place:

@@ -8,7 +8,7 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,14 @@ def train_policy(
         KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
     """
     processes = Processes()
-    begun = partial(_begun, practice, base, out, settings, processes.count, resume)
+
+    def begun() -> tuple[Path | None, str]:
+        """The checkpoint to continue from, if there is one, in a folder that is this run's, and the run's name."""
+        check_settings(settings, processes.count)
+        mine = identity(practice.spec, base, settings)
+        checkpoint = newest_checkpoint(out, mine) if resume else None
+        return checkpoint, begin(out, mine, resume=resume)
+
     checkpoint, practice.run = of_first(processes, begun)
     practice.processes = processes
     done = 0 if checkpoint is None else step_of(checkpoint) // steps_per_update(settings)
@@ -96,16 +103,6 @@ def train_policy(
     if interrupt.pressed:
         raise KeyboardInterrupt
     _save(trainer, settings, out / "policy")
-
-
-def _begun(
-    practice: Practice, base: Path, out: Path, settings: Settings, processes: int, resume: bool
-) -> tuple[Path | None, str]:
-    """The checkpoint to continue from, if there is one, in a folder that is this run's, and the run's name."""
-    check_settings(settings, processes)
-    mine = identity(practice.spec, base, settings)
-    checkpoint = newest_checkpoint(out, mine) if resume else None
-    return checkpoint, begin(out, mine, resume=resume)
 
 
 def check_settings(settings: Settings, processes: int) -> None:
@@ -138,7 +135,12 @@ def _trainer(
     policy, codec = load_policy(base)
     sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
     values = Values(policy.model) if settings.algorithm == "ppo" else None
-    bookkeeper = _Bookkeeper(practice, settings, _Looking(probe, sampler, codec, portal), out / BEST, on_learned)
+
+    def look(update: int) -> Seen:
+        """Call the probe on the event loop of the environments."""
+        return Seen(best=False, stop=False) if probe is None else portal.call(probe, sampler, codec, update)
+
+    bookkeeper = _Bookkeeper(practice, settings, look, out / BEST, on_learned)
     besides = HEAD if settings.algorithm == "ppo" else None
     options: dict[str, Any] = {
         "model": policy.model,
@@ -202,22 +204,6 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-@dataclass
-class _Looking:
-    """Calls the probe on the event loop of the environments."""
-
-    probe: Probe | None
-    policy: Policy
-    codec: ChatCodec
-    portal: BlockingPortal
-
-    def look(self, update: int) -> Seen:
-        if self.probe is None:
-            return Seen(best=False, stop=False)
-        seen: Seen = self.portal.call(self.probe, self.policy, self.codec, update)
-        return seen
-
-
 class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Drops what was computed with the old weights after each optimiser step."""
 
@@ -229,24 +215,16 @@ class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._policy.forget()
 
 
+@dataclass(eq=False)
 class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Checks the weights, probes, passes figures on, and completes checkpoints with the curriculum."""
 
-    trainer: RolloutTrainer
-
-    def __init__(
-        self,
-        practice: Practice,
-        settings: Settings,
-        looking: _Looking,
-        best: Path,
-        on_learned: Callable[[JsonObject], None],
-    ) -> None:
-        self._practice = practice
-        self._settings = settings
-        self._looking = looking
-        self._best = best
-        self._on_learned = on_learned
+    practice: Practice
+    settings: Settings
+    look: Callable[[int], Seen]
+    best: Path
+    on_learned: Callable[[JsonObject], None]
+    trainer: RolloutTrainer = field(init=False)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the policy before the first update; a resumed run has already done so."""
@@ -256,29 +234,29 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Probe when it is time, and at the end."""
         self.trainer.check_weights()
-        update, within = divmod(state.global_step, steps_per_update(self._settings))
+        update, within = divmod(state.global_step, steps_per_update(self.settings))
         if within:
             return
-        spent = self._practice.spent
+        spent = self.practice.spent
         control.should_training_stop |= spent
-        if update % self._settings.probe_every == 0 or update == self._settings.steps or spent:
+        if update % self.settings.probe_every == 0 or update == self.settings.steps or spent:
             self._look(update, control)
 
     def _look(self, update: int, control: Any) -> None:
         """The first process looks; all of them do what follows from it."""
-        seen = of_first(self._practice.processes, partial(self._looking.look, update))
+        seen = of_first(self.practice.processes, partial(self.look, update))
         control.should_training_stop |= seen.stop
         if seen.best:
-            _save(self.trainer, self._settings, self._best)
+            _save(self.trainer, self.settings, self.best)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Pass the trainer's figures on."""
         if state.is_world_process_zero and logs and "loss" in logs:
             figures = {name: logs[name] for name in LEARNED if name in logs}
-            self._on_learned({"step": self.trainer.updates, **figures})
+            self.on_learned({"step": self.trainer.updates, **figures})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Put the curriculum into the checkpoint that all processes have just written."""
         self.trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
-            complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", self._practice.curriculum.state())
+            complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.practice.curriculum.state())
