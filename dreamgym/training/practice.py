@@ -11,21 +11,22 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dreamgym.curriculum.generator import TaskGenerator
-from dreamgym.curriculum.sampler import BAND, Curriculum
+from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import DreamGymError, EnvironmentUnavailable, InvalidInput
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.training.advantages import trusted
+from dreamgym.training.old_settings import refuse_old_settings
 from dreamgym.training.probe import Evaluation
 from dreamgym.training.rollout import Player, Rollout, draw_seed, summary
 from dreamgym.types import Frozen, JsonObject, Task
@@ -35,6 +36,8 @@ ATTEMPTS = 3
 """Attempts at one update. After the last one, a server or database that goes away again ends the run."""
 RETIRE_EVERY = 25
 """Updates between two deletions of dreams of tasks that are always solved."""
+VARIED = 2
+"""Number of the most valuable tasks that are varied after each update (m)."""
 
 
 class PPOSettings(Frozen):
@@ -46,14 +49,13 @@ class PPOSettings(Frozen):
     """Passes over the rollouts of an update."""
     mini_batches: int = Field(default=2, ge=1)
     """Optimiser steps in each of these passes."""
-    discount: float = Field(default=1.0, ge=0, le=1)
-    """Discount factor gamma, per sampled token."""
-    decay: float = Field(default=0.95, ge=0, le=1)
-    """Lambda of the generalised advantage estimate (not the curriculum's lambda)."""
-    value_clip: float = Field(default=0.2, gt=0)
-    """Clip range of the value loss: how far a value may move from its value at the time of the rollout."""
-    value_coefficient: float = Field(default=0.1, ge=0)
-    """Weight of the value loss, relative to the policy loss."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_old_settings(cls, given: object) -> object:
+        if isinstance(given, Mapping):
+            refuse_old_settings(given, "ppo.")
+        return given
 
 
 class Settings(Frozen):
@@ -73,13 +75,8 @@ class Settings(Frozen):
     """Learning rate of the first update; it falls linearly to zero at the last."""
     strategy: Strategy = Strategy.VALUE
     """Strategy that chooses the next tasks."""
-    band: tuple[float, float] = BAND
-    """Lowest and highest success of a task that the strategy `band` prefers; on the command line, two numbers separated
-    by a comma."""
     share: float = Field(default=0.25, ge=0, le=1)
-    """Highest share of generated tasks among the tasks of an update (lambda)."""
-    vary: int = Field(default=2, ge=0)
-    """Number of the most valuable tasks that are varied after each update (m)."""
+    """Highest share of generated tasks among the tasks of an update (lambda); 0 generates none."""
     seed: int = 0
     """Seed of every random draw."""
     probe_every: int = Field(default=25, ge=1)
@@ -103,10 +100,12 @@ class Settings(Frozen):
     """Stop after this many updates in a row without a success and without a group to learn from; 0: never."""
     ppo: PPOSettings = PPOSettings()
 
-    @field_validator("band", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _two_numbers(cls, value: object) -> object:
-        return tuple(value.split(",")) if isinstance(value, str) else value
+    def _no_old_settings(cls, given: object) -> object:
+        if isinstance(given, Mapping):
+            refuse_old_settings(given)
+        return given
 
 
 class ProcessGroup(Protocol):
@@ -333,7 +332,7 @@ class Practice:
         """Vary tasks in process 0 and give the new ones to all processes."""
         tasks: list[Task] = []
         if self.processes.index == 0:
-            parents = self.curriculum.most_valuable(self._settings.vary)
+            parents = self.curriculum.most_valuable(VARIED)
             tasks = await generator.vary(parents, seed=draw_seed(self._settings.seed, iteration, -2))
         self.curriculum.add(await asyncio.to_thread(self.processes.gather, tasks))
 

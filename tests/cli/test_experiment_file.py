@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
@@ -101,6 +101,8 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("behaviour = ", "agent = ", "agent is called behaviour now"),
         ("[[arm]]", "[[arm", "is no TOML"),
         ("steps = 3", "stepz = 3", "arm 'dream': .*stepz"),
+        ("steps = 3", "vary = 3", "arm 'dream': .*vary: it is gone: two tasks are varied"),
+        ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it is gone"),
         ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
     ],
 )
@@ -112,13 +114,6 @@ def test_a_fault_in_the_file_is_named(tmp_path: Path, before: str, after: str, w
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
 def test_every_published_experiment_can_be_begun(file: Path) -> None:
     assert len(read_plan(file).seeds) >= 1
-
-
-def test_the_bounds_of_a_band_reach_the_training(tmp_path: Path) -> None:
-    plan = read(tmp_path, GOOD.replace("steps = 3", "strategy = 'band', band = [0.3, 0.6]"))
-    train = plan.arm[1].settings["train"]
-    assert isinstance(train, dict)
-    assert train["band"] == [0.3, 0.6]
 
 
 def test_files_that_agree_in_what_arms_begin_with_may_share_a_folder(tmp_path: Path) -> None:
@@ -159,6 +154,28 @@ def test_a_result_that_other_settings_made_is_refused(tmp_path: Path) -> None:
     changed = plan.arm[1].model_copy(update={"train": {"steps": 4, "without": ["history"]}})
     with pytest.raises(InvalidInput, match=r"train.steps was 3 and is 4 now, .*give the arm another name"):
         kept_result(seed, changed)
+
+
+def test_a_stored_result_may_name_old_settings_with_the_values_that_are_fixed_now(tmp_path: Path) -> None:
+    plan = read(tmp_path, GOOD)
+    seed = Prepared(plan, 0, tmp_path / "seed-0", "", load_spec("coin"), Unplayable())
+    (seed.folder / "warm").mkdir(parents=True)
+    (seed.folder / "warm" / "config.json").write_text("{}")
+    (seed.folder / "recorded.jsonl").write_text("".join(trajectory(n).model_dump_json() + "\n" for n in range(3)))
+    (seed.folder / "dream").mkdir()
+
+    def stored(**changes: JsonValue) -> Result:
+        made_by = plan.arm[1].model_copy(update={"train": {**(plan.arm[1].train or {}), **changes}})
+        made = result("dream", 0, "1").model_copy(update={"made_by": made_by})
+        (seed.folder / "dream" / "result.json").write_text(made.model_dump_json())
+        return made
+
+    old: dict[str, JsonValue] = {"band": [0.2, 0.8], "vary": 2, "then_rate": 0.3, "ppo": {"epochs": 2, "decay": 0.95}}
+    made = stored(**old)
+    assert kept_result(seed, plan.arm[1]) == made
+    stored(vary=4)
+    with pytest.raises(InvalidInput, match="vary: it is gone"):
+        kept_result(seed, plan.arm[1])
 
 
 def test_one_at_a_time_makes_what_is_in_a_folder(tmp_path: Path) -> None:

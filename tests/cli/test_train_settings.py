@@ -18,9 +18,9 @@ def test_what_stands_in_the_file_and_on_the_command_line_has_the_same_name(tmp_p
 
 def test_an_option_goes_over_the_file_and_leaves_the_rest_of_its_table(tmp_path: Path) -> None:
     file = tmp_path / "train.toml"
-    file.write_text("[ppo]\nepochs = 3\ndecay = 0.9\n")
+    file.write_text("[ppo]\nepochs = 3\nmini_batches = 4\n")
     chosen = settings_of(TrainConfig, file, ["--ppo.epochs", "5", "--group-size", "4"])
-    assert (chosen.ppo.epochs, chosen.ppo.decay, chosen.group_size) == (5, 0.9, 4)
+    assert (chosen.ppo.epochs, chosen.ppo.mini_batches, chosen.group_size) == (5, 4, 4)
 
 
 def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
@@ -41,6 +41,9 @@ def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
         (["--then", "real"], "needs real_steps"),
         (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
         (["--against", "real", "--without", "history"], "without is for dreams"),
+        (["--then-rate", "0.5"], "then_rate: it is gone: what comes then begins with 0.3 of the learning rate"),
+        (["--episode_limit_s=9"], "episode_limit_s: it is gone: an agent has 600 s"),
+        (["--ppo.discount", "0.9"], "ppo.discount: it is gone"),
     ],
 )
 def test_what_cannot_be_set_is_said(options: list[str], words: str) -> None:

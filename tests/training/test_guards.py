@@ -1,6 +1,7 @@
 """A run that cannot go on says why and what to do, and what it saved before stays whole."""
 
 import importlib
+import json
 import os
 import resource
 import shutil
@@ -188,6 +189,20 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(
     refused("the description, tools or tasks of 'lamp' have changed since", spec=changed)
     refused("it started from another policy", base=lamp_policy.parent / "untrained")
     refused("group_size was 4 and is 8 now, seed was 0 and is 1 now", group_size=8, seed=1)
+
+
+def test_a_run_from_before_a_setting_was_fixed_goes_on_if_it_had_that_value(
+    begun: Path, lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    mine, file = identity(lamp_spec, lamp_policy, SETTINGS), begun / "run.json"
+    told = json.loads(file.read_text())
+    told["settings"] |= {"band": [0.2, 0.8], "vary": 2, "ppo": {**told["settings"]["ppo"], "decay": 0.95}}
+    file.write_text(json.dumps(told))
+    assert newest_checkpoint(begun, mine) is not None
+    told["settings"] |= {"vary": 4}
+    file.write_text(json.dumps(told))
+    with pytest.raises(InvalidInput, match="holds another run: vary was 4"):
+        newest_checkpoint(begun, mine)
 
 
 def test_how_often_a_run_saves_and_probes_may_change(

@@ -185,13 +185,13 @@ def test_the_files_settings_and_the_command_lines_make_one_run_and_tensorboard_h
 ) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out, file = tmp_path / "run", tmp_path / "train.toml"
-    file.write_text('algorithm = "ppo"\nmodel = "nearest"\nsteps = 9\n[ppo]\nepochs = 3\nmini_batches = 2\n')
-    options = ("--steps", "2", "--ppo.epochs", "1", "--ppo.decay=0.9", "--log", "tensorboard")
+    file.write_text('algorithm = "ppo"\nmodel = "nearest"\nsteps = 9\n[ppo]\nepochs = 3\nmini_batches = 1\n')
+    options = ("--steps", "2", "--ppo.epochs", "1", "--ppo.mini-batches=2", "--log", "tensorboard")
     code, said = train("--config", str(file), *options, "--out", str(out))
     assert code == 0, said
     chosen = json.loads((out / "settings.json").read_text())
     assert (chosen["algorithm"], chosen["steps"]) == ("ppo", 2)
-    assert (chosen["ppo"]["epochs"], chosen["ppo"]["mini_batches"], chosen["ppo"]["decay"]) == (1, 2, 0.9)
+    assert (chosen["ppo"]["epochs"], chosen["ppo"]["mini_batches"]) == (1, 2)
     assert (out / "checkpoints" / "checkpoint-4").is_dir(), "2 updates of 1 epoch over 2 mini-batches"
     record = read_record(out / "metrics.jsonl")
     events = accumulator.EventAccumulator(str(out / "tensorboard"))

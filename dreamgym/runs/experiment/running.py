@@ -31,6 +31,7 @@ from dreamgym.runs.players import player_in
 from dreamgym.runs.server_process import with_dsn
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.runs.versions import commit
+from dreamgym.training.old_settings import without_old_settings
 from dreamgym.training.practice import read_record, tiers_of
 from dreamgym.training.probe import Evaluation, evaluate
 from dreamgym.types import Frozen, JsonObject
@@ -97,7 +98,10 @@ def result(prepared: Prepared, arm: Arm) -> Result:
             part.write_text(_run(prepared, arm, folder).model_dump_json(), encoding="utf-8")
             part.rename(file)
         found = Result.model_validate_json(file.read_text(encoding="utf-8"))
-    changed = difference(found.made_by.settings, arm.settings)
+    made_by = found.made_by
+    if made_by.train is not None:
+        made_by = made_by.model_copy(update={"train": without_old_settings(made_by.train)})
+    changed = difference(made_by.settings, arm.settings)
     if changed is not None:
         raise InvalidInput(f"{file} was made otherwise: {changed}; give the arm another name, or remove the folder")
     return found
@@ -199,7 +203,7 @@ def first_phase(plan: Plan, arm: Arm) -> Arm | None:
     """The arm that is the first phase of this one: same settings, same seed, and nothing `then`."""
     if arm.train is None or "then" not in arm.train:
         return None
-    alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "then_rate", "real_steps")}
+    alone_settings = {key: value for key, value in arm.train.items() if key not in ("then", "real_steps")}
     alike = arm.model_copy(update={"train": alone_settings}).settings
     return next((one for one in plan.arm if one.settings == alike), None)
 

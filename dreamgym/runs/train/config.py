@@ -21,14 +21,10 @@ class TrainConfig(Settings):
     """Where it practises: dream or real."""
     then: Literal[Against.REAL] | None = None
     """`real`: after the dream it goes on practising in the real environment, for `real_steps`."""
-    then_rate: float = Field(default=0.3, gt=0)
-    """What comes `then` begins with this share of the learning rate: a few real steps refine, not start anew."""
     real_steps: int | None = Field(default=None, ge=1)
     """Practice takes no more real steps than this. The number of updates follows from it where `steps` is not given."""
     agent: str | None = None
     """An agent by entry point or module:function, with the policy behind it; default: the policy acts by itself."""
-    episode_limit_s: float = Field(default=600.0, gt=0)
-    """An agent that takes longer for an episode is stopped; the episode counts as failed."""
     probe: int = Field(default=200, ge=0)
     """Real dev episodes per probe; 0 for none."""
     stop: bool = True

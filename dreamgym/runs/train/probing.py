@@ -58,7 +58,7 @@ class ProbesInReality:
         spec, config, probes = self._spec, self._config, self._probes
         async with (
             open_worlds(spec, Against.REAL) as worlds,
-            player_in(worlds, policy, codec, agent=config.agent, limit_s=config.episode_limit_s) as player,
+            player_in(worlds, policy, codec, agent=config.agent) as player,
         ):
             result = await evaluate(player, self._tasks, seed=self._settings.seed)
         self._practice.note_probe(update, "real", result)

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RECORDED = {"sft", "dpo"}
 """Algorithms that learn from recordings alone."""
+THEN_RATE = 0.3
+"""What comes `then` begins with this share of the learning rate: a few real steps refine the policy."""
 
 
 def train(
@@ -172,7 +174,7 @@ class TrainRun:
             "then": None,
             "without": (),
             "calibration": None,
-            "learning_rate": config.learning_rate * config.then_rate,
+            "learning_rate": config.learning_rate * THEN_RATE,
         }
         again = config.model_copy(update=update)
         return replace(self, config=again, base=self.policy, out=self.out / "real", before=self.out)
@@ -276,8 +278,7 @@ class TrainRun:
                 return self._of_first(lambda: watch.settle(stopped))
 
             def player(policy: Policy, codec: ChatCodec) -> Player:
-                limit_s = config.episode_limit_s
-                return player_at(served.url, self.spec, policy, codec, agent=config.agent, limit_s=limit_s)
+                return player_at(served.url, self.spec, policy, codec, agent=config.agent)
 
             train_policy(
                 practice,
@@ -341,7 +342,6 @@ def _curriculum(served: _Served, settings: Settings) -> Curriculum:
         share=settings.share if served.varies else 0,
         seed=settings.seed,
         strategy=settings.strategy,
-        band=settings.band,
         groups=groups,
     )
     curriculum.add(served.generated)

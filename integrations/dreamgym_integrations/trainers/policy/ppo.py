@@ -19,6 +19,14 @@ from dreamgym.training.rollout import Segment
 from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, ScoredRollout
 
 HEAD = "value_head"
+DISCOUNT = 1.0
+"""Discount factor gamma, per sampled token."""
+DECAY = 0.95
+"""Lambda of the generalised advantage estimate (not the curriculum's lambda)."""
+VALUE_CLIP = 0.2
+"""Clip range of the value loss: how far a value may move from its value at the time of the rollout."""
+VALUE_COEFFICIENT = 0.1
+"""Weight of the value loss, relative to the policy loss."""
 
 
 class ValueHead(nn.Module):  # type: ignore[misc]  # torch's modules are not typed
@@ -85,7 +93,7 @@ class PPOTrainer(RolloutTrainer):
         values_BT = self._old_values(output)
         numbers_BT = values_BT.tolist()
         advantages_BT, returns_BT = torch.zeros_like(values_BT), values_BT.clone()
-        first, episodes, ppo = 0, list(chain(*groups)), self._settings.ppo
+        first, episodes = 0, list(chain(*groups))
         weights = self._weighted([1.0] * len(episodes), episodes)
         weights_B1 = torch.ones_like(values_BT[:, :1])
         for one, weight in zip(episodes, weights, strict=True):
@@ -94,7 +102,7 @@ class PPOTrainer(RolloutTrainer):
             if places:
                 rewards_T = token_rewards(rows, one.episode.total_reward)
                 values_T = [numbers_BT[b][t] for b, t in places]
-                estimated_T = generalised_advantages(rewards_T, values_T, discount=ppo.discount, decay=ppo.decay)
+                estimated_T = generalised_advantages(rewards_T, values_T, discount=DISCOUNT, decay=DECAY)
                 advantages_T = torch.tensor(estimated_T, device=values_BT.device)
                 index = tuple(torch.tensor(axis, device=values_BT.device) for axis in zip(*places, strict=True))
                 advantages_BT[index] = advantages_T
@@ -130,13 +138,13 @@ class PPOTrainer(RolloutTrainer):
         loss = super()._compute_loss(model, inputs)
         values_BT = self._values.take(inputs["completion_ids"].shape[1])
         mask_BT = inputs["completion_mask"] * inputs["tool_mask"]
-        errors_BT = value_errors(values_BT, inputs["old_values"], inputs["returns"], self._settings.ppo.value_clip)
+        errors_BT = value_errors(values_BT, inputs["old_values"], inputs["returns"], VALUE_CLIP)
         tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
         tokens = tokens * self.current_gradient_accumulation_steps / self.args.steps_per_generation
         value_loss = (errors_BT * mask_BT).sum() / tokens
         self._metrics["train"]["value_loss"].append(value_loss.item())
         self.check_finite("the value loss", value_loss)
-        return loss + self._settings.ppo.value_coefficient * value_loss
+        return loss + VALUE_COEFFICIENT * value_loss
 
 
 def value_errors(

@@ -15,6 +15,7 @@ from pathlib import Path
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
+from dreamgym.training.old_settings import without_old_settings
 from dreamgym.training.practice import Settings
 from dreamgym.types import Frozen, JsonObject
 from dreamgym_integrations.trainers.common.checkpoints import checkpoints, newest_with, saving, unfinished
@@ -47,8 +48,9 @@ class Identity(Frozen):
             return f"the description, tools or tasks of {self.environment!r} have changed since"
         if self.base != other.base:
             return "it started from another policy"
-        names = sorted(name for name in self.settings if self.settings[name] != other.settings.get(name))
-        changed = [f"{name} was {self.settings[name]} and is {other.settings.get(name)} now" for name in names]
+        settings = without_old_settings(self.settings)
+        names = sorted(name for name in settings if settings[name] != other.settings.get(name))
+        changed = [f"{name} was {settings[name]} and is {other.settings.get(name)} now" for name in names]
         return ", ".join(changed) or None
 
 

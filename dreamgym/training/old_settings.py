@@ -1,0 +1,50 @@
+"""Settings that `dreamgym train` once had: what to do instead, and which of their values is what is done now.
+
+A stored run names all its settings, those of its time too. If each old one had the value that is fixed now, it is the
+same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject
+
+OLD_SETTINGS: dict[str, tuple[JsonValue, str]] = {
+    "band": ([0.2, 0.8], "it is gone: the strategy band prefers tasks with a success from 0.2 to 0.8"),
+    "vary": (2, "it is gone: two tasks are varied after each update, or none with share = 0"),
+    "then_rate": (0.3, "it is gone: what comes then begins with 0.3 of the learning rate"),
+    "episode_limit_s": (600.0, "it is gone: an agent has 600 s for an episode"),
+    "ppo.discount": (1.0, "it is gone: rewards are not discounted within an episode"),
+    "ppo.decay": (0.95, "it is gone: lambda of the generalised advantage estimate is 0.95"),
+    "ppo.value_clip": (0.2, "it is gone: the value loss is clipped at 0.2"),
+    "ppo.value_coefficient": (0.1, "it is gone: the value loss weighs 0.1 of the policy loss"),
+}
+"""By dotted name: the value that is fixed now, and what to say to who sets it."""
+
+
+def refuse_old_settings(settings: Mapping[str, object], table: str = "") -> None:
+    """Raises ValueError for a setting that is gone; it says what is done instead.
+
+    Args:
+        settings: by name.
+        table: prefix of the names in OLD_SETTINGS, such as `ppo.`.
+    """
+    for name in settings:
+        if f"{table}{name}" in OLD_SETTINGS:
+            raise ValueError(f"{table}{name}: {OLD_SETTINGS[f'{table}{name}'][1]}")
+
+
+def without_old_settings(settings: JsonObject) -> JsonObject:
+    """The settings of a stored run without the old ones that had no other effect than what is done now."""
+    is_old = {
+        name: value == OLD_SETTINGS[name][0] or (name == "vary" and settings.get("share") == 0)
+        for name, value in settings.items()
+        if name in OLD_SETTINGS
+    }
+    kept = {name: value for name, value in settings.items() if not is_old.get(name)}
+    if isinstance(ppo := kept.get("ppo"), dict):
+        kept["ppo"] = {name: value for name, value in ppo.items() if OLD_SETTINGS.get(f"ppo.{name}", ("",))[0] != value}
+    return kept
