@@ -45,12 +45,17 @@ docs: .venv/installed
 
 NEW_VENV := $(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=python3.12"' \
 	&& $(PYTHON) -m venv .venv
+# Pip would compile with one core. Two fifths of what is installed nobody imports, or a file at a time; and some packages
+# hold files that no Python of today can read.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 \
+	-x '/(tests?|testing|transformers/models|torch/_inductor|phonenumbers/(geo)?data|fontTools|openai/types|networkx|pip)/' \
+	.venv/lib || true
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable
 
 # what the demonstration needs and no more, unless everything is there already
 .venv/demo: pyproject.toml constraints.txt
 	test .venv/installed -nt pyproject.toml || { $(NEW_VENV) && $(INSTALL) '.[demo]'; }
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	$(COMPILE)
 	touch $@
 
 .venv/installed: pyproject.toml constraints.txt
@@ -58,8 +63,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-comp
 	$(INSTALL) '.[dev]'
 	# without the thirty packages that it asks for: the part that is played needs none of them
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps bfcl-eval==2026.3.23
-	# pip would compile with one core; some packages hold files that are no Python of today, which nobody imports
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	$(COMPILE)
 	touch $@
 
 # the clients that cannot live beside mcp 2; the tests run them as processes
