@@ -4,7 +4,7 @@
                │         │
                └── Tape ─┘            gets a copy; in a thread of its own: Tap → redaction → recordings/RUN.jsonl
 
-Four pairs of front and upstream: `pipe` (stdio, stdio), `reverse_proxy` (HTTP, HTTP), `bridge` (HTTP in front of a
-stdio server), `outlet` (stdio in front of an HTTP server). None of them parses on the agent's way more than it must,
-none waits for the disk, and nothing that goes wrong with the recording reaches the agent.
+Four modules are named by front and upstream: stdio_to_stdio, http_to_http, http_to_stdio, stdio_to_http. None of them
+parses on the agent's way more than it must, none waits for the disk, and nothing that goes wrong with the recording
+reaches the agent.
 """
