@@ -185,14 +185,6 @@ def _mean_interval(values: Sequence[float], clusters: Sequence[str], seed: int) 
     return bootstrap(lambda drawn_RC: sums_C[drawn_RC].sum(axis=1) / counts_C[drawn_RC].sum(axis=1), n, seed=seed)
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """Rank of each value from 1; equal values share the mean of their ranks."""
-    import numpy as np
-
-    found: list[float] = _ranks(np.array([values]))[0].tolist()
-    return found
-
-
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Spearman's rank correlation: Pearson's of the ranks. None where there is no order: one side is constant."""
     import numpy as np
@@ -236,7 +228,8 @@ def rank_correlation(
     return Rate(mean=found, low=min(low, found), high=max(high, found), n=len(one_PN))
 
 
-def _ranks(values_RP: NDArray[np.float64]) -> NDArray[np.float64]:
+def ranks(values_RP: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rank of each value in its row from 1; equal values share the mean of their ranks."""
     below = (values_RP[:, None, :] < values_RP[:, :, None]).sum(axis=2)
     equal = (values_RP[:, None, :] == values_RP[:, :, None]).sum(axis=2)
     found: NDArray[np.float64] = below + (equal + 1) / 2
@@ -247,7 +240,7 @@ def _spearman(one_RP: NDArray[np.float64], other_RP: NDArray[np.float64]) -> NDA
     """The rank correlation of each pair of rows; pairs without an order are left out."""
     import numpy as np
 
-    a, b = (_ranks(side) - (side.shape[1] + 1) / 2 for side in (one_RP, other_RP))
+    a, b = (ranks(side) - (side.shape[1] + 1) / 2 for side in (one_RP, other_RP))
     variances = (a**2).sum(axis=1) * (b**2).sum(axis=1)
     ordered = variances > 0
     found: NDArray[np.float64] = (a * b).sum(axis=1)[ordered] / np.sqrt(variances[ordered])

@@ -241,7 +241,8 @@ class Redactor:
                 self._remember(find.name, seen.text[find.start : find.end])
             self.counts[find.name] += 1
             parts.append(text[at : seen.original(start)])
-            parts.append((is_whole and find.placeholder) or self._make.secret(find.name, self._meant(found)))
+            secret = self._known[found][1] if found in self._known else found  # all forms of one get one placeholder
+            parts.append((is_whole and find.placeholder) or self._make.secret(find.name, secret))
             at = seen.original(end)
         return "".join([*parts, text[at:]])
 
@@ -253,14 +254,8 @@ class Redactor:
             self._literals = compiled("|".join(map(re.escape, longest_first))) if longest_first else ()
         if self._literals:
             for match in self._literals.finditer(text):
-                yield Find(match.start(), match.end(), self._name_of(match[0]))
-
-    def _name_of(self, form: str) -> str:
-        return self._known[form][0] if form in self._known else self.told[form]
-
-    def _meant(self, form: str) -> str:
-        """The known secret that this text is a form of."""
-        return self._known[form][1] if form in self._known else form
+                form = match[0]
+                yield Find(match.start(), match.end(), self._known[form][0] if form in self._known else self.told[form])
 
     def _remember(self, name: str, value: str) -> None:
         is_new = value not in self.told and value not in self._known and len(self.told) < MAX_REMEMBERED

@@ -14,10 +14,10 @@ from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.versions import version_of
-from dreamgym.types import Source, Trajectory
+from dreamgym.types import Trajectory
 
 if TYPE_CHECKING:
-    from dreamgym.replay.postgres import Store
+    pass
 
 
 async def collect(
@@ -82,17 +82,15 @@ async def collect(
             for player in own:
                 stack.push_async_callback(player.close)
             players = own
-        kept = await _kept(out, store, spec, worlds.source)
+        kept: Kept
+        if out is not None:
+            kept = InFile(out)
+        else:
+            assert store is not None, "without a file there is a store"
+            kept = await InBuffer.of(store.buffer, spec.name, worlds.source)
         collection = Collecting(planned, kept, version=version_of(spec) if where is Against.REAL else None)
         await collection.run(players)
     return collection
-
-
-async def _kept(out: Path | None, store: Store | None, spec: EnvironmentSpec, source: Source) -> Kept:
-    if out is not None:
-        return InFile(out)
-    assert store is not None, "without a file there is a store"
-    return await InBuffer.of(store.buffer, spec.name, source)
 
 
 def _agent_player(url: str, env: str, agent: Agent, policy_url: str) -> Play:

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
+
+SPEAK_EVERY_S = 5.0
 
 
 def say(text: str) -> None:
     """Write one line to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def now_and_then(speak: Callable[[str], None]) -> Callable[[str], None]:
+    """`speak`, but not more often than a person can read."""
+    spoken = time.monotonic()
+
+    def progress(text: str) -> None:
+        nonlocal spoken
+        if time.monotonic() - spoken > SPEAK_EVERY_S:
+            spoken = time.monotonic()
+            speak(text)
+
+    return progress

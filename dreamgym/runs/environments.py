@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_rea
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
-from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym.types import Frozen, JsonObject
 
 SPLITS = ("train", "dev", "test")
 
@@ -147,6 +146,8 @@ def show(name: str) -> EnvironmentCard:
 
 async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int = 0) -> Diagnosis:
     """Try an environment: its packages, its tasks, a few episodes at random, the contract."""
+    from dreamgym.testing import check_environment
+
     packages, missing = _packages(_point(name))
     checks = [Check(what="packages", fault=missing)]
     timing = None
@@ -161,21 +162,15 @@ async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int =
             if behaviour is not None:
                 timing = await timed(real, behaviour, tasks[:episodes], seed=seed)
                 checks.append(Check(what=f"plays {len(tasks[:episodes])} episodes ({behaviour})", fault=timing.fault))
-            checks.append(await _contract(real, tasks[:2]))
+            broken = None
+            try:
+                await check_environment(real.create, tasks[:2], deterministic=real.spec.deterministic)
+            except AssertionError as error:
+                broken = str(error)
+            checks.append(Check(what="keeps the contract of an environment", fault=broken))
     except (DreamGymError, ImportError) as error:
         checks.append(Check(what="loads and plays", fault=f"{type(error).__name__}: {error}"))
     return Diagnosis(name=name, packages=packages, checks=tuple(checks), timing=timing)
-
-
-async def _contract(real: RealEnvironment, tasks: Sequence[Task]) -> Check:
-    from dreamgym.testing import check_environment
-
-    what = "keeps the contract of an environment"
-    try:
-        await check_environment(real.create, tasks, deterministic=real.spec.deterministic)
-    except AssertionError as broken:
-        return Check(what=what, fault=str(broken))
-    return Check(what=what)
 
 
 def described(shown: EnvironmentCard) -> str:

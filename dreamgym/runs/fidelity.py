@@ -6,8 +6,7 @@ Neither reads or writes a database: the dream knows the recorded trajectories th
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -26,10 +25,9 @@ from dreamgym.evaluation.report import CheckReport, FidelityReport
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.redaction import Redactor, load_key
+from dreamgym.runs.console import now_and_then
 from dreamgym.runs.opening import Against
 from dreamgym.types import Source, Trajectory
-
-SPEAK_EVERY_S = 5.0
 
 
 def check(
@@ -62,7 +60,7 @@ def check(
     spec, chosen = load_spec(env), setting(model or "")
     recorded, learned = recorded_of(spec, env, trajectories), _learned([chosen], say)
     given = material(spec, recorded, held_out=held_out, learned=learned, all_steps=True, seed=seed)
-    progress = _now_and_then(say)
+    progress = now_and_then(say)
     calls: list[Compared] = []
     if against is Against.REAL:
         real, name, shown = real_of(spec), None, None
@@ -168,7 +166,7 @@ def fidelity(
         make_real=real.create if real is not None else None,
         behaviours=real.behaviours if real is not None else {},
     )
-    encoder, progress = load_encoder(), _now_and_then(say)
+    encoder, progress = load_encoder(), now_and_then(say)
     running = [
         Measurement(
             given,
@@ -259,16 +257,3 @@ def _uninterrupted(work: Coroutine[None, None, None]) -> bool:
     except KeyboardInterrupt:
         return False
     return True
-
-
-def _now_and_then(say: Say) -> Callable[[str], None]:
-    """`say`, but not more often than a person can read."""
-    spoken = time.monotonic()
-
-    def progress(text: str) -> None:
-        nonlocal spoken
-        if time.monotonic() - spoken > SPEAK_EVERY_S:
-            spoken = time.monotonic()
-            say(text)
-
-    return progress

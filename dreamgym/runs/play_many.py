@@ -23,14 +23,13 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.runs.console import say
+from dreamgym.runs.console import now_and_then, say
 from dreamgym.types import Provenance, Source, StopReason, Task, Tier, Trajectory
 
 if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
 
 BATCH = 100
-SPEAK_EVERY_S = 5.0
 STORE_EVERY_S = 10.0
 HOPELESS = 20
 """So many failures one after another end the collection: the next would fail too."""
@@ -85,17 +84,14 @@ class InFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
             self._file = opened.enter_context(os.fdopen(open_to_append(path), "ab+"))
-            self._lock()
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                message = f"{path}: another collection is writing to it: name another --out, or wait"
+                raise InvalidInput(message) from error
             self._heal()
             self.ids = {trajectory.id for trajectory in read_jsonl(path, Trajectory)}
             opened.pop_all()  # it stays open where all is well
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            message = f"{self._path}: another collection is writing to it: name another --out, or wait"
-            raise InvalidInput(message) from error
 
     def _heal(self) -> None:
         """A last line without its end was cut off in writing: it goes, and its episode is played again."""
@@ -179,7 +175,7 @@ class Collecting:
         self._kept = kept
         self._version = version
         self._todo = [one for one in planned if one.id not in kept.ids]
-        self._began = self._spoken = time.monotonic()
+        self._began, self._progress = time.monotonic(), now_and_then(say)
         self.played = self.won = 0
         self.failed: list[str] = []
         self._in_a_row = 0
@@ -228,9 +224,7 @@ class Collecting:
                 await self._kept.add(trajectory)
                 self.played += 1
                 self.won += trajectory.success
-        if time.monotonic() - self._spoken > SPEAK_EVERY_S:
-            self._spoken = time.monotonic()
-            say(self._line())
+        self._progress(self._line())
 
     def _fail(self, one: Planned, why: str) -> None:
         say(f"episode {one.number} ({one.task.id}, seed {one.seed}) failed: {why}")

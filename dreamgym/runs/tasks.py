@@ -84,7 +84,16 @@ async def generate_tasks(
     async with open_store(dsn) as store:
         llm = load_llm(model, predictions=store.predictions)
         try:
-            new = await _made(spec, store.buffer, llm, wanted, seed)
+            known = await _known(spec, store.buffer)
+            generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
+            parents = _valuable(spec, known, await store.buffer.task_values(spec.name))
+            new = await _varied(generator, parents, known, wanted, seed)
+            if not new:
+                raise DreamGymError(
+                    f"nothing new came of varying the tasks of {spec.name!r} that are solved only sometimes "
+                    f"({len(parents)}): what was proposed is known already, or nothing recorded tells that it can be "
+                    "solved"
+                )
             await store.buffer.add_tasks(new)
         finally:
             if llm is not None:
@@ -92,20 +101,6 @@ async def generate_tasks(
     if len(new) < wanted:
         say(f"{len(new)} of {wanted}: there was nothing else that is new and can be played")
     return [_listed(task, None) for task in new]
-
-
-async def _made(spec: EnvironmentSpec, buffer: ReplayBuffer, llm: LLM | None, wanted: int, seed: int) -> list[Task]:
-    """Raises InvalidInput where nothing can be varied, DreamGymError where nothing came of it."""
-    known = await _known(spec, buffer)
-    generator = _generator(spec, llm, RecordedWorlds(await buffer.trajectories(spec.name)))
-    parents = _valuable(spec, known, await buffer.task_values(spec.name))
-    new = await _varied(generator, parents, known, wanted, seed)
-    if not new:
-        raise DreamGymError(
-            f"nothing new came of varying the tasks of {spec.name!r} that are solved only sometimes ({len(parents)}): "
-            "what was proposed is known already, or nothing recorded tells that it can be solved"
-        )
-    return new
 
 
 def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[TaskValue]) -> list[Task]:

@@ -79,19 +79,6 @@ async def timed(real: RealEnvironment, behaviour: str, tasks: Sequence[Task], *,
     finally:
         await watch.close()
     later = len(watch.steps_s) - first_steps
-    return _timing(behaviour, watch, episodes, failures, spent_cpu, spent, later)
-
-
-def _timing(
-    behaviour: str,
-    watch: Stopwatch,
-    episodes: Sequence[Trajectory],
-    failures: Sequence[str],
-    spent_cpu: float,
-    spent: float,
-    later: int,
-) -> Timing:
-    """`spent` and `later` are of all episodes but the first."""
     valid = [episode for episode in episodes if episode.error is None]
     steps = [step for episode in episodes for step in episode.transitions]
     actions = ["".join(map(str, step.action.arguments.values())) for step in steps]

@@ -1,7 +1,6 @@
 """A real Chromium: pages of MiniWoB played right and wrong, a browser that dies, and a site of WebArena's kind."""
 
 import asyncio
-import dataclasses
 import importlib.util
 import shutil
 import threading
@@ -145,11 +144,11 @@ async def test_a_browser_that_gives_no_answer_in_time_fails_the_episode_and_is_u
     environment = miniwob({}).create()
     assert isinstance(environment, BrowserEnvironment)
     await environment.reset(world("enter-text"))
-    patient = environment.manner
-    environment.manner = dataclasses.replace(patient, timeout_s=0.2)
+    patient = environment.options
+    environment.options = patient.model_copy(update={"timeout_s": 0.2})
     with pytest.raises(EnvironmentUnavailable, match=r"the browser gave no answer within 0\.2 s"):
         await environment.step(ToolCall(name="noop", arguments={"wait_ms": 2000}))
-    environment.manner = patient
+    environment.options = patient
     with pytest.raises(EpisodeFinished):
         await environment.step(click("14"))
     assert (await environment.reset(world("enter-text"))).state == world("enter-text").initial_state

@@ -1,9 +1,11 @@
 """The closed loop finds a dream that plays along, and finds nothing in one that is reality."""
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 
 import desk
+import numpy as np
 import pytest
 from desk import SPEC, START, Desk, DeskModel, believer, call, dream_of, gullible, task, unsure
 from hypothesis import given
@@ -17,7 +19,7 @@ from dreamgym.environment import Environment
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.closed_loop import ClosedLoop, PlayerResult, closed_loop
 from dreamgym.evaluation.consistency import Consistency, consistency
-from dreamgym.evaluation.episodes import has_succeeded, perform, repeating
+from dreamgym.evaluation.episodes import has_succeeded, perform, play_many, repeating
 from dreamgym.evaluation.players import ScriptedPlayer, players_of, sessions, tasks_of
 from dreamgym.evaluation.rates import by_cluster, rank_correlation, ranks, spearman
 from dreamgym.replay.memory import MemoryBuffer
@@ -285,6 +287,33 @@ async def test_a_session_goes_on_after_a_call_that_the_dream_does_not_answer() -
     assert result.agree.mean == 1.0  # what has no answer is not done in reality either
 
 
+async def test_many_episodes_come_back_in_their_order_and_the_first_error_ends_the_others() -> None:
+    last = asyncio.Event()
+
+    async def slow_at_first(number: int) -> int:
+        if number == 0:
+            await last.wait()
+        if number == 3:
+            last.set()
+        return number
+
+    async def broken_at_once(number: int) -> None:
+        if number == 1:
+            raise EnvironmentUnavailable("it is gone")
+        await asyncio.Event().wait()
+
+    told: list[tuple[int, int]] = []
+    assert await play_many([slow_at_first] * 2, range(4), lambda done, total: told.append((done, total))) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    with pytest.raises(EnvironmentUnavailable, match="it is gone"):
+        await play_many([broken_at_once] * 2, range(4))
+
+
 async def test_an_answer_that_looks_like_a_state_is_none() -> None:
     said = StepResult(observation=as_text({"orders": {"O-1": {"order_id": "O-1", "status": "shipped"}}}))
 
@@ -301,7 +330,7 @@ values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=12)
 
 @given(values)
 def test_ranks_keep_the_order_and_sum_as_if_there_were_no_ties(numbers: list[float]) -> None:
-    ranked = ranks(numbers)
+    ranked = ranks(np.array([numbers]))[0].tolist()
     assert sum(ranked) == len(numbers) * (len(numbers) + 1) / 2
     assert all(
         (a < b) == (x < y) for a, x in zip(numbers, ranked, strict=True) for b, y in zip(numbers, ranked, strict=True)

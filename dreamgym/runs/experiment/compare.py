@@ -51,7 +51,30 @@ def compare(
     if not (folder / file.name).exists() or not file.samefile(folder / file.name):
         shutil.copyfile(file, folder / file.name)
     with prepared_seeds(plan, folder) as given:
-        return _run(plan, given, folder, file.stem, command, parallel)
+        spec, real = given[0].spec, given[0].real
+        trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
+        plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split, real)[-plan.test.episodes :]))
+        say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
+        pool = ThreadPoolExecutor(parallel)
+        results: dict[str, list[Result]] = defaultdict(list)
+        text = ""
+        try:
+            for futures in queued(pool, plan.arm, given):
+                for future in futures:
+                    done = future.result()
+                    results[done.arm].append(done)
+                done_so_far = tuple(one for some in results.values() for one in some)
+                published = Published(file=file.stem, command=command, plan=plan, results=done_so_far)
+                text = report(published)
+                (folder / f"{file.stem}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")
+                (folder / f"{file.stem}.md").write_text(text, encoding="utf-8")
+                plot(published, folder / f"{file.stem}.png")
+        except BaseException:
+            say("no more arms are begun; those that run come to their end, and what is done is kept")
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return text
 
 
 def agree(plan: Plan, folder: Path) -> None:
@@ -80,31 +103,3 @@ def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
         yield [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
     finally:
         server.release()
-
-
-def _run(plan: Plan, seeds: list[Prepared], folder: Path, name: str, command: str, parallel: int) -> str:
-    """Go through all seeds and arms; the report is written after every seed."""
-    spec, real = seeds[0].spec, seeds[0].real
-    trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
-    plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split, real)[-plan.test.episodes :]))
-    say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
-    pool = ThreadPoolExecutor(parallel)
-    results: dict[str, list[Result]] = defaultdict(list)
-    text = ""
-    try:
-        for futures in queued(pool, plan.arm, seeds):
-            for future in futures:
-                done = future.result()
-                results[done.arm].append(done)
-            done_so_far = tuple(one for some in results.values() for one in some)
-            published = Published(file=name, command=command, plan=plan, results=done_so_far)
-            text = report(published)
-            (folder / f"{name}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")
-            (folder / f"{name}.md").write_text(text, encoding="utf-8")
-            plot(published, folder / f"{name}.png")
-    except BaseException:
-        say("no more arms are begun; those that run come to their end, and what is done is kept")
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return text

@@ -15,9 +15,6 @@ from dreamgym.runs.opening import served, stored_trajectories
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.types import Trajectory
 
-Lesson = Callable[..., None]
-"""Learns from `base` to `out`; takes the settings that all ways of learning have."""
-
 
 async def learn_from_recordings(
     spec: EnvironmentSpec, config: TrainConfig, base: Path, out: Path, dsn: str | None
@@ -27,7 +24,24 @@ async def learn_from_recordings(
     `sft` imitates what succeeded, with an agent in the agent's own conversations; `dpo` prefers it to what failed from
     the same state.
     """
-    learn = await _lesson(spec, config, base, await stored_trajectories(spec, dsn))
+    recorded = await stored_trajectories(spec, dsn)
+    learn: Callable[..., None]
+    if config.algorithm == "dpo":
+        from dreamgym_integrations.trainers.policy.dpo import prefer
+
+        if config.agent is not None or config.lora:
+            raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
+        learn = partial(prefer, spec, recorded)
+    else:
+        from dreamgym_integrations.trainers.policy.model import load_codec
+        from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
+
+        succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
+        if config.agent is None or not succeeded:
+            rows = rows_of(spec, load_codec(base), succeeded, mask_refused=config.mask_refused)
+        else:
+            rows = await _conversations(spec, config, config.agent, base, succeeded)
+        learn = partial(imitate, rows, lora=config.lora, accumulate=config.accumulate)
     learn(
         base,
         out,
@@ -38,24 +52,6 @@ async def learn_from_recordings(
         on_progress=lambda step, steps: say(f"{config.algorithm}: {step} of {steps} steps"),
     )
     say(f"policy saved to {out}")
-
-
-async def _lesson(spec: EnvironmentSpec, config: TrainConfig, base: Path, recorded: Sequence[Trajectory]) -> Lesson:
-    if config.algorithm == "dpo":
-        from dreamgym_integrations.trainers.policy.dpo import prefer
-
-        if config.agent is not None or config.lora:
-            raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
-        return partial(prefer, spec, recorded)
-    from dreamgym_integrations.trainers.policy.model import load_codec
-    from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
-
-    succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
-    if config.agent is None or not succeeded:
-        rows = rows_of(spec, load_codec(base), succeeded, mask_refused=config.mask_refused)
-    else:
-        rows = await _conversations(spec, config, config.agent, base, succeeded)
-    return partial(imitate, rows, lora=config.lora, accumulate=config.accumulate)
 
 
 async def _conversations(

@@ -89,14 +89,11 @@ async def chat_server(policy: ChatPolicy) -> AsyncIterator[str]:
             return refused(503, str(error))
         return answered(ask, said, name=str(len(ask.messages)))
 
-    async with serving(
-        Starlette(
-            routes=[
-                Route("/v1/chat/completions", complete, methods=["POST"]),
-                Route("/v1/models", listed_models, methods=["GET"]),
-            ]
-        )
-    ) as url:
+    routes = [
+        Route("/v1/chat/completions", complete, methods=["POST"]),
+        Route("/v1/models", listed_models, methods=["GET"]),
+    ]
+    async with serving(Starlette(routes=routes)) as url:
         yield f"{url}/v1"
 
 

@@ -6,14 +6,14 @@ browser that dies, or a page that cannot be read, is the end of that episode alo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.browser import BrowserOptions
 from dreamgym_integrations.environments.browser.actions import Refusal, admissible, code_of
 from dreamgym_integrations.environments.browser.chromium import Browser, browsers
 from dreamgym_integrations.environments.browser.state import state_of
@@ -35,26 +35,27 @@ class TaskSetup:
     """The instruction that the task must have; another one means another version of the task."""
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How all tasks of a suite are played."""
-
-    tools: Sequence[JsonObject]
-    world_of: Callable[[Task], TaskSetup]
-    settle_s: float
-    """How long a page is left alone after an action before it is read."""
-    timeout_s: float
-    """How long a reset or a step may take."""
-    shows_addresses: bool
-    uploads: Path | None = None
-
-
 class BrowserEnvironment:
-    """One page at a time, in a browser that nobody else uses. The world is the task's own: `seed` changes nothing."""
+    """One page at a time, in a browser that nobody else uses. The world is the task's own: `seed` changes nothing.
 
-    def __init__(self, manner: Manner) -> None:
-        self.tools: Sequence[JsonObject] = manner.tools
-        self.manner = manner
+    Args:
+        options: of the environment folder.
+        world_of: how a task is played.
+        settle_s: how long a page is left alone after an action before it is read, unless the options say.
+        shows_addresses: the agent reads the addresses of links.
+    """
+
+    def __init__(
+        self,
+        options: BrowserOptions,
+        world_of: Callable[[Task], TaskSetup],
+        *,
+        settle_s: float,
+        shows_addresses: bool = False,
+    ) -> None:
+        self.tools = options.tools
+        self.options, self._world_of, self._shows_addresses = options, world_of, shows_addresses
+        self._settle_s = settle_s if options.settle_s is None else options.settle_s
         self._browser: Browser | None = None
         self._task: Task | None = None
 
@@ -65,10 +66,10 @@ class BrowserEnvironment:
             InvalidInput: the installed task is another one than described.
             EnvironmentUnavailable: the page or the browser does not open.
         """
-        world = self.manner.world_of(task)
+        world = self._world_of(task)
         self._task = None
         browser = self._browser = self._browser or browsers.take()
-        played = await self._call(lambda: _open(browser, world, self.manner.settle_s))
+        played = await self._call(lambda: _open(browser, world, self._settle_s))
         self._task = task if task.instruction else task.model_copy(update={"instruction": str(played.seen["goal"])})
         start = self._result(played)
         # as a dream's first observation, which is the state: whoever plays by what is seen alone finds the goal there
@@ -80,7 +81,7 @@ class BrowserEnvironment:
             raise EpisodeFinished("the episode is over or was never started: reset starts one")
         refused = ""
         try:
-            code = code_of(action, self.tools, self.manner.uploads)
+            code = code_of(action, self.tools, self.options.uploads)
         except Refusal as refusal:
             code, refused = "noop(wait_ms=0)", str(refusal)
         result = self._result(await self._call(lambda: _act(browser, code)), refused)
@@ -93,7 +94,7 @@ class BrowserEnvironment:
         browser, self._browser, self._task = self._browser, None, None
         if browser is not None:
             try:
-                await browser.call(lambda: _shut(browser), self.manner.timeout_s)
+                await browser.call(lambda: _shut(browser), self.options.timeout_s)
             except EnvironmentUnavailable:
                 browser.stop()
             else:
@@ -102,7 +103,7 @@ class BrowserEnvironment:
     async def _call(self, work: Callable[[], _Played]) -> _Played:
         assert self._browser is not None
         try:
-            return await self._browser.call(work, self.manner.timeout_s)
+            return await self._browser.call(work, self.options.timeout_s)
         except InvalidInput:
             self._task = None
             raise
@@ -123,7 +124,7 @@ class BrowserEnvironment:
 
     def _result(self, played: _Played, refusal: str = "") -> StepResult:
         assert self._task is not None
-        tree = _tree(played.seen, self.manner.shows_addresses)
+        tree = _tree(played.seen, self._shows_addresses)
         fault = refusal or _first_line(played.seen["last_action_error"])
         info: JsonObject = {
             "state": state_of(tree, self._task.instruction),

@@ -19,7 +19,7 @@ from dreamgym.errors import MissingPackage, UnknownName
 from dreamgym.types import Frozen, JsonObject, Task
 from dreamgym_integrations.environments.base import check_split, checked, packed_lines
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
-from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, TaskSetup
 from dreamgym_integrations.environments.browser.players import BEHAVIOURS
 from dreamgym_integrations.environments.browser.state import state_of
 
@@ -121,16 +121,7 @@ class Miniwob:
             import miniwob  # noqa: F401
         except ImportError as error:
             raise MissingPackage("the environment 'miniwob'", "browser") from error
-        options = self._options
-        return BrowserEnvironment(
-            Manner(
-                tools=options.tools,
-                world_of=world_of,
-                settle_s=SETTLE_S if options.settle_s is None else options.settle_s,
-                timeout_s=options.timeout_s,
-                shows_addresses=False,
-            )
-        )
+        return BrowserEnvironment(self._options, world_of, settle_s=SETTLE_S)
 
 
 def miniwob(options: JsonObject) -> Miniwob:

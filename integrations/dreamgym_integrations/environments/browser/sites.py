@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 from pydantic import Field, ValidationError
 
@@ -27,7 +26,7 @@ from dreamgym.types import Frozen, JsonObject, Task
 from dreamgym_integrations.environments.base import check_split, checked
 from dreamgym_integrations.environments.browser import RULES, BrowserOptions
 from dreamgym_integrations.environments.browser.checks import Checks
-from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, Manner, TaskSetup
+from dreamgym_integrations.environments.browser.environment import BrowserEnvironment, TaskSetup
 from dreamgym_integrations.environments.browser.players import BEHAVIOURS
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map", "homepage")
@@ -134,27 +133,16 @@ def site_worlds(given: Mapping[str, str]) -> Callable[[Task], TaskSetup]:
     def world_of(task: Task) -> TaskSetup:
         row = SiteTask.model_validate(task.metadata.get("site_task"))
         known = addresses(given)
-        text = json.dumps(row.model_dump(mode="json"))
+        text = row.model_dump_json()
         needed = {*row.sites, *(site for site in SITES if f"__{site.upper()}__" in text)}
         if missing := sorted(needed - known.keys()):
             variables = ", ".join(f"WA_{site.upper()}" for site in missing)
             raise InvalidInput(f"task {task.id!r} plays on {', '.join(missing)}: set {variables} to where your site is")
-        placed = SiteTask.model_validate(_placed(row.model_dump(mode="json"), known))
-        return TaskSetup(task=PlayedTask, arguments={"row": placed, "addresses": known})
+        for site, address in known.items():
+            text = text.replace(f"__{site.upper()}__", json.dumps(address)[1:-1])
+        return TaskSetup(task=PlayedTask, arguments={"row": SiteTask.model_validate_json(text), "addresses": known})
 
     return world_of
-
-
-def _placed(value: object, known: Mapping[str, str]) -> object:
-    """The value with addresses in the place of `__SHOPPING__` and the like."""
-    if isinstance(value, dict):
-        return {key: _placed(item, known) for key, item in cast("JsonObject", value).items()}
-    if isinstance(value, list):
-        return [_placed(item, known) for item in value]
-    if isinstance(value, str):
-        for site, address in known.items():
-            value = value.replace(f"__{site.upper()}__", address)
-    return value
 
 
 class Sites:
@@ -189,17 +177,7 @@ class Sites:
 
     def create(self) -> Environment:
         """A browser that nobody else uses."""
-        options = self._options
-        return BrowserEnvironment(
-            Manner(
-                tools=options.tools,
-                world_of=site_worlds(options.sites),
-                settle_s=0.5 if options.settle_s is None else options.settle_s,
-                timeout_s=options.timeout_s,
-                shows_addresses=True,
-                uploads=options.uploads,
-            )
-        )
+        return BrowserEnvironment(self._options, site_worlds(self._options.sites), settle_s=0.5, shows_addresses=True)
 
 
 def webarena(options: JsonObject) -> Sites:

@@ -157,15 +157,12 @@ class McpSession:
 
     def _unavailable(self, what: str) -> EnvironmentUnavailable:
         """One sentence: the server, what it did, and the last thing it said besides."""
-        said = self._last_words()
+        self._stderr.seek(0)
+        lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
+        said = lines[-1] if lines else ""
         heard = f"; it wrote a line that is no message: {self._garbage[:SHOWN_CHARACTERS]}" if self._garbage else ""
         words = f"; it last wrote to stderr: {said[:SHOWN_CHARACTERS]}" if said else ""
         return EnvironmentUnavailable(f"{self._options.server} {what}{heard}{words}")
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
-        return lines[-1] if lines else ""
 
 
 def _reason(error: BaseException) -> str:

@@ -73,7 +73,9 @@ class ShopVisit:
         if element not in self.elements() or element == SEARCH:
             return False
         if element == BUY:
-            self._buy()
+            bought = self._opened
+            self.score, self.parts = score(bought, self._goal, self._shop.prices[bought.asin], self._options)
+            self._open = "done"
         elif element == RESULTS:
             self._open, self._product, self._options = "search", None, {}
         elif element in (NEXT, PREVIOUS) and self._open == "results":
@@ -114,7 +116,8 @@ class ShopVisit:
                 texts += [product.asin, product.title, product.price_tag]
         else:
             texts += ["< Prev", *(self._item() if self._open == "item" else self._sub())]
-        return JOINT.join(_visible(texts))
+        # as a page shows them: nothing of an empty text, nor of one that is only line breaks
+        return JOINT.join(text.strip() for text in texts if text.strip() or (text and "\n" not in text))
 
     @property
     def state(self) -> str:
@@ -161,11 +164,6 @@ class ShopVisit:
             return (*product.attributes, product.category, product.query, product.product_category)
         return ()
 
-    def _buy(self) -> None:
-        bought = self._opened
-        self.score, self.parts = score(bought, self._goal, self._shop.prices[bought.asin], self._options)
-        self._open = "done"
-
     def _receipt(self) -> str:
         options = json.dumps(self._options, sort_keys=True)
         for sign in "<>&'":
@@ -173,8 +171,3 @@ class ShopVisit:
         before, after = RECEIPT.split("|product|options|")
         texts = [*before.split("|"), self._opened.asin, "options", options, *after.split("|")]
         return JOINT.join([*texts, str(self.score), "Reward Details", "None"])
-
-
-def _visible(texts: list[str]) -> Iterator[str]:
-    """The texts as a page shows them: nothing of an empty one, nor of one that is only line breaks."""
-    return (text.strip() for text in texts if text.strip() or (text and "\n" not in text))

@@ -102,29 +102,8 @@ def finish(
     """
     work = working_folder(out)
     trained = work / "trained"
-    fitting = _fitting(trained, prepared, losses)
-    (trained / FILE).write_text(fitting.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    by_id = {one.id: one for one in recorded}
-    if gone := [name for name in (*prepared.known, *prepared.held_out) if name not in by_id]:
-        raise InvalidInput(
-            f"{len(gone)} recordings that the fit was begun with are gone ({gone[0]} is one): it cannot be measured; "
-            "bring them back and --resume"
-        )
-    known = [by_id[name] for name in prepared.known]
-    held_out = drawn(steps_of(by_id[name] for name in prepared.held_out), steps, prepared.settings.seed)
-    measured = asyncio.run(_measured(spec, trained, known, held_out, encoder, prepared, say))
-    calibration = fitted(measured["fitted"], model=out.name, env=spec.name)
-    if calibration is not None:
-        calibration.save(trained / "calibration.json")
-    card = _card(spec, out, trained, prepared, losses, measured)
-    (trained / "README.md").write_text(card, encoding="utf-8")
-    trained.rename(out)
-    shutil.rmtree(work)
-
-
-def _fitting(trained: Path, prepared: PreparedFit, losses: Sequence[dict[str, float]]) -> Fitting:
     settings = prepared.settings
-    return Fitting(
+    fitting = Fitting(
         env=prepared.env,
         demonstrations=settings.demonstrations,
         without=settings.without,
@@ -136,6 +115,23 @@ def _fitting(trained: Path, prepared: PreparedFit, losses: Sequence[dict[str, fl
         learned=prepared.known,
         versions={name: version(name) for name in VERSIONS},
     )
+    (trained / FILE).write_text(fitting.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    by_id = {one.id: one for one in recorded}
+    if gone := [name for name in (*prepared.known, *prepared.held_out) if name not in by_id]:
+        raise InvalidInput(
+            f"{len(gone)} recordings that the fit was begun with are gone ({gone[0]} is one): it cannot be measured; "
+            "bring them back and --resume"
+        )
+    known = [by_id[name] for name in prepared.known]
+    held_out = drawn(steps_of(by_id[name] for name in prepared.held_out), steps, settings.seed)
+    measured = asyncio.run(_measured(spec, trained, known, held_out, encoder, prepared, say))
+    calibration = fitted(measured["fitted"], model=out.name, env=spec.name)
+    if calibration is not None:
+        calibration.save(trained / "calibration.json")
+    card = _card(spec, out, trained, prepared, losses, measured)
+    (trained / "README.md").write_text(card, encoding="utf-8")
+    trained.rename(out)
+    shutil.rmtree(work)
 
 
 async def _measured(

@@ -8,7 +8,7 @@ tokenised by the codec that the rollout uses. The reference is the start policy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from datasets import Dataset
@@ -87,13 +87,15 @@ def preferences(
     rows = {}
     for trajectory in valid:
         if trajectory.success:
-            for step, prompt_ids in enumerate(_prompts(spec, codec, trajectory)):
+            ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
+            for step, transition in enumerate(trajectory.transitions):
                 chosen, place = action_text(spec, trajectory, step), _place(trajectory, step)
                 against = sorted(bad[place] - good[place]) if chosen in good[place] else []
                 for rejected in against:
                     pair = (codec.answer(chosen), codec.answer(rejected))
-                    row = {"prompt_ids": prompt_ids, "chosen_ids": pair[0], "rejected_ids": pair[1]}
-                    rows[tuple(prompt_ids), *map(tuple, pair)] = row
+                    row = {"prompt_ids": ids, "chosen_ids": pair[0], "rejected_ids": pair[1]}
+                    rows[tuple(ids), *map(tuple, pair)] = row
+                ids = [*ids, *codec.answer(chosen), *codec.turn(transition.result.observation, ended=True)]
     if not rows:
         succeeded = sum(trajectory.success for trajectory in valid)
         raise InvalidInput(
@@ -106,12 +108,3 @@ def preferences(
 
 def _place(trajectory: Trajectory, step: int) -> Place:
     return trajectory.world_id, trajectory.task.instruction, trajectory.transitions[step].state
-
-
-def _prompts(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory) -> Iterator[list[int]]:
-    """The conversation before each of its actions."""
-    ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
-    for step, transition in enumerate(trajectory.transitions):
-        yield list(ids)
-        ids += codec.answer(action_text(spec, trajectory, step))
-        ids += codec.turn(transition.result.observation, ended=True)

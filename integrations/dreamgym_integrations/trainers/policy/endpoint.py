@@ -84,7 +84,11 @@ class PolicyEndpoint:
     async def __aenter__(self) -> PolicyEndpoint:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._batches.running())
-            self._url = await stack.enter_async_context(serving(self._app()))
+            routes = [
+                Route("/episodes/{episode}/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/episodes/{episode}/v1/models", listed_models, methods=["GET"]),
+            ]
+            self._url = await stack.enter_async_context(serving(Starlette(routes=routes)))
             self._running = stack.pop_all()
         return self
 
@@ -121,14 +125,6 @@ class PolicyEndpoint:
     def _close(self, name: str) -> None:
         self._sessions.pop(name).closed = True
         self._batches.expect(len(self._sessions))
-
-    def _app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/episodes/{episode}/v1/chat/completions", self._complete, methods=["POST"]),
-                Route("/episodes/{episode}/v1/models", listed_models, methods=["GET"]),
-            ]
-        )
 
     async def _complete(self, request: Request) -> Response:
         episode = request.path_params["episode"]
