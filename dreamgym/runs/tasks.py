@@ -99,7 +99,8 @@ async def _made(spec: EnvironmentSpec, buffer: ReplayBuffer, llm: LLM | None, wa
     known = await _known(spec, buffer)
     generator = _generator(spec, llm, RecordedWorlds(await buffer.trajectories(spec.name)))
     parents = _valuable(spec, known, await buffer.task_values(spec.name))
-    new = await _varied(generator, parents, known, wanted, seed)
+    # the same command again draws otherwise, for it knows more
+    new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
     if not new:
         raise DreamGymError(
             f"nothing new came of varying the tasks of {spec.name!r} that are solved only sometimes ({len(parents)}): "
