@@ -139,7 +139,7 @@ class Place:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        command = ("dreamgym.cli.serve", "--env", str(folder), "--model", "nearest")
+        command = ("dreamgym.cli.serve", str(folder), "--model", "nearest")
         return Server(self, files, *command, "--port", "PORT")
 
     def record(self, files: int | None) -> Server:

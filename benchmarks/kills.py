@@ -132,8 +132,13 @@ class Servers:
         path = os.pathsep.join(
             [str(Path(__file__).parent), str(self._home / "plugin"), os.environ.get("PYTHONPATH", "")]
         )
-        variables = {"PYTHONPATH": path, "DREAMGYM_HOME": str(self._home), "OMP_NUM_THREADS": "1"}
-        options = ["--env", str(self._home / ENV), "--encoder", "trigram", "--model", "noting:", "--without", "cache"]
+        variables = {
+            "PYTHONPATH": path,
+            "DREAMGYM_HOME": str(self._home),
+            "OMP_NUM_THREADS": "1",
+            "DREAMGYM_ENCODER": "trigram",
+        }
+        options = [str(self._home / ENV), "--model", "noting: without cache"]
         with (self._home / f"server-{port}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "dreamgym.cli.serve", *options, "--port", str(port)),

@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 import dreamgym
 from dreamgym.cli.app import app
+from dreamgym.cli.options import VARIABLES
 from dreamgym.cli.serve import app as serve
 from dreamgym.runs.settings import fields_of
 from dreamgym.runs.train.config import TrainConfig
@@ -32,6 +33,14 @@ NOTE = "<!-- Written by `python docs/generate_reference.py`; do not edit. -->"
 def cli() -> str:
     """The page of the command line: every verb, its arguments, options, defaults and example."""
     programs = {"dreamgym": typer.main.get_command(app), "dreamgym-serve": typer.main.get_command(serve)}
+    variables = [
+        "## Variables",
+        "",
+        "All verbs read them from the environment.",
+        "",
+        *_table(("variable", "meaning"), [(f"`{name}`", _escaped(text)) for name, text in VARIABLES.items()]),
+        "",
+    ]
     sections = [line for name, command in programs.items() for line in _verb(name, command)]
     settings = [
         "## Settings of `dreamgym train`",
@@ -46,7 +55,7 @@ def cli() -> str:
             ],
         ),
     ]
-    return "\n".join([NOTE, "", "# Command line", "", *sections, *settings, ""])
+    return "\n".join([NOTE, "", "# Command line", "", *sections, *variables, *settings, ""])
 
 
 def _verb(name: str, command: Any) -> Iterator[str]:

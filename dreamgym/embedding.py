@@ -26,7 +26,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """Short name, as `--encoder` takes it."""
+        """Short name, as DREAMGYM_ENCODER takes it."""
 
     @property
     def dim(self) -> int:

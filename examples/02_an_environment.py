@@ -2,7 +2,7 @@
 
 python examples/02_an_environment.py
 dreamgym collect examples/02_an_environment.py:lamps --agent random --episodes 50
-dreamgym-serve --env examples/02_an_environment.py:lamps --model nearest
+dreamgym serve examples/02_an_environment.py:lamps --model nearest
 """
 
 import asyncio

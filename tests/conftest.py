@@ -18,6 +18,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.postgres import Store, databases, open_store
 from dreamgym.replay.postgres.database import Database
+from dreamgym.runs.opening import DSN_VARIABLE
 
 # torch, transformers and TRL make a million objects that stay: to look through them for garbage while the test modules
 # are imported took a quarter of that time in each worker, and much of every test's after it
@@ -82,9 +83,10 @@ def database(server: EmbeddedServer, template: str | None = None) -> Iterator[st
 
 
 @pytest.fixture
-def dsn(embedded_server: EmbeddedServer, template: str) -> Iterator[str]:
-    """The address of a fresh database with empty tables."""
+def dsn(embedded_server: EmbeddedServer, template: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a fresh database with empty tables; commands that the test runs use it too."""
     with database(embedded_server, template) as address:
+        monkeypatch.setenv(DSN_VARIABLE, address)
         yield address
 
 

@@ -9,7 +9,6 @@ and a second start goes on from there.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,9 @@ from dreamgym.evaluation.rates import Rate
 from dreamgym.evaluation.report import FidelityReport, SettingReport
 from dreamgym.evaluation.setting import setting
 from dreamgym.evaluation.steps import Detection
+from dreamgym.runs.console import say
+from dreamgym.runs.fidelity import fidelity
 
-DREAMGYM = str(Path(sys.executable).with_name("dreamgym"))
 HEAD = (
     "setting",
     "answered",
@@ -38,22 +38,31 @@ HEAD = (
 )
 
 
-def measured(one: str, other: str, options: Sequence[str], out: Path) -> FidelityReport:
+def measured(one: str, other: str, given: argparse.Namespace) -> FidelityReport:
     """Both settings on the same steps."""
     print(f"{time.strftime('%H:%M:%S')} {other}", file=sys.stderr, flush=True)
-    command = [DREAMGYM, "fidelity", *options, "--model", one, "--model", other, "--out", str(out), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"dreamgym fidelity ended with exit code {done.returncode}; see above")
-    return FidelityReport.model_validate_json(done.stdout)
+    report = fidelity(
+        given.env,
+        [one, other],
+        trajectories=given.trajectories,
+        held_out=given.held_out,
+        limit=given.limit,
+        known=given.known,
+        out=given.out,
+        seed=given.seed,
+        say=say,
+    )
+    if not report.complete:
+        sys.exit("interrupted; the same command goes on")
+    return report
 
 
-def table(settings: Sequence[str], options: Sequence[str], out: Path) -> Iterator[str]:
+def table(settings: Sequence[str], given: argparse.Namespace) -> Iterator[str]:
     """One row per setting; the first one's has no difference."""
     yield f"| {' | '.join(HEAD)} |"
     yield "|---" * len(HEAD) + "|"
     first, *others = settings
-    reports = {other: measured(first, other, options, out) for other in others}
+    reports = {other: measured(first, other, given) for other in others}
     base = next(iter(reports.values())).measured[0]
     yield row(base, None)
     for report in reports.values():
@@ -98,20 +107,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("env", help="as `dreamgym fidelity` takes it")
     parser.add_argument("--setting", action="append", required=True, help='as "MODEL without state,checks -k 0"')
-    parser.add_argument("--trajectories", help="JSONL of recordings; default: the folder's")
-    parser.add_argument("--held-out", default="0.3", help="share of the trajectories; default: 0.3")
-    parser.add_argument("--limit", help="held-out steps per setting; default: all")
-    parser.add_argument("--known", help="transitions known; default: all")
-    parser.add_argument("--seed", default="0")
+    parser.add_argument("--trajectories", type=Path, help="JSONL of recordings; default: the folder's")
+    parser.add_argument("--held-out", type=float, default=0.3, help="share of the trajectories; default: 0.3")
+    parser.add_argument("--limit", type=int, help="held-out steps per setting; default: all")
+    parser.add_argument("--known", type=int, help="transitions known; default: all")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs") / "ablation")
     given = parser.parse_args()
     settings = [str(setting(text)) for text in given.setting]
     if len(settings) < 2:
         parser.error("expected two settings or more: the first one is what the others are compared with")
-    options = [given.env, "--held-out", given.held_out, "--seed", given.seed]
-    for flag, value in (("--trajectories", given.trajectories), ("--limit", given.limit), ("--known", given.known)):
-        options += [flag, value] if value else []
-    lines = list(table(settings, options, given.out))
+    lines = list(table(settings, given))
     print("\n".join(lines))
     print("\nShares in percent with 95 % intervals and (n); 'against the first' in points, paired, over trajectories.")
 

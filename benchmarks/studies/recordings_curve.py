@@ -31,7 +31,7 @@ def fit(env: str, known: Path, out: Path, shown: int, steps: int) -> None:
     """A tiny model that is shown so many recorded transitions; one that is there is kept."""
     if out.is_dir():
         return
-    command = [DREAMGYM, "fit", env, "--base", "tiny", "-k", str(shown), "--trajectories", str(known)]
+    command = [DREAMGYM, "fit", env, "--base", f"tiny -k {shown}", "--trajectories", str(known)]
     command += ["--steps", str(steps), "--card-steps", "0", "--out", str(out), "--resume"]
     subprocess.run(command, check=True)
 

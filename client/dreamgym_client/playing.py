@@ -43,7 +43,7 @@ async def play_agent(
     An agent's exception is raised; with `keeps_failures`, its episode is returned instead, marked as failed.
     """
     if policy_url is None:
-        raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
+        raise InvalidInput("an agent needs a chat model: set OPENAI_BASE_URL to its endpoint")
     async with ControlClient(url) as control:
         episode = await control.create(env, task=task, seed=seed)
         playing = begin(agent, episode, policy_url)

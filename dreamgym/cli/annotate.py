@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, Seed
+from dreamgym.cli.options import EnvName
 
 
 def annotate(
@@ -19,10 +19,9 @@ def annotate(
         ),
     ],
     trajectories: Annotated[
-        Path | None, typer.Option(help="JSONL of recorded trajectories. Default: the file of the folder.")
+        Path | None,
+        typer.Option(help="JSONL of recorded trajectories, which is rewritten. Default: the file of the folder."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: the file that was read.")] = None,
-    seed: Seed = 0,
 ) -> None:
     """Write reasoning traces into recorded trajectories. They count from the next `dreamgym serve` or `seed` on.
 
@@ -33,7 +32,7 @@ def annotate(
     """
     from dreamgym.runs.annotate import annotate as run
 
-    came = run(env, model, trajectories, out, seed)
+    came = run(env, model, trajectories)
     if came.interrupted:
         raise typer.Exit(130)
     typer.echo(f"{came.file}: {came.done} trajectories annotated, {came.failures} left as they were")

@@ -26,12 +26,14 @@ from dreamgym.cli import (
     train,
 )
 from dreamgym.cli.boundary import run
+from dreamgym.cli.options import VARIABLES
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     help="Train and test LLM agents against a simulated environment that speaks MCP.",
+    epilog="\n\n".join(["Variables:", *(f"{name}: {text}" for name, text in VARIABLES.items())]),
 )
 app.command("demo")(demo.demo)
 app.command("collect")(collect.collect)

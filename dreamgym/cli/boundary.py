@@ -11,12 +11,17 @@ from dreamgym.cli.old_options import refuse_old_options
 from dreamgym.errors import DreamGymError, InvalidInput
 
 
-def run(program: typer.Typer) -> None:
-    """Run a program: exit 0 done, 1 failed, 2 misused; typer makes 130 of Ctrl-C."""
+def run(program: typer.Typer, verb: str = "") -> None:
+    """Run a program: exit 0 done, 1 failed, 2 misused; typer makes 130 of Ctrl-C.
+
+    Args:
+        program: `dreamgym`, or a program of its own for one verb.
+        verb: that verb.
+    """
     # what is imported stays: to go through it for garbage again and again is a fifth of an import of TRL
     gc.set_threshold(20_000, 20, 50)
     try:
-        refuse_old_options(sys.argv[1:])
+        refuse_old_options([*verb.split(), *sys.argv[1:]])
         program()
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, HeldOut, Json, RecordedFile, Seed, SettingName
+from dreamgym.cli.options import EnvName, HeldOut, Json, MeasuredModel, RecordedFile, Seed
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 
@@ -14,7 +14,7 @@ from dreamgym.runs.opening import Against
 def check(
     env: EnvName,
     against: Annotated[Against, typer.Option(help="Predict the calls, or play them on the real system again.")],
-    model: SettingName = None,
+    model: MeasuredModel = None,
     trajectories: RecordedFile = None,
     held_out: HeldOut = 0.3,
     json: Json = False,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName, ModelName, PolicyUrl, Seed
+from dreamgym.cli.options import EnvName, ModelName, Seed
 from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs import collect as runs
-from dreamgym.runs.opening import Against
+from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 
 
 def collect(
@@ -22,14 +23,13 @@ def collect(
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
     split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "train",
     workers: Annotated[int, typer.Option(min=1, help="Number of episodes that are played at once.")] = WORKERS,
-    policy_url: PolicyUrl = None,
     model: ModelName = None,
-    dsn: Dsn = None,
     seed: Seed = 0,
 ) -> None:
     """Play an environment and keep what happened. The same command again goes on with what is not there yet.
 
-    Each episode is kept as soon as it is over; one that fails is named, and the others go on.
+    Each episode is kept as soon as it is over; one that fails is named, and the others go on. An agent gets the chat
+    completions endpoint in the variable OPENAI_BASE_URL.
 
     Example: dreamgym collect coin --against real --agent mixed --episodes 4000 --workers 8
     """
@@ -42,9 +42,8 @@ def collect(
             out=out,
             split=split,
             workers=workers,
-            policy_url=policy_url,
+            policy_url=os.environ.get(POLICY_URL_VARIABLE),
             model=model,
-            dsn=dsn,
             seed=seed,
         )
     )

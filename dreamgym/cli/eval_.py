@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed, Without
+from dreamgym.cli.options import EnvName, ModelName, Seed
 from dreamgym.runs import evaluate as runs
 from dreamgym.runs.opening import Against
 
@@ -26,8 +26,6 @@ def evaluate(
     ] = 500,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     model: ModelName = None,
-    without: Without = None,
-    dsn: Dsn = None,
     seed: Seed = 0,
 ) -> None:
     """Play tasks with a trained policy and count successes.
@@ -43,8 +41,6 @@ def evaluate(
             split=split,
             episodes=episodes,
             model=model,
-            without=without or (),
-            dsn=dsn,
             seed=seed,
         )
     )

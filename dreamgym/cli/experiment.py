@@ -11,7 +11,6 @@ import typer
 def experiment(
     file: Annotated[Path, typer.Argument(help="The experiment: a TOML file like those in examples/experiments.")],
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/ and the file's name.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Use only the first seeds of the file, this many.")] = None,
     parallel: Annotated[
         int, typer.Option(min=1, help="Number of arms that train at once, each in a process of its own.")
     ] = 1,
@@ -22,4 +21,4 @@ def experiment(
     """
     from dreamgym.runs.experiment.compare import compare
 
-    typer.echo(compare(file, out, seeds=seeds, parallel=parallel))
+    typer.echo(compare(file, out, parallel=parallel))

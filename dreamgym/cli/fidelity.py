@@ -7,22 +7,18 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Costs, EnvName, HeldOut, Json, RecordedFile, Seed, Settings
+from dreamgym.cli.options import Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
 from dreamgym.evaluation.cost import Prices
 from dreamgym.runs.console import say
 
 
 def fidelity(
     env: EnvName,
-    model: Settings = None,
+    model: MeasuredModels = None,
     trajectories: RecordedFile = None,
     held_out: HeldOut = 0.3,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Predict at most this many held-out steps, drawn by the seed.")
-    ] = None,
-    known: Annotated[
-        int | None,
-        typer.Option(min=0, help="Let the model know at most this many recorded transitions, drawn by the seed."),
     ] = None,
     closed_loop: Annotated[
         int,
@@ -32,14 +28,12 @@ def fidelity(
         str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
     ] = None,
     cost: Costs = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Number of steps that are predicted at a time.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
             help="Write report.html, report.json and calibration.json here. Answers kept here are not asked again."
         ),
     ] = None,
-    json: Json = False,
     seed: Seed = 0,
 ) -> None:
     """Measure a simulation against recordings that it does not know. No database is read or written.
@@ -57,15 +51,13 @@ def fidelity(
         trajectories=trajectories,
         held_out=held_out,
         limit=limit,
-        known=known,
         closed_loop=closed_loop,
         judge=judge,
         prices=Prices.of(cost or ()),
-        parallel=parallel,
         out=out,
         seed=seed,
         say=say,
     )
-    typer.echo(report.model_dump_json(indent=2) if json else as_text(report))
+    typer.echo(as_text(report))
     if not report.complete:
         raise typer.Exit(130)

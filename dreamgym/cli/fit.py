@@ -7,26 +7,19 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName, Seed
-from dreamgym.dream.model import Part
+from dreamgym.cli.options import Base, EnvName, Seed
+from dreamgym.evaluation.setting import setting
+from dreamgym.runs.fit import SHOWN
 
 
 def fit(
     env: EnvName,
-    base: Annotated[
-        str, typer.Option(help="Model to start from: `tiny` (made here), `local`, FILE.gguf, or a folder.")
-    ],
+    base: Base,
     out: Annotated[Path, typer.Option(help="The fitted model, as --model takes it; must not exist yet.")],
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters and merge them at the end.")] = False,
-    k: Annotated[int, typer.Option("-k", min=0, help="Number of recorded transitions shown in each row.")] = 3,
-    without: Annotated[
-        list[Part] | None,
-        typer.Option(help="Part to leave out of every row: history, retrieval, reasoning or state. Repeatable."),
-    ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Number of updates at most. Default: 1500 for tiny, else 600.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows per update, over all processes.")] = 16,
     learning_rate: Annotated[
         float | None, typer.Option(help="Learning rate. Default: 3e-3 for tiny, 2e-4 with --lora, else 2e-5.")
     ] = None,
@@ -44,7 +37,6 @@ def fit(
         typer.Option(help="JSONL to learn from. Default: the file of the folder ENV, else the replay buffer."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue an interrupted fit from its newest checkpoint.")] = False,
-    dsn: Dsn = None,
     seed: Seed = 0,
 ) -> None:
     """Fit an experience model to recorded transitions. Ctrl-C saves; --resume goes on with the same updates.
@@ -55,21 +47,20 @@ def fit(
     """
     from dreamgym.runs.fit import fit as run
 
+    chosen = setting(base)
     run(
         env,
-        base,
+        chosen.model,
         out,
         lora=lora,
-        k=k,
-        without=without or (),
+        k=SHOWN if chosen.k is None else chosen.k,
+        without=chosen.without,
         steps=steps,
-        batch=batch,
         learning_rate=learning_rate,
         max_tokens=max_tokens,
         held_out=held_out,
         card_steps=card_steps,
         trajectories=trajectories,
         resume=resume,
-        dsn=dsn,
         seed=seed,
     )

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn
 from dreamgym.recordings.importers import FORMATS
 
 
@@ -16,18 +15,15 @@ def import_(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="[FORMAT] FILE...", help="Files, plain, .xz or .gz. A FORMAT before them is the same as --format."
+            metavar="[FORMAT] FILE...",
+            help=f"Files, plain, .xz or .gz. Their format is detected unless it stands first: {', '.join(FORMATS)}.",
         ),
     ],
     env: Annotated[str, typer.Option("--env", metavar="ENV", help="The environment: a name, or a folder.")],
-    format_: Annotated[
-        str | None, typer.Option("--format", help=f"Format of the files; detected by default: {', '.join(FORMATS)}.")
-    ] = None,
     new: Annotated[
         bool, typer.Option("--new", help="Create the folder ENV from the tool definitions in the files.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
-    dsn: Dsn = None,
 ) -> None:
     """Import recorded conversations, traces and runs. What cannot be used is named with the reason, the rest is kept.
 
@@ -35,4 +31,4 @@ def import_(
     """
     from dreamgym.runs.importing import import_files
 
-    asyncio.run(import_files(files, env, format_=format_, new=new, out=out, dsn=dsn))
+    asyncio.run(import_files(files, env, new=new, out=out))

@@ -1,4 +1,4 @@
-"""Options that verbs once had, and what they are called now."""
+"""Options that verbs once had, and what to do instead."""
 
 from __future__ import annotations
 
@@ -7,23 +7,66 @@ from collections.abc import Sequence
 from dreamgym.errors import InvalidInput
 
 IN_SETTING = "it is a part of --model now: --model 'MODEL without history,state -k 5'"
+IN_SERVED_SETTING = "it is a part of --model now: --model 'MODEL without history,state'"
+IN_BASE = "it is a part of --base now: --base 'tiny without history -k 5'"
+DSN = "set the variable DREAMGYM_DSN, which all verbs read"
+ENCODER = "set the variable DREAMGYM_ENCODER, which all verbs read"
+POLICY_URL = "set the variable OPENAI_BASE_URL"
+NO_JSON = "it is gone: for machines there is `dreamgym.runs.environments` in Python"
 OLD = {
+    **{
+        (verb, "--dsn"): DSN
+        for verb in ("collect", "seed", "serve", "fit", "import", "play", "tasks", "train", "eval", "db prune")
+    },
+    ("annotate", "--out"): "it is gone: copy the file, and name the copy with --trajectories",
+    ("annotate", "--seed"): "it is gone: in Python there is `dreamgym.runs.annotate.annotate(seed=…)`",
+    ("check", "-k"): IN_SETTING,
+    ("collect", "--policy-url"): POLICY_URL,
+    ("db prune", "--json"): "it is gone: each line is a number and a name",
+    ("db prune", "--keep"): "it is gone: of a task that is always solved, 4 dreams are kept per stop reason",
+    (
+        "db status",
+        "--json",
+    ): "it is gone: `dreamgym db url` fails if the server does not run, else it prints its address",
     ("demo", "--controls"): "it is gone: --full trains the control, with three seeds",
     ("demo", "--dsn"): "it is gone: the demonstration has a database server of its own",
-    ("fit", "--micro-batch"): "it is gone: a process computes 8 rows at once",
-    ("fit", "--patience"): "it is gone: a fit ends after 4 measurements without a lower held-out loss",
-    ("check", "-k"): IN_SETTING,
-    ("fidelity", "-k"): IN_SETTING,
-    ("fidelity", "--without"): IN_SETTING,
+    ("env doctor", "--episodes"): "it is gone: three episodes are played; benchmarks/environments.py measures longer",
+    ("env doctor", "--json"): NO_JSON,
+    ("env doctor", "--seed"): "it is gone: the same episodes are always played",
+    ("env doctor", "--split"): "it is gone: tasks of split dev are played",
+    ("env list", "--json"): NO_JSON,
+    ("env show", "--json"): NO_JSON,
+    ("eval", "--without"): IN_SERVED_SETTING,
+    ("experiment", "--seeds"): "it is gone: write the seeds into the file, seeds = [0, 1]",
     ("fidelity", "--compare"): "give --model twice: --model A --model B",
-    ("fidelity", "--encoder"): "set the variable DREAMGYM_ENCODER, which all verbs read",
+    ("fidelity", "--encoder"): ENCODER,
     ("fidelity", "--gamma"): "it is gone: the bound takes 1 - 1 / max_steps of the environment",
+    ("fidelity", "--json"): "give --out FOLDER: it gets report.json",
     ("fidelity", "--kl"): "it is gone: the bound is that of the model alone, without a policy step",
+    ("fidelity", "--known"): "it is gone: in Python there is `dreamgym.runs.fidelity.fidelity(known=…)`",
+    ("fidelity", "--parallel"): "it is gone: in Python there is `dreamgym.runs.fidelity.fidelity(parallel=…)`",
     ("fidelity", "--price-in"): "it is --cost prompt=NUMBER now",
     ("fidelity", "--price-out"): "it is --cost completion=NUMBER now",
-    ("fidelity", "--real-seconds"): "it is --cost real_seconds=NUMBER now",
-    ("fidelity", "--real-price"): "it is --cost real_price=NUMBER now",
     ("fidelity", "--real-parallel"): "it is --cost real_parallel=NUMBER now",
+    ("fidelity", "--real-price"): "it is --cost real_price=NUMBER now",
+    ("fidelity", "--real-seconds"): "it is --cost real_seconds=NUMBER now",
+    ("fidelity", "--without"): IN_SETTING,
+    ("fidelity", "-k"): IN_SETTING,
+    ("fit", "--batch"): "it is gone: an update learns 16 rows, over all processes",
+    ("fit", "--micro-batch"): "it is gone: a process computes 8 rows at once",
+    ("fit", "--patience"): "it is gone: a fit ends after 4 measurements without a lower held-out loss",
+    ("fit", "--without"): IN_BASE,
+    ("fit", "-k"): IN_BASE,
+    ("import", "--format"): "write the format before the files: dreamgym import openai chats.jsonl --env crm/",
+    ("play", "--policy-url"): POLICY_URL,
+    ("play", "--seed"): "it is gone: `dreamgym collect` plays with other seeds",
+    ("play", "--split"): "it is gone: --task ID names a task of any split",
+    ("record", "--idle-s"): "it is gone: after 300 s of silence a call at the bare URL begins a new run",
+    ("record", "--stdio"): "it is gone: record speaks stdio by itself if it is started with a pipe on standard input",
+    ("serve", "--encoder"): ENCODER,
+    ("serve", "--env"): "write the environment without it: serve crm/",
+    ("serve", "--without"): IN_SERVED_SETTING,
+    ("tasks", "--seed"): "it is gone: the same command again makes other tasks",
 }
 """What to do instead, by verb and option."""
 
@@ -34,10 +77,11 @@ def refuse_old_options(arguments: Sequence[str]) -> None:
     Args:
         arguments: of the program, the verb first.
     """
-    verb, *rest = arguments or ("",)
-    for word in rest:
+    verbs = [" ".join(arguments[:words]) for words in (1, 2)]
+    for word in arguments[1:]:
         option = word.partition("=")[0]
         if option == "--":
             return
-        if (verb, option) in OLD:
-            raise InvalidInput(f"{option}: {OLD[verb, option]}")
+        for verb in verbs:
+            if (verb, option) in OLD:
+                raise InvalidInput(f"{option}: {OLD[verb, option]}")

@@ -7,21 +7,33 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.dream.model import Part
 from dreamgym.evaluation.cost import Prices
-from dreamgym.runs.opening import DSN_VARIABLE
+from dreamgym.runs.opening import DSN_VARIABLE, POLICY_URL_VARIABLE
 
+VARIABLES = {
+    DSN_VARIABLE: "PostgreSQL with pgvector, postgresql://USER@HOST/DATABASE. Default: the embedded server.",
+    "DREAMGYM_ENCODER": "Text encoder: minilm, trigram, or a registered one. Default: minilm if installed.",
+    POLICY_URL_VARIABLE: "Chat completions endpoint of the model behind the agent of collect and play.",
+    "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: none, or that of --token-file.",
+}
+"""Variables of the environment that the verbs read, and what they set."""
 EnvName = Annotated[str, typer.Argument(metavar="ENV", help="An environment's name, or a folder with an env.toml.")]
-Dsn = Annotated[
-    str | None, typer.Option(envvar=DSN_VARIABLE, help="PostgreSQL with pgvector. Default: the embedded server.")
-]
-ModelName = Annotated[
+SETTING = (
+    "Experience model: nearest, local, a checkpoint folder, http://host/v1, …. Parts of the method can be left out: "
+    "'MODEL without history,state'."
+)
+ModelName = Annotated[str | None, typer.Option("--model", metavar="SETTING", help=SETTING)]
+MeasuredModel = Annotated[
     str | None,
-    typer.Option("--model", help="Experience model: nearest, local, a checkpoint folder, http://host/v1, …."),
+    typer.Option("--model", metavar="SETTING", help=f"{SETTING} At the end, -k K shows K examples with each step."),
 ]
-Without = Annotated[
-    list[Part] | None,
-    typer.Option("--without", help="Leave out a part of the method, to measure its effect. Repeatable."),
+MeasuredModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="SETTING",
+        help=f"{SETTING} At the end, -k K shows K examples with each step. Give a second one to compare two.",
+    ),
 ]
 CalibrationFile = Annotated[
     Path | None,
@@ -31,10 +43,6 @@ MinConfidence = Annotated[
     float,
     typer.Option(min=0.0, max=1.0, help="End an episode if an answer has a lower confidence; needs --calibration."),
 ]
-PolicyUrl = Annotated[
-    str | None,
-    typer.Option(envvar="OPENAI_BASE_URL", help="Chat completions endpoint of the model behind the agent."),
-]
 Host = Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")]
 TokenFile = Annotated[
     Path | None, typer.Option(help="File with the bearer token. Default: the variable DREAMGYM_TOKEN.")
@@ -43,10 +51,13 @@ AllowedHosts = Annotated[
     list[str] | None,
     typer.Option("--allowed-host", help="Host name that clients may use, besides localhost; * allows all. Repeatable."),
 ]
-SETTING = "Experience model, optionally without parts or with k examples: 'MODEL without history,state -k 5'."
-SettingName = Annotated[str | None, typer.Option("--model", metavar="SETTING", help=SETTING)]
-Settings = Annotated[
-    list[str] | None, typer.Option("--model", metavar="SETTING", help=f"{SETTING} Give a second one to compare two.")
+Base = Annotated[
+    str,
+    typer.Option(
+        metavar="SETTING",
+        help="Model to start from: tiny (made here), local, FILE.gguf, or a folder. Each row shows 3 recorded "
+        "transitions; 'tiny without history -k 5' shows 5 and leaves out the history.",
+    ),
 ]
 Costs = Annotated[
     list[str] | None,

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName, ModelName, PolicyUrl, Seed
+from dreamgym.cli.options import EnvName, ModelName
 from dreamgym.runs import play as runs
-from dreamgym.runs.opening import Against
+from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 
 
 def play(
     env: EnvName,
     agent: Annotated[str, typer.Option(help="A behaviour of the environment, an agent, or file.py:function.")],
     against: Annotated[Against, typer.Option(help="Play the dream, or the real environment.")] = Against.DREAM,
-    task: Annotated[str | None, typer.Option(help="Id of the task; default: the first of the split.")] = None,
-    split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "train",
-    policy_url: PolicyUrl = None,
+    task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first training task.")] = None,
     model: ModelName = None,
-    dsn: Dsn = None,
-    seed: Seed = 0,
 ) -> None:
-    """Play one episode through the server and print it.
+    """Play one episode through the server and print it. An agent gets the endpoint in the variable OPENAI_BASE_URL.
 
-    Example: dreamgym play coin --agent langgraph --against dream --policy-url http://127.0.0.1:8000/v1
+    Example: OPENAI_BASE_URL=http://127.0.0.1:8000/v1 dreamgym play coin --agent langgraph
     """
-    played = asyncio.run(
-        runs.play(env, agent, against, task=task, split=split, policy_url=policy_url, model=model, dsn=dsn, seed=seed)
-    )
+    policy_url = os.environ.get(POLICY_URL_VARIABLE)
+    played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model))
     typer.echo(runs.render(*played))

@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.options import AllowedHosts, Host, TokenFile
-from dreamgym.errors import InvalidInput
 
 DEFAULT_PORT = 8100
+IDLE_S = 300.0
+"""Seconds of silence after which a call at the bare URL begins a new run."""
 
 
 def record(
@@ -31,7 +32,6 @@ def record(
         list[str] | None,
         typer.Option(metavar="NAME=VARIABLE", help="Send this header to the URL, with that variable's value."),
     ] = None,
-    stdio: Annotated[bool, typer.Option("--stdio", hidden=True)] = False,
     run: Annotated[str | None, typer.Option(help="Id of the run, for stdio. Default: one made from the time.")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve HTTP on this port; 0 takes a free one. Default: 8100.")
@@ -39,9 +39,6 @@ def record(
     host: Host = "127.0.0.1",
     token_file: TokenFile = None,
     allowed_host: AllowedHosts = None,
-    idle_s: Annotated[
-        float, typer.Option(min=1, help="Seconds of silence after which a call at the bare URL begins a new run.")
-    ] = 300.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write nothing; print at the end what would be redacted.")
     ] = False,
@@ -53,10 +50,6 @@ def record(
     from dreamgym_server.auth import check_bind, read_token
     from dreamgym_server.recorder.recording import Recording, headers_of, is_fed
 
-    if stdio:
-        raise InvalidInput(
-            "--stdio was removed: record speaks stdio by itself if it is started with a pipe on standard input"
-        )
     token, over_stdio = read_token(token_file), port is None and is_fed()
     if not over_stdio:
         check_bind(host, token)
@@ -66,6 +59,6 @@ def record(
             code = recording.over_stdio(run)
         else:
             port, hosts = DEFAULT_PORT if port is None else port, allowed_host or ()
-            served = recording.over_http(host=host, port=port, token=token, allowed_hosts=hosts, idle_s=idle_s)
+            served = recording.over_http(host=host, port=port, token=token, allowed_hosts=hosts, idle_s=IDLE_S)
             code = asyncio.run(served)
     raise typer.Exit(code)

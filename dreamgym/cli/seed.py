@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName
+from dreamgym.cli.options import EnvName
 
 
 def seed(
@@ -28,7 +28,6 @@ def seed(
             help="If the server reports no states, write a schema of its answers' states to env.toml, for review.",
         ),
     ] = False,
-    dsn: Dsn = None,
 ) -> None:
     """Load recorded trajectories; one that has changed since replaces the stored one. Twice changes nothing.
 
@@ -38,4 +37,4 @@ def seed(
     """
     from dreamgym.runs.seed import seed as load
 
-    asyncio.run(load(env, paths, model=model, derives_state=derive_state, dsn=dsn))
+    asyncio.run(load(env, paths, model=model, derives_state=derive_state))

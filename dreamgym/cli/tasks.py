@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName, ModelName, Seed
+from dreamgym.cli.options import EnvName
 from dreamgym.environment import load_spec
 from dreamgym.runs.console import say
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
@@ -27,9 +27,9 @@ def tasks(
         int,
         typer.Option(min=0, help="Vary the tasks that are solved only sometimes until there are this many new ones."),
     ] = 0,
-    model: ModelName = None,
-    dsn: Dsn = None,
-    seed: Seed = 0,
+    model: Annotated[
+        str | None, typer.Option(help="Language model that words the new tasks: local, http://host/v1, ….")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List the tasks of an environment: origin, parent, attempts, success with its 95 % interval, and value.
@@ -41,9 +41,7 @@ def tasks(
     Example: dreamgym tasks coin --sort value --json
     """
     spec = load_spec(env)
-    listed = asyncio.run(
-        generate_tasks(spec, generate, model=model, dsn=dsn, seed=seed) if generate else list_tasks(spec, dsn)
-    )
+    listed = asyncio.run(generate_tasks(spec, generate, model=model) if generate else list_tasks(spec))
     if as_json:
         typer.echo(json.dumps([task.model_dump(mode="json") for task in in_order(listed, sort)], indent=2))
     elif listed:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Dsn, EnvName
+from dreamgym.cli.options import EnvName
 from dreamgym.runs.settings import described, settings_of
 from dreamgym.runs.train.config import TrainConfig
 
@@ -22,7 +22,6 @@ def train(
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")] = None,
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option(help="Continue the run in --out, with its curriculum.")] = False,
-    dsn: Dsn = None,
 ) -> None:
     """Train a policy. Metrics go to metrics.jsonl in the run folder, the policy to its folder `policy`.
 
@@ -30,4 +29,4 @@ def train(
     """
     from dreamgym.runs.train.run import train as run
 
-    run(env, partial(settings_of, TrainConfig, config, context.args), out, resume=resume, dsn=dsn)
+    run(env, partial(settings_of, TrainConfig, config, context.args), out, resume=resume)

@@ -100,7 +100,7 @@ def first_known(trajectories: Sequence[Trajectory], transitions: int, seed: int)
     """
     there = sum(len(one.transitions) for one in trajectories)
     if transitions > there:
-        raise InvalidInput(f"--known {transitions}: there are {there} recorded transitions that are not held out")
+        raise InvalidInput(f"known={transitions}: there are {there} recorded transitions that are not held out")
     order = list(trajectories)
     random.Random(seed).shuffle(order)
     chosen = []

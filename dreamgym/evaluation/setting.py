@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from dreamgym.dream.model import Part
 from dreamgym.errors import UnknownName
@@ -26,13 +27,13 @@ class Setting(Frozen):
         return f"{self.model}{parts}" + ("" if self.k is None else f" -k {self.k}")
 
 
-def setting(text: str) -> Setting:
-    """The setting that a string names. Raises UnknownName for a part that there is not."""
+def setting(text: str, *, without: Iterable[Part] = ()) -> Setting:
+    """The setting that a string names, with what else is left out. Raises UnknownName for a part that there is not."""
     k = None
     if (own := re.search(r" -k (\d+)\s*$", text)) is not None:
         text, k = text[: own.start()], int(own[1])
     model, _, named = text.partition(WITHOUT)
-    left_out = set[Part]()
+    left_out = set(without)
     for name in filter(None, (part.strip() for part in named.split(","))):
         if name not in set(Part):
             raise UnknownName("part", name, Part)

@@ -62,7 +62,7 @@ async def collect(
     behaviour = real.behaviours.get(agent) if real is not None else None
     loaded = load_agent(agent) if behaviour is None else None
     if loaded is not None and policy_url is None:
-        raise InvalidInput("an agent needs a chat model: name its endpoint with --policy-url or OPENAI_BASE_URL")
+        raise InvalidInput("an agent needs a chat model: set OPENAI_BASE_URL to its endpoint")
     setting = [str(where), str(spec.options), str(spec.max_steps)]
     setting += [str(model)] if where is Against.DREAM else []
     setting += [str(policy_url)] if loaded is not None else []

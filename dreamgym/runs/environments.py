@@ -8,11 +8,10 @@ from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
+from dreamgym.runs.opening import SPLITS
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 from dreamgym.types import Frozen, JsonObject
-
-SPLITS = ("train", "dev", "test")
 
 
 class Listed(Frozen):

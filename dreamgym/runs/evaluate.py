@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.runs.opening import Against, check_left_out, open_worlds, real_for, tasks_of
+from dreamgym.runs.opening import Against, dream_setting, open_worlds, real_for, tasks_of
 from dreamgym.runs.players import player_in
 from dreamgym.training import probe
 from dreamgym.training.probe import Evaluation
@@ -42,7 +42,7 @@ async def evaluate(
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
-    check_left_out(against, without)
+    dream_setting(model, without, against)
     spec = load_spec(env) if isinstance(env, str) else env
     loaded, codec = load_policy(policy)
     tasks = tasks_of(spec, split, real_for(spec, Against(against)))[-episodes:]

@@ -16,6 +16,8 @@ from dreamgym.runs.fidelity import recorded_of
 from dreamgym.runs.opening import stored_trajectories
 from dreamgym.types import Trajectory
 
+SHOWN = 3
+"""Recorded transitions that each row shows unless another number is asked for."""
 TRAINED_PARTS = (Part.HISTORY, Part.RETRIEVAL, Part.REASONING, Part.STATE)
 """Parts that a row can lack; the other parts do not belong to the model."""
 
@@ -26,7 +28,7 @@ def fit(
     out: Path,
     *,
     lora: bool = False,
-    k: int = 3,
+    k: int = SHOWN,
     without: Collection[Part] = (),
     steps: int | None = None,
     batch: int = 16,
@@ -67,7 +69,7 @@ def fit(
     """
     if unknown := [part.value for part in without if part not in TRAINED_PARTS]:
         raise InvalidInput(
-            f"--without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
+            f"without {unknown[0]}: rows can lack {', '.join(TRAINED_PARTS)}; the rest is none of the model's"
         )
     from dreamgym_integrations.trainers.experience.data import FitSettings, prepare
     from dreamgym_integrations.trainers.experience.result import finish
@@ -97,7 +99,7 @@ def fit(
     train(out, prepared, say=tell)
     if is_first_process():
         finish(spec, recorded, out, prepared, losses(out), encoder, steps=card_steps, say=tell)
-        tell(f"fitted model in {out}: dreamgym-serve --env {env} --model {out}")
+        tell(f"fitted model in {out}: dreamgym serve {env} --model {out}")
     return out
 
 

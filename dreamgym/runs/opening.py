@@ -18,6 +18,7 @@ from dreamgym.dream.model import Part
 from dreamgym.embedding import TrigramEncoder, load_encoder
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_spec, real_of
 from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import Task, Trajectory
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 
 DSN_VARIABLE = "DREAMGYM_DSN"
+POLICY_URL_VARIABLE = "OPENAI_BASE_URL"
+
+
+SPLITS = ("train", "dev", "test")
 
 
 class Against(StrEnum):
@@ -60,10 +65,24 @@ async def stored_trajectories(spec: EnvironmentSpec, dsn: str | None) -> Sequenc
         return await store.buffer.trajectories(spec.name)
 
 
-def check_left_out(against: Against | str, without: Collection[Part]) -> None:
-    """Raises InvalidInput if parts are to be left out of the real environment."""
-    if without and Against(against) is Against.REAL:
-        raise InvalidInput("--without is for dreams: leave it out with --against real")
+def dream_setting(model: str | None, without: Collection[Part] = (), against: Against | str = Against.DREAM) -> Setting:
+    """The model of a dream to play in, and what is left out of it.
+
+    Args:
+        model: as in `--model`, such as `local without history,state`; None: the default model.
+        without: more parts that are left out.
+        against: where is played.
+
+    Raises:
+        InvalidInput: the setting has a -k, or leaves parts out of the real environment.
+        UnknownName: there is no such part.
+    """
+    chosen = setting(model or "", without=without)
+    if chosen.k is not None:
+        raise InvalidInput(f"--model {model!r}: -k is for check, fidelity and fit; a dream shows what its model wants")
+    if chosen.without and Against(against) is Against.REAL:
+        raise InvalidInput("without is for dreams: leave it out with --against real")
+    return chosen
 
 
 @asynccontextmanager
@@ -83,10 +102,10 @@ async def open_worlds(
     Args:
         env: the environment, its name, or its folder. What is new in a folder is stored first for a dream of it.
         against: the simulation or the real system.
-        model: the experience model, as in `--model`.
+        model: the experience model, as in `--model`: `local without history`.
         store: what a dream knows; None: the one at `dsn` is opened.
         dsn: of the store; None: the embedded server.
-        without: parts of the method that are left out.
+        without: more parts of the method that are left out.
         calibration: gives answers their confidence.
         min_confidence: an episode ends if an answer has less.
 
@@ -100,8 +119,8 @@ async def open_worlds(
     from dreamgym.dream.load import load_model
     from dreamgym.runs import seed
 
-    check_left_out(against, without)
-    is_real, left_out = Against(against) is Against.REAL, frozenset(without)
+    wanted = dream_setting(model, without, against)
+    is_real, left_out = Against(against) is Against.REAL, frozenset(wanted.without)
     found = await seed.read_folder(env) if isinstance(env, str) and not is_real else None
     spec = load_spec(env) if isinstance(env, str) else env  # after its folder was built
     if is_real:
@@ -112,7 +131,7 @@ async def open_worlds(
         if found is not None:
             await seed.store(found, known.buffer)
         predictions = None if Part.CACHE in left_out else known.predictions
-        chosen = load_model(model, env=spec.name, predictions=predictions)
+        chosen = load_model(wanted.model or None, env=spec.name, predictions=predictions)
         stack.push_async_callback(chosen.close)
         yield DreamWorlds(
             spec,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 
-from dreamgym.environment import load_spec
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import load_agent
-from dreamgym.errors import InvalidInput
-from dreamgym.runs.opening import Against, real_for, tasks_of
+from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.runs.opening import SPLITS, Against, real_for, tasks_of
 from dreamgym.runs.server_process import server
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
 
 WIDTH = 100
 
@@ -20,7 +20,6 @@ async def play(
     against: Against = Against.DREAM,
     *,
     task: str | None = None,
-    split: str = "train",
     policy_url: str | None = None,
     model: str | None = None,
     dsn: str | None = None,
@@ -32,8 +31,7 @@ async def play(
         env: the environment's name, or its folder.
         agent: a behaviour of the environment, or an agent as `load_agent` takes it.
         against: the dream or the real environment.
-        task: id of the task; None: the first of the split.
-        split: whose tasks are meant.
+        task: id of the task, of any split; None: the first training task.
         policy_url: the chat completions endpoint behind an agent.
         model: the experience model of a dream.
         dsn: of the store; None: the embedded server.
@@ -44,10 +42,7 @@ async def play(
     """
     spec = load_spec(env)
     real = real_for(spec, against)
-    tasks = tasks_of(spec, split, real)
-    chosen = next((t for t in tasks if t.id == task), None) if task else tasks[0]
-    if chosen is None:
-        raise InvalidInput(f"unknown task {task!r}: the split {split!r} has {tasks[0].id} … {tasks[-1].id}")
+    chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)
     behaviour = real.behaviours.get(agent) if real is not None else None
     with server(env, against, model=model, dsn=dsn) as url:
         if behaviour is not None:
@@ -62,6 +57,20 @@ async def play(
 
         played = await play_agent(url, spec.name, load_agent(agent), policy_url, chosen, seed)
         return played.trajectory, played.answer
+
+
+def _named(task: str, spec: EnvironmentSpec, real: RealEnvironment | None) -> Task:
+    """The task of this id, of whichever split."""
+    seen = []
+    for split in SPLITS:
+        try:
+            tasks = tasks_of(spec, split, real)
+        except (InvalidInput, UnknownName):
+            continue
+        if (found := next((one for one in tasks if one.id == task), None)) is not None:
+            return found
+        seen.append(f"{split} has {tasks[0].id} … {tasks[-1].id}")
+    raise InvalidInput(f"unknown task {task!r}: {', '.join(seen) or f'{spec.name!r} has none'}")
 
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,9 @@ from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import InvalidInput
+from dreamgym.evaluation.setting import Setting
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import open_store
+from dreamgym.runs.opening import dream_setting, open_store
 from dreamgym.runs.seed import read_folder, store
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def serving(
 
     Args:
         envs: names and folders.
-        model: the experience model of the dreams, as in `--model`.
+        model: the experience model of the dreams, as in `--model`: `local without history`.
         real: serve the real environments.
         host: address to listen on; one that others can reach needs a token.
         port: to listen on; 0 takes a free one.
@@ -50,7 +51,7 @@ async def serving(
         hosts: host names by which the server may be addressed, besides this machine's own.
         dsn: of the store; None: the embedded server.
         encoder: of the store; None: minilm.
-        without: parts of the method that are left out of the dreams.
+        without: more parts of the method that are left out of the dreams.
         calibration: file that gives answers their confidence, as `dreamgym fidelity` wrote it.
         min_confidence: an episode ends if an answer has less.
         takes_in: of an environment that is a folder, first store what is new or has changed in it. Real ones need none.
@@ -66,7 +67,8 @@ async def serving(
     from dreamgym_server.sources import RealWorlds
 
     if real and (model or without or calibration or min_confidence):
-        raise InvalidInput("--model, --without, --calibration and --min-confidence are for dreams: not with --real")
+        raise InvalidInput("--model, --calibration and --min-confidence are for dreams: not with --real")
+    chosen = dream_setting(model, without)
     check_bind(host, token)
     found = [await read_folder(env) for env in envs] if takes_in and not real else []
     specs = [load_spec(env) for env in envs]  # after the folders were built: recordings may have brought other tools
@@ -78,18 +80,36 @@ async def serving(
                 await store(seeds, opened.buffer)
         if not real:
             calibrated = Calibration.load(calibration) if calibration else None
-            worlds = await _dreams(specs, model, opened, stack, frozenset(without), calibrated, min_confidence)
+            worlds = await _dreams(specs, chosen, opened, stack, calibrated, min_confidence)
         app = build(worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts})
         url = await stack.enter_async_context(running(app, host=host, port=port))
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
 
 
+async def serve_until_stopped(
+    server: AbstractAsyncContextManager[tuple[str, ...]], tell: Callable[[str], None], *, tied: bool = False
+) -> None:
+    """Open a server, tell its URLs, and serve until SIGTERM or Ctrl-C.
+
+    Args:
+        server: what `serving` gives.
+        tell: is called with the URLs, one a line.
+        tied: stop at the end of standard input too.
+    """
+    from dreamgym_server.running import collect_rarely, stop_signal
+
+    stopped = stop_signal(tied=tied)
+    async with server as urls:
+        collect_rarely()
+        tell("\n".join(urls))
+        await stopped.wait()
+
+
 async def _dreams(
     specs: Sequence[EnvironmentSpec],
-    model: str | None,
+    chosen: Setting,
     store: Store,
     stack: AsyncExitStack,
-    without: frozenset[Part],
     calibration: Calibration | None,
     min_confidence: float,
 ) -> list[Worlds]:
@@ -99,7 +119,8 @@ async def _dreams(
     from dreamgym.dream.fitted import check_environment
     from dreamgym.dream.load import load_model
 
-    experience = load_model(model, predictions=None if Part.CACHE in without else store.predictions)
+    without = frozenset(chosen.without)
+    experience = load_model(chosen.model or None, predictions=None if Part.CACHE in without else store.predictions)
     for spec in specs:
         check_environment(experience, spec.name)
     stack.push_async_callback(experience.close)

@@ -8,22 +8,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.request import urlopen
 
-from dreamgym.dream.model import Part
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.runs.opening import DSN_VARIABLE, Against
 
 START_LIMIT_S = 120.0
+TIED_VARIABLE = "DREAMGYM_TIED"
+"""If it is set, a server stops at the end of standard input, and stores nothing new of the folders it serves."""
 STOP_LIMIT_S = 60.0
 """A server whose database is gone tries for longer to store its last episodes."""
-
-
-def without_flags(without: Iterable[Part]) -> tuple[str, ...]:
-    """Command-line options of another process that leave out these parts."""
-    return tuple(flag for part in sorted(without) for flag in ("--without", part.value))
 
 
 def with_dsn(environ: Mapping[str, str], dsn: str | None) -> dict[str, str]:
@@ -49,10 +45,9 @@ class ServerProcess:
         self._token = secrets.token_hex(32)
         self._address = f"http://127.0.0.1:{port}"
         self.url = with_token(self._address, self._token)
-        self._command = [sys.executable, "-m", "dreamgym.cli.serve", "--env", env, "--port", str(port), *extra]
+        self._command = [sys.executable, "-m", "dreamgym.cli.serve", env, "--port", str(port), *extra]
         self._command += ["--real"] if against is Against.REAL else []
         self._command += ["--model", model] if model and against is Against.DREAM else []
-        self._command += ["--tied"]
         self._dsn = dsn
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -62,7 +57,12 @@ class ServerProcess:
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env={**with_dsn(os.environ, self._dsn), "OMP_NUM_THREADS": "1", "DREAMGYM_TOKEN": self._token},
+            env={
+                **with_dsn(os.environ, self._dsn),
+                "OMP_NUM_THREADS": "1",
+                "DREAMGYM_TOKEN": self._token,
+                TIED_VARIABLE: "1",
+            },
             process_group=0,  # Ctrl-C is for us; the server ends when we are done with it
         )
         deadline = time.monotonic() + START_LIMIT_S

@@ -87,7 +87,8 @@ async def generate_tasks(
             known = await _known(spec, store.buffer)
             generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
             parents = _valuable(spec, known, await store.buffer.task_values(spec.name))
-            new = await _varied(generator, parents, known, wanted, seed)
+            # the same command again draws otherwise, for it knows more
+            new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
             if not new:
                 raise DreamGymError(
                     f"nothing new came of varying the tasks of {spec.name!r} that are solved only sometimes "

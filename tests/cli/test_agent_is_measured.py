@@ -56,9 +56,9 @@ def stored(dsn: str) -> list[Trajectory]:
 
 
 def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, policy: Path, agent: str) -> None:
-    assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"), "--dsn", dsn)[0] == 0
+    assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"))[0] == 0
     before = len(stored(dsn))
-    usual = ("eval", str(COIN), "--policy", str(policy), "--episodes", "5", "--json", "--dsn", dsn)
+    usual = ("eval", str(COIN), "--policy", str(policy), "--episodes", "5", "--json")
     alone = json.loads(dreamgym(*usual, "--against", "real")[1])
     assert alone["mean_steps"] > 1
     for where in (("real",), ("dream", "--model", "nearest", "--split", "train")):
@@ -71,11 +71,11 @@ def test_eval_plays_the_agent_and_stores_nothing(dreamgym: Command, dsn: str, po
 def test_an_agent_in_training_is_probed_and_its_probes_are_not_stored(
     dreamgym: Command, dsn: str, policy: Path, agent: str, tmp_path: Path
 ) -> None:
-    assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"), "--dsn", dsn)[0] == 0
+    assert dreamgym("seed", str(COIN), str(COIN / "trajectories.jsonl"))[0] == 0
     before = {trajectory.id for trajectory in stored(dsn)}
     out = tmp_path / "run"
     sizes = ("--steps", "1", "--groups", "1", "--group-size", "2", "--probe", "6")
-    rest = ("--policy", str(policy), "--agent", agent, "--model", "nearest", "--dsn", dsn)
+    rest = ("--policy", str(policy), "--agent", agent, "--model", "nearest")
     code, _, err = dreamgym("train", str(COIN), *sizes, *rest, "--out", str(out))
     assert code == 0, err
     record = read_record(out / "metrics.jsonl")

@@ -11,6 +11,7 @@ from dreamgym_integrations.models.chat_server import Reply, chat_server
 
 from dreamgym.cli.app import main
 from dreamgym.environment import read_jsonl
+from dreamgym.runs.annotate import annotate as write_traces
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -116,13 +117,16 @@ async def test_one_that_fails_is_named_and_left_and_a_second_run_asks_for_it_alo
     assert reasoning(file)["Bob"] == "Bob is known."
 
 
-async def test_with_out_the_recording_stays_and_what_is_there_is_not_asked_again(annotate: Command, file: Path) -> None:
+async def test_in_another_file_the_recording_stays_and_what_is_there_is_not_asked_again(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     before = file.read_bytes()
     async with chat_server(Teacher("Bob")) as url:
-        await annotate("--model", url, "--out", "traced.jsonl")
+        await asyncio.to_thread(write_traces, "desk", url, out=Path("traced.jsonl"))
     teacher = Teacher()
     async with chat_server(teacher) as url:
-        await annotate("--model", url, "--out", "traced.jsonl")
+        await asyncio.to_thread(write_traces, "desk", url, out=Path("traced.jsonl"))
     assert file.read_bytes() == before
     assert reasoning(file.parent.parent / "traced.jsonl") == {"Ada": "Ada is known.", "Bob": "Bob is known."}
     assert "Ada" not in teacher.asked

@@ -44,8 +44,7 @@ def test_a_dream_of_the_folder_does_not_run_it(
     agent.write_text("async def act(task, mcp_url, policy_url): return 'done'\n")
     name, *rest = (f"{agent}:act" if word == "AGENT" else word for word in verb)
     out = ("--out", str(tmp_path / "out")) if name in {"train", "fidelity"} else ()
-    store = () if name in {"fidelity", "check"} else ("--dsn", dsn)
-    dreamgym(name, str(shared), *rest, *out, *store)
+    dreamgym(name, str(shared), *rest, *out)
     assert not (tmp_path / "ran").exists()
 
 

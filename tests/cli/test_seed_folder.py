@@ -32,7 +32,7 @@ def seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     monkeypatch.setenv("DREAMGYM_HOME", str(tmp_path / "home"))
 
     def command(*arguments: str) -> tuple[int, list[str]]:
-        monkeypatch.setattr(sys, "argv", ["dreamgym", "seed", *arguments, "--dsn", dsn])
+        monkeypatch.setattr(sys, "argv", ["dreamgym", "seed", *arguments])
         with pytest.raises(SystemExit) as exit_:
             main()
         said = capsys.readouterr()

@@ -55,7 +55,7 @@ async def test_a_real_server_is_recorded_labelled_seeded_and_answered_for(
         found = await agent.call_tool("search_nodes", {"query": "Apollo"})
     label = ("label", "crm", "last", "--task", "Who leads Apollo?", "--answer", "Ada", "--success")
     await dreamgym(environ, tmp_path, *label)
-    assert "crm: 1 of 1 trajectories are new" in await dreamgym(environ, tmp_path, "seed", "crm", "crm/", "--dsn", dsn)
+    assert "crm: 1 of 1 trajectories are new" in await dreamgym(environ, tmp_path, "seed", "crm", "crm/")
 
     monkeypatch.chdir(tmp_path)
     spec = load_spec("crm")

@@ -23,6 +23,12 @@ def test_an_option_goes_over_the_file_and_leaves_the_rest_of_its_table(tmp_path:
     assert (chosen.ppo.epochs, chosen.ppo.mini_batches, chosen.group_size) == (5, 4, 4)
 
 
+def test_parts_that_the_model_s_setting_leaves_out_are_left_out_beside_the_others() -> None:
+    chosen = settings_of(TrainConfig, None, ["--model", "nearest without history", "--without", "cache,state"])
+    assert chosen.model == "nearest"
+    assert set(chosen.without) == {"history", "cache", "state"}
+
+
 def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
     listed = list(names(TrainConfig))
     assert {"steps", "ppo.epochs", "against", "real_steps"} <= set(listed)

@@ -20,33 +20,39 @@ def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Com
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("verb", [("train", "--steps", "1"), ("eval",)])
+@pytest.mark.parametrize(
+    "verb", [("train", "--steps", "1", "--without", "history"), ("train", "--steps", "1"), ("eval",)]
+)
 def test_nothing_can_be_left_out_of_the_real_environment(
     dreamgym: Command, verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, *rest = verb
-    code, _, err = dreamgym(name, "coin", *rest, "--policy", "p", "--against", "real", "--without", "history")
+    code, _, err = dreamgym(
+        name, "coin", *rest, "--policy", "p", "--against", "real", "--model", "nearest without history"
+    )
     assert code == 2
     assert re.search("without is for dreams: leave it out with (--)?against", err)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_agent_lists_the_known_ones(dreamgym: Command, dsn: str) -> None:
-    code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest", "--dsn", dsn)
+    code, _, err = dreamgym("play", "coin", "--agent", "nobody", "--model", "nearest")
     assert code == 2
     assert "unknown agent 'nobody': there is langgraph, openai_agents, react" in err
 
 
 def test_an_unknown_split_lists_the_splits(dreamgym: Command, dsn: str) -> None:
-    code, _, err = dreamgym("collect", "coin", "--agent", "expert", "--episodes", "1", "--split", "x", "--dsn", dsn)
+    code, _, err = dreamgym("collect", "coin", "--agent", "expert", "--episodes", "1", "--split", "x")
     assert code == 2
     assert "unknown split 'x': there is dev, test, train" in err
 
 
-def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(dreamgym: Command) -> None:
-    unreachable = "postgresql://someone:hunter2@127.0.0.1:9/none"
-    code, _, err = dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", unreachable)
+def test_a_database_that_cannot_be_reached_is_one_sentence_without_the_password(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_DSN", "postgresql://someone:hunter2@127.0.0.1:9/none")
+    code, _, err = dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl")
     assert code == 1
     assert "hunter2" not in err
     assert len(err.strip().splitlines()) == 1
@@ -56,23 +62,23 @@ def test_collected_episodes_are_written_as_lines_that_seed_takes_and_takes_once(
     dreamgym: Command, dsn: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "played.jsonl"
-    collect = ("collect", "coin", "--agent", "expert", "--episodes", "6", "--out", str(file), "--dsn", dsn)
+    collect = ("collect", "coin", "--agent", "expert", "--episodes", "6", "--out", str(file))
     assert dreamgym(*collect)[0] == 0
     played = read_jsonl(file, Trajectory)
     assert [trajectory.task.id for trajectory in played] == [task.id for task in load_real("coin").tasks("train")[:6]]
-    assert "6 of 6 trajectories are new" in dreamgym("seed", "coin", str(file), "--dsn", dsn)[2]
-    assert "0 of 6 trajectories are new" in dreamgym("seed", "coin", str(file), "--dsn", dsn)[2]
+    assert "6 of 6 trajectories are new" in dreamgym("seed", "coin", str(file))[2]
+    assert "0 of 6 trajectories are new" in dreamgym("seed", "coin", str(file))[2]
 
 
 def test_one_malformed_line_keeps_the_whole_file_out_and_is_named(dreamgym: Command, dsn: str, tmp_path: Path) -> None:
     good = Path(COIN, "trajectories.jsonl").read_text().splitlines()
     file = tmp_path / "broken.jsonl"
     file.write_text("\n".join([good[0], good[1].replace('"stop_reason":"', '"stop_reason":"no-'), good[2]]))
-    code, _, err = dreamgym("seed", COIN, str(file), "--dsn", dsn)
+    code, _, err = dreamgym("seed", COIN, str(file))
     assert code == 2
     assert "broken.jsonl, line 2: stop_reason" in err
     file.write_text("\n".join(good[:3]))
-    assert "3 of 3 trajectories are new" in dreamgym("seed", COIN, str(file), "--dsn", dsn)[2]
+    assert "3 of 3 trajectories are new" in dreamgym("seed", COIN, str(file))[2]
 
 
 def test_a_trajectory_of_another_environment_is_refused(dreamgym: Command, dsn: str, tmp_path: Path) -> None:
@@ -80,14 +86,14 @@ def test_a_trajectory_of_another_environment_is_refused(dreamgym: Command, dsn: 
     line["task"]["env"] = "chess"
     file = tmp_path / "chess.jsonl"
     file.write_text(json.dumps(line))
-    code, _, err = dreamgym("seed", COIN, str(file), "--dsn", dsn)
+    code, _, err = dreamgym("seed", COIN, str(file))
     assert code == 2
     assert "it is of environment 'chess', not 'coin'" in err
 
 
 def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dreamgym: Command, dsn: str) -> None:
-    assert dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl", "--dsn", dsn)[0] == 0
-    code, out, _ = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest", "--dsn", dsn)
+    assert dreamgym("seed", COIN, f"{COIN}/trajectories.jsonl")[0] == 0
+    code, out, _ = dreamgym("play", COIN, "--agent", "expert", "--model", "nearest")
     assert code == 0
     assert "task   Search the house for the coin and take it." in out
     assert "[recorded]" in out
@@ -95,9 +101,19 @@ def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dr
 
 
 def test_play_prints_an_episode_of_the_real_game(dreamgym: Command, dsn: str) -> None:
-    code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real", "--dsn", dsn)
+    code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real")
     assert code == 0
     assert "[real]" in out
+
+
+def test_play_finds_a_task_of_any_split_by_its_id(dreamgym: Command, dsn: str) -> None:
+    task = load_real("coin").tasks("dev")[3]
+    code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real", "--task", task.id)
+    assert code == 0
+    assert f"start  {(task.initial_state or '').splitlines()[0]}" in out
+    code, _, err = dreamgym("play", "coin", "--agent", "expert", "--against", "real", "--task", "nope")
+    assert code == 2
+    assert re.search("unknown task 'nope': train has .* … .*, dev has .*, test has ", err)
 
 
 def test_a_folder_without_a_policy_is_misuse(dreamgym: Command, tmp_path: Path) -> None:
@@ -113,9 +129,9 @@ def test_a_tiny_policy_is_trained_in_the_dream_resumed_and_evaluated_in_reality(
     lines = Path(COIN, "trajectories.jsonl").read_text().splitlines()
     few = tmp_path / "short.jsonl"
     few.write_text("\n".join(line for line in lines if len(json.loads(line)["transitions"]) <= 4))
-    assert dreamgym("seed", COIN, str(few), "--dsn", dsn)[0] == 0
+    assert dreamgym("seed", COIN, str(few))[0] == 0
     out = tmp_path / "run"
-    train = ("train", COIN, "--policy", "tiny", "--model", "nearest", "--dsn", dsn, "--out", str(out), "--probe", "10")
+    train = ("train", COIN, "--policy", "tiny", "--model", "nearest", "--out", str(out), "--probe", "10")
     assert dreamgym(*train, "--steps", "2")[0] == 0
     code, _, err = dreamgym(*train, "--steps", "2")
     assert code == 2

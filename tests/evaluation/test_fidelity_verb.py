@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dreamgym.cli.app import app
 from dreamgym.dream.confidence import Calibration
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.evaluation.report import FidelityReport
+from dreamgym.runs.fidelity import fidelity
 from dreamgym.types import Trajectory
 
 TRIGRAM = {"DREAMGYM_ENCODER": "trigram"}
@@ -54,7 +56,10 @@ def ran(*arguments: str, code: int = 0) -> Result:
 
 
 def measured(*arguments: str) -> FidelityReport:
-    return FidelityReport.model_validate_json(ran(*arguments, "--json").stdout)
+    with TemporaryDirectory() as folder:
+        out = () if "--out" in arguments else ("--out", folder)
+        ran(*arguments, *out)
+        return FidelityReport.model_validate_json(Path([*arguments, *out][-1], "report.json").read_text())
 
 
 def test_a_folder_is_measured_and_the_report_says_the_same_in_three_forms(folder: str, tmp_path: Path) -> None:
@@ -101,16 +106,19 @@ def test_what_is_kept_is_not_predicted_again(folder: str, tmp_path: Path) -> Non
     assert len(still.read_text().splitlines()) > len(lines)
 
 
-def test_more_known_transitions_are_a_learning_curve_that_begins_with_nothing(folder: str) -> None:
+def test_more_known_transitions_are_a_learning_curve_that_begins_with_nothing(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
     answered = []
-    for known in ("0", "5", "15"):
-        report = measured(folder, "--model", "nearest", "--known", known)
-        assert report.known_transitions == int(known)
+    for known in (0, 5, 15):
+        report = fidelity(folder, ["nearest"], known=known)
+        assert report.known_transitions == known
         answered.append(report.measured[0].steps.answered.mean)
     assert answered[0] == 0.0
     assert answered[0] < answered[1] <= answered[2]
-    with pytest.raises(InvalidInput, match="--known 1000: there are"):
-        ran(folder, "--model", "nearest", "--known", "1000")
+    with pytest.raises(InvalidInput, match="known=1000: there are"):
+        fidelity(folder, ["nearest"], known=1000)
 
 
 def test_two_settings_are_compared_on_the_same_steps(folder: str) -> None:
@@ -167,10 +175,10 @@ def test_what_cannot_be_meant_is_refused(
         ran(folder, *arguments)
 
 
-def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(folder: str) -> None:
-    result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--json")
+def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(folder: str, tmp_path: Path) -> None:
+    result = ran(folder, "--model", "nearest", "--closed-loop", "1", "--out", str(tmp_path / "out"))
     assert "'desk' names no real environment" in result.stderr
-    (one,) = FidelityReport.model_validate_json(result.stdout).measured
+    (one,) = FidelityReport.model_validate_json((tmp_path / "out" / "report.json").read_text()).measured
     assert one.closed_loop is None
     assert one.attacks is not None
     assert one.attacks.rewarded.mean == 0.0

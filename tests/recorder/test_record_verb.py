@@ -192,7 +192,7 @@ def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
     assert misused(*record, "--upstream", "http://x", "--header", "Authorization=NOT_SET")[0] == 2
     assert misused(*record, "--stdio", "--", sys.executable) == (
         2,
-        "dreamgym: --stdio was removed: record speaks stdio by itself if it is started with a pipe on standard input",
+        "dreamgym: --stdio: it is gone: record speaks stdio by itself if it is started with a pipe on standard input",
     )
     assert misused("label", str(tmp_path), "nope", "--task", "x") == (
         2,

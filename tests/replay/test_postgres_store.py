@@ -36,7 +36,7 @@ async def test_what_was_stored_is_there_after_opening_again(empty_dsn: str) -> N
 
 
 async def test_another_encoder_is_refused_and_told_which_one_to_use(store: Store, dsn: str) -> None:
-    with pytest.raises(StoreError, match="use --encoder trigram"):
+    with pytest.raises(StoreError, match="set DREAMGYM_ENCODER=trigram"):
         await open_store(dsn, TrigramEncoder(dim=32))
 
 

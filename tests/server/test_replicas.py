@@ -60,11 +60,11 @@ class Fleet:
     ) -> tuple[Process, int]:
         """A server process and its port."""
         path = os.pathsep.join([str(Path(__file__).parent), str(self._home)])
-        usual = ["--env", str(self._home), "--port", str(port), "--encoder", "trigram", "--dsn", self._dsn]
+        usual = [str(self._home), "--port", str(port)]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "dreamgym.cli.serve", *usual, "--model", f"{model}{gate}", *options),
             stdout=PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, "DREAMGYM_ENCODER": "trigram", "DREAMGYM_DSN": self._dsn},
         )
         self._processes.append(process)
         assert process.stdout is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -42,11 +41,11 @@ def folder(tmp_path: Path) -> Path:
 def served(*options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running server process and the URL that it prints first."""
     process = subprocess.Popen(
-        [*SERVE, "--port", "0", "--encoder", "trigram", *options],
+        [*SERVE, "--port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **variables},
+        env={**os.environ, "DREAMGYM_ENCODER": "trigram", **variables},
     )
     assert process.stdout is not None
     try:
@@ -63,7 +62,7 @@ def refused(*options: str) -> tuple[int | str | None, str]:
 
 
 def test_a_dream_is_served_until_sigterm_and_the_process_exits_normally(folder: Path, dsn: str) -> None:
-    with served("--env", str(folder), "--model", "nearest", "--dsn", dsn) as (process, url):
+    with served(str(folder), "--model", "nearest") as (process, url):
         assert url.endswith("/envs/house/mcp")
         base = url.removesuffix("/envs/house/mcp")
         made = httpx2.post(f"{base}/envs/house/episodes", json={"task_id": "t"}).json()
@@ -76,7 +75,7 @@ def test_a_dream_is_served_until_sigterm_and_the_process_exits_normally(folder: 
 
 
 def test_the_token_comes_from_the_environment_and_is_never_printed(folder: Path, dsn: str) -> None:
-    with served("--env", str(folder), "--model", "nearest", "--dsn", dsn, DREAMGYM_TOKEN="a token of s3cret") as (
+    with served(str(folder), "--model", "nearest", DREAMGYM_TOKEN="a token of s3cret") as (
         process,
         url,
     ):
@@ -92,41 +91,46 @@ def test_the_token_comes_from_the_environment_and_is_never_printed(folder: Path,
 
 
 def test_a_bind_that_others_can_reach_is_refused_without_a_token(folder: Path) -> None:
-    code, said = refused("--env", str(folder), "--host", "0.0.0.0")
+    code, said = refused(str(folder), "--host", "0.0.0.0")
     assert code == 2
     assert said.startswith("dreamgym: refusing to listen on 0.0.0.0 without a token")
 
 
 def test_an_unknown_environment_is_refused_and_the_known_ones_are_listed() -> None:
-    code, said = refused("--env", "nope")
+    code, said = refused("nope")
     assert code == 2
     assert said.startswith("dreamgym: unknown environment 'nope': there is ")
 
 
 def test_a_model_makes_no_sense_for_the_real_environment(folder: Path) -> None:
-    code, said = refused("--env", str(folder), "--real", "--model", "nearest")
+    code, said = refused(str(folder), "--real", "--model", "nearest")
     assert code == 2
     assert "are for dreams" in said
 
 
 @pytest.mark.parametrize(
-    "option", [("--without", "cache"), ("--min-confidence", "0.5"), ("--calibration", "calibration.json")]
+    "option", [("--model", "nearest without cache"), ("--min-confidence", "0.5"), ("--calibration", "calibration.json")]
 )
 def test_parts_and_confidence_make_no_sense_for_the_real_environment(folder: Path, option: tuple[str, str]) -> None:
-    code, said = refused("--env", str(folder), "--real", *option)
+    code, said = refused(str(folder), "--real", *option)
     assert (code, "are for dreams" in said) == (2, True)
 
 
 def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: Path) -> None:
-    options = ["--env", str(folder), "--model", "nearest", "--without", "luck"]
-    code, said = refused_start(main, *options)
+    code, said = refused(str(folder), "--model", "nearest without luck")
     assert code == 2
-    listed = re.sub(r"[^a-z']+", " ", said)
-    assert "'history' 'retrieval' 'reasoning' 'state' 'checks' 'recorded' 'effects' 'cache'" in listed
+    parts = "cache, checks, effects, history, reasoning, recorded, retrieval, state"
+    assert said == f"dreamgym: unknown part 'luck': there is {parts}"
+
+
+def test_how_many_examples_are_shown_is_for_measuring(folder: Path) -> None:
+    code, said = refused(str(folder), "--model", "nearest -k 3")
+    assert code == 2
+    assert said.startswith("dreamgym: --model 'nearest -k 3': -k is for check, fidelity and fit")
 
 
 def test_a_limit_of_confidence_without_a_calibration_says_how_to_get_one(folder: Path, dsn: str) -> None:
-    code, said = refused("--env", str(folder), "--model", "nearest", "--dsn", dsn, "--min-confidence", "0.5")
+    code, said = refused(str(folder), "--model", "nearest", "--min-confidence", "0.5")
     assert code == 2
     assert said.endswith("`dreamgym fidelity house --model M --out DIR` writes DIR/calibration.json")
 
@@ -134,19 +138,22 @@ def test_a_limit_of_confidence_without_a_calibration_says_how_to_get_one(folder:
 def test_a_calibration_of_another_environment_is_refused(folder: Path, dsn: str) -> None:
     file = folder / "calibration.json"
     calibrate([((0.0,) * len(FEATURES), True)], model="nearest", env="garden").save(file)
-    code, said = refused("--env", str(folder), "--model", "nearest", "--dsn", dsn, "--calibration", str(file))
+    code, said = refused(str(folder), "--model", "nearest", "--calibration", str(file))
     assert code == 2
     assert "the calibration is of model 'nearest' in 'garden', served is 'nearest' in 'house'" in said
 
 
 def test_a_folder_without_a_real_environment_cannot_be_served_as_real(folder: Path) -> None:
-    code, said = refused("--env", str(folder), "--real")
+    code, said = refused(str(folder), "--real")
     assert code == 2
     assert "names no real environment" in said
 
 
-def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(folder: Path) -> None:
-    code, said = refused("--env", str(folder), "--model", "nearest", "--encoder", "nope")
+def test_an_unknown_encoder_is_refused_and_the_known_ones_are_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "nope")
+    code, said = refused(str(folder), "--model", "nearest")
     assert code == 2
     assert said == "dreamgym: unknown encoder 'nope': there is minilm, trigram"
 
@@ -158,13 +165,11 @@ async def started(url: str) -> str:
 
 
 def test_the_address_of_the_database_is_on_no_command_line(folder: Path, dsn: str) -> None:
-    with server_process(
-        str(folder), Against.DREAM, model="nearest", dsn=dsn, extra=("--encoder", "trigram")
-    ) as process:
+    with server_process(str(folder), Against.DREAM, model="nearest", dsn=dsn) as process:
         assert process.pid is not None
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         episode = anyio.run(started, process.url)
-    assert b"--tied" in command
+    assert b"dreamgym.cli.serve" in command
     assert dsn.encode() not in command
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT id FROM episodes").fetchall() == [(episode,)]

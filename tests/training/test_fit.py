@@ -168,13 +168,15 @@ def test_low_rank_adapters_are_merged_into_an_ordinary_folder(model: Path, tmp_p
 @pytest.mark.slow
 def test_the_verb_makes_a_model_of_a_folders_recordings(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
-    arguments = ["--steps", "1", "--batch", "2", "--max-tokens", "1024", "--card-steps", "1", "--without", "reasoning"]
-    result = CliRunner().invoke(app, ["fit", str(env), "--base", "tiny", "--out", str(tmp_path / "m"), *arguments])
+    arguments = ["--steps", "1", "--max-tokens", "1024", "--card-steps", "1"]
+    result = CliRunner().invoke(
+        app, ["fit", str(env), "--base", "tiny without reasoning -k 2", "--out", str(tmp_path / "m"), *arguments]
+    )
     assert result.exit_code == 0, result.output
     assert "44 rows of 11 trajectories to learn, 4 held out, 0 left out as too long" in result.stderr
     fitting = read_fitting(tmp_path / "m")
     assert fitting is not None
-    assert fitting.without == (Part.REASONING,)
+    assert (fitting.without, fitting.demonstrations) == ((Part.REASONING,), 2)
 
 
 @pytest.mark.slow
@@ -185,7 +187,7 @@ def test_several_processes_make_one_model(tmp_path: Path) -> None:
     # `accelerate launch --cpu` starts only one process where there is no MPI
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     verb = ["--no_python", str(Path(sys.executable).with_name("dreamgym")), "fit", str(env), "--base", "tiny"]
-    verb += ["--out", str(tmp_path / "m"), "--steps", "2", "--batch", "4", "--max-tokens", "1024", "--card-steps", "0"]
+    verb += ["--out", str(tmp_path / "m"), "--steps", "2", "--max-tokens", "1024", "--card-steps", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*launcher, *verb], check=True, capture_output=True, env=environment)
     fitting = read_fitting(tmp_path / "m")
@@ -262,7 +264,7 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_a_part_that_is_none_of_the_models_cannot_be_left_out_of_rows(tmp_path: Path) -> None:
     env = folder(tmp_path / "env", PLAYED)
-    arguments = ["fit", str(env), "--base", "tiny", "--out", str(tmp_path / "m"), "--without", "cache"]
+    arguments = ["fit", str(env), "--base", "tiny without cache", "--out", str(tmp_path / "m")]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, InvalidInput)
     assert "rows can lack history, retrieval, reasoning, state" in str(result.exception)

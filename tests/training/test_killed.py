@@ -152,10 +152,11 @@ def straight(
 ) -> tuple[Path, str]:
     """A run that nothing happens to: its folder, and its database. It needs no process of its own."""
     dsn, out = make_database(), tmp_path_factory.mktemp("straight") / "run"
-    options = (*SETTINGS, *DREAM, "--dsn", dsn, "--out", str(out))
+    options = (*SETTINGS, *DREAM, "--out", str(out))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(home)
         patch.setenv("PYTHONPATH", path_with(home))
+        patch.setenv("DREAMGYM_DSN", dsn)
         patch.setattr(sys, "argv", ["dreamgym", "train", str(home / "lamp"), "--policy", str(lamp_policy), *options])
         with pytest.raises(SystemExit) as end:
             main()
@@ -183,15 +184,15 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     straight: tuple[Path, str],
 ) -> None:
     dsn = make_database()
-    options = (*DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
-    trainer = Trainer(home, lamp_policy, *options)
+    options = (*DREAM, "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=dsn)
     trainer.until("update 3 of 4")
     with watched(trainer.server):
         trainer.process.send_signal(number)
         code, said = trainer.end()
     assert code == (130 if number is signal.SIGINT else -number)
     assert number is signal.SIGKILL or "go on with --resume" in said
-    code, said = Trainer(home, lamp_policy, *options, "--resume").end()
+    code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()
     assert code == 0, said
     check_same(tmp_path / "run", dsn, straight)
 
@@ -201,7 +202,7 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
     dsn = make_database()
-    trainer = Trainer(home, lamp_policy, *DREAM, "--dsn", dsn, "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *DREAM, "--out", str(tmp_path / "run"), DREAMGYM_DSN=dsn)
     trainer.until("update 3 of 4")
     os.kill(trainer.server, signal.SIGKILL)
     code, said = trainer.end()
@@ -214,7 +215,7 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
 def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_update(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
-    trainer = Trainer(home, lamp_policy, *DREAM, "--dsn", make_database(), "--out", str(tmp_path))
+    trainer = Trainer(home, lamp_policy, *DREAM, "--out", str(tmp_path), DREAMGYM_DSN=make_database())
     trainer.until("update 3 of 4")
     for _ in range(3):
         os.kill(trainer.server, signal.SIGKILL)
@@ -245,8 +246,8 @@ def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
 def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_update(
     home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
-    options = (*DREAM, "--dsn", other_server.dsn, "--out", str(tmp_path / "run"))
-    trainer = Trainer(home, lamp_policy, *options)
+    options = (*DREAM, "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=other_server.dsn)
     trainer.until("update 3 of 4")
     programs = find_programs(other_server.folder)
     programs.run("pg_ctl", "-D", str(other_server.folder / "data"), "-m", "immediate", "-w", "stop")
@@ -261,13 +262,13 @@ def test_real_steps_of_an_update_that_was_lost_stay_counted(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path
 ) -> None:
     dsn = make_database()
-    options = ("--against", "real", "--real-steps", "100", "--dsn", dsn, "--out", str(tmp_path))
-    trainer = Trainer(home, lamp_policy, *options)
+    options = ("--against", "real", "--real-steps", "100", "--out", str(tmp_path))
+    trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=dsn)
     trainer.until("update 1 of ")
     with watched(trainer.server):
         trainer.process.kill()
         trainer.end()
-    code, said = Trainer(home, lamp_policy, *options, "--resume").end()
+    code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()
     assert code == 0, said
     record = [line for line in read_record(tmp_path / "metrics.jsonl") if "environment_steps" in line]
     (lost,) = [line for line in record if "lost" in line]

@@ -56,7 +56,7 @@ async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: 
     await seeded(dsn)
     out = tmp_path / "out"
     dreaming = ("--policy", "tiny", "--steps", "3", "--probe", "4", "--probe-every", "2")
-    train = (*dreaming, "--dsn", dsn, "--out", str(out), "--then", "real", "--real-steps", "100")
+    train = (*dreaming, "--out", str(out), "--then", "real", "--real-steps", "100")
 
     done = launched(*train)
 
@@ -84,16 +84,18 @@ async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: 
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "variables", "sentence"),
     [
-        (("--algorithm", "sft"), "sft learns from recordings in one process"),
-        pytest.param(("--dsn", "postgresql://someone@127.0.0.1:9/none"), "127.0.0.1", marks=pytest.mark.long),
+        (("--algorithm", "sft"), {}, "sft learns from recordings in one process"),
+        pytest.param(
+            (), {"DREAMGYM_DSN": "postgresql://someone@127.0.0.1:9/none"}, "127.0.0.1", marks=pytest.mark.long
+        ),
     ],
 )
 def test_where_the_first_process_fails_both_end_and_it_alone_says_why(
-    options: tuple[str, ...], sentence: str, tmp_path: Path
+    options: tuple[str, ...], variables: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    done = launched("--policy", str(tmp_path), "--probe", "0", "--out", str(tmp_path / "out"), *options)
+    done = launched("--policy", str(tmp_path), "--probe", "0", "--out", str(tmp_path / "out"), *options, **variables)
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("dreamgym: ")]
     assert len(said) == 1, done.stderr
@@ -108,7 +110,7 @@ async def test_where_another_process_dies_the_first_ends_and_so_does_its_server(
     policy, pipe = tmp_path / "untrained", tmp_path / "pipe"
     create_tiny_policy(read_jsonl(COIN / "trajectories.jsonl", Trajectory), policy, seed=0)
     os.mkfifo(pipe)
-    options = ("--policy", str(policy), "--probe", "0", "--steps", "1", "--dsn", dsn, "--out", str(tmp_path / "out"))
+    options = ("--policy", str(policy), "--probe", "0", "--steps", "1", "--out", str(tmp_path / "out"))
     done = launched(*options, "--agent", "agent_that_dies:agent", DREAMGYM_TEST_PIPE=str(pipe))
     assert done.returncode != 0
     url = pipe.with_suffix(".url").read_text()

@@ -37,7 +37,7 @@ def train(
     home: Path, dsn: str, lamp_policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """Trains in the lamp environment."""
-    usual = ("train", str(home), "--policy", str(lamp_policy), "--dsn", dsn, *SMALL)
+    usual = ("train", str(home), "--policy", str(lamp_policy), *SMALL)
     return lambda *options: called(monkeypatch, capsys, *usual, *options)
 
 

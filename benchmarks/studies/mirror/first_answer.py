@@ -96,7 +96,7 @@ def main() -> None:
             check=True,
         )
         last = timed("dreamgym seed … (the database starts for the first time)", last)
-        serve = [str(binaries / "dreamgym-serve"), "--env", str(folder), "--model", "nearest", "--port", "8765"]
+        serve = [str(binaries / "dreamgym-serve"), str(folder), "--model", "nearest", "--port", "8765"]
         with started(serve, environment):
             wait_for("http://127.0.0.1:8765/healthz")
             last = timed("dreamgym-serve …: it listens", last)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -37,7 +38,7 @@ from dreamgym.evaluation.report import CheckReport
 from dreamgym.recordings.splits import split
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.runs.opening import Against
-from dreamgym.runs.server_process import server
+from dreamgym.runs.server_process import server, with_dsn
 from dreamgym.types import Task, Trajectory
 
 HERE = Path(__file__).parent
@@ -149,7 +150,7 @@ def played(folder: Path, model: str | None, seeds: Path | None, task: Task) -> P
 
     with database() as dsn:
         if seeds is not None:
-            subprocess.run([DREAMGYM, "seed", str(folder), str(seeds), "--dsn", dsn], check=True)
+            subprocess.run([DREAMGYM, "seed", str(folder), str(seeds)], check=True, env=with_dsn(os.environ, dsn))
         against = Against.REAL if model is None else Against.DREAM
         with server(str(folder), against, model=model, dsn=dsn) as url:
             return asyncio.run(run(url))

@@ -164,7 +164,10 @@ def fitted(plan: Plan, known: int, options: str, *, alone: bool) -> str:
         chosen = drawn(plan, Cell(setting(""), plan.seeds[0], known)).known
         keep(material, "".join(f"{one.model_dump_json()}\n" for one in chosen))
         command = [DREAMGYM, "fit", str(plan.folder), "--out", str(folder), "--trajectories", str(material)]
-        command += [*(["--without", "retrieval"] if alone else []), *shlex.split(options)]
+        words = shlex.split(options)
+        if alone:
+            words[words.index("--base") + 1] += " without retrieval"
+        command += words
         command += ["--resume"] if folder.with_name(f"{folder.name}.partial").exists() else []
         if subprocess.run(command, check=False).returncode:
             sys.exit("dreamgym fit ended with an error; see above")

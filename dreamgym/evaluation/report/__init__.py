@@ -87,7 +87,7 @@ class SettingReport(Frozen):
 
 
 class FidelityReport(Frozen):
-    """The long report: what `--json` prints, and `report.json` holds."""
+    """The long report: what `report.json` holds."""
 
     env: str
     seed: int

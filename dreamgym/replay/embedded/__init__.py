@@ -1,4 +1,4 @@
-"""A PostgreSQL server that DreamGym starts by itself when no `--dsn` is given."""
+"""A PostgreSQL server that DreamGym starts by itself unless DREAMGYM_DSN names another."""
 
 from dreamgym.replay.embedded.server import EmbeddedServer, Status, default_folder, row_counts, status, stop
 

@@ -55,7 +55,7 @@ def find_programs(folder: Path) -> Programs:
     if result.returncode != 0:
         raise StoreError(
             f"the embedded PostgreSQL does not run here ({result.stderr.strip() or result.stdout.strip()}): "
-            "use a server of your own with --dsn postgresql://USER@HOST/DATABASE"
+            "use a server of your own with DREAMGYM_DSN=postgresql://USER@HOST/DATABASE"
         )
     return Programs(copied, user)
 
@@ -76,7 +76,7 @@ def _service_user() -> str | None:
         except KeyError as error:
             raise StoreError(
                 f"user id {os.geteuid()} has no entry in /etc/passwd, which PostgreSQL needs: "
-                "add one, or use a server of your own with --dsn postgresql://USER@HOST/DATABASE"
+                "add one, or use a server of your own with DREAMGYM_DSN=postgresql://USER@HOST/DATABASE"
             ) from error
         return None
     if not _exists(SERVICE_USER):
@@ -94,7 +94,7 @@ def _create_user() -> None:
     if not _exists(SERVICE_USER):  # another process may have been faster: then useradd fails and all is well
         raise StoreError(
             f"PostgreSQL does not run as root and the system user {SERVICE_USER!r} could not be created ({reason}): "
-            "run as an ordinary user, or use a server of your own with --dsn postgresql://USER@HOST/DATABASE"
+            "run as an ordinary user, or use a server of your own with DREAMGYM_DSN=postgresql://USER@HOST/DATABASE"
         )
 
 

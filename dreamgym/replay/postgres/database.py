@@ -232,7 +232,7 @@ def _lost(error: psycopg.OperationalError) -> bool:
 async def _prepare(connection: Connection, where: str) -> None:
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10_000
-        raise StoreError(f"{where} is PostgreSQL {version}, needed is 15 or newer: upgrade it, or leave out --dsn")
+        raise StoreError(f"{where} is PostgreSQL {version}, needed is 15 or newer: upgrade it, or unset DREAMGYM_DSN")
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
         await _ensure_pgvector(connection, where)
@@ -248,7 +248,7 @@ async def _ensure_pgvector(connection: Connection, where: str) -> None:
         except (errors.UndefinedFile, errors.FeatureNotSupported) as error:
             raise StoreError(
                 f"{where} lacks pgvector: install it on the server (on Debian: apt install postgresql-NN-pgvector), "
-                "or leave out --dsn"
+                "or unset DREAMGYM_DSN"
             ) from error
         except errors.InsufficientPrivilege as error:
             database = connection.info.dbname
@@ -316,12 +316,12 @@ def _translated(dsn: str) -> Iterator[None]:
         if error.sqlstate is not None:
             raise
         raise StoreError(
-            "--dsn is not a PostgreSQL address: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            "DREAMGYM_DSN is not a PostgreSQL address: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from None
 
 
 def _unreachable(dsn: str, why: str) -> str:
-    mends = "start it, correct --dsn, or leave out --dsn to use the embedded one"
+    mends = "start it, correct DREAMGYM_DSN, or unset it to use the embedded one"
     return f"{_described(dsn)} cannot be reached ({why}): {mends}"
 
 

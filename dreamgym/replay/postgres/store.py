@@ -99,7 +99,7 @@ async def _register(database: Database, encoder: Encoder) -> int:
     if fingerprint != encoder.fingerprint:
         raise StoreError(
             f"this store was filled with the encoder {name!r} (fingerprint {fingerprint}), asked for is "
-            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: use --encoder {name}, or another "
-            "database and `dreamgym seed` it anew"
+            f"{encoder.name!r} ({encoder.fingerprint}), and their vectors do not mix: set "
+            f"DREAMGYM_ENCODER={name}, or use another database and `dreamgym seed` it anew"
         )
     return int(number)

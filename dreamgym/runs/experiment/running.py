@@ -288,7 +288,7 @@ def _fitted(prepared: Prepared, fit: Fit) -> Path:
     with alone(folder):
         if not model.exists():
             say(f"seed {prepared.seed}: fitting an experience model")
-            command = [sys.executable, "-m", "dreamgym", "fit", prepared.plan.env, "--base", fit.base, "-k", str(fit.k)]
+            command = [sys.executable, "-m", "dreamgym", "fit", prepared.plan.env, "--base", f"{fit.base} -k {fit.k}"]
             command += ["--steps", str(fit.steps), "--seed", str(prepared.seed), "--out", str(model), "--resume"]
             command += ["--trajectories", str(prepared.folder / "recorded.jsonl"), "--card-steps", "0"]
             with (folder / LOG).open("a", encoding="utf-8") as log:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from dreamgym.dream.model import Part
-from dreamgym.runs.opening import Against
+from dreamgym.evaluation.setting import WITHOUT
+from dreamgym.runs.opening import Against, dream_setting
 from dreamgym.training.practice import Settings
 
 
@@ -32,9 +34,9 @@ class TrainConfig(Settings):
     keep: Literal["last", "best"] = "best"
     """Which policy counts at the end: the last one, or that of the best probe."""
     model: str | None = None
-    """Experience model."""
+    """Experience model, as in other verbs: nearest, local, a checkpoint folder, http://host/v1, …."""
     without: tuple[Part, ...] = ()
-    """Parts of the dream to leave out."""
+    """Parts of the dream to leave out; `model = "local without history"` does it too."""
     calibration: Path | None = None
     """What the dream's answers are worth, as `dreamgym fidelity` wrote it: what `weigh_confidence` and
     `least_confidence` go by."""
@@ -48,6 +50,16 @@ class TrainConfig(Settings):
     def settings(self) -> Settings:
         """What the trainer needs of it."""
         return Settings.model_validate(self.model_dump(include=set(Settings.model_fields)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_of_the_model(cls, given: object) -> object:
+        """As in `--model` of other verbs: `local without history` leaves out history."""
+        if not isinstance(given, Mapping) or WITHOUT not in str(given.get("model")):
+            return given
+        named, parts = dream_setting(str(given["model"])), given.get("without") or ()
+        more = parts.split(",") if isinstance(parts, str) else parts
+        return {**given, "model": named.model or None, "without": [*more, *named.without]}
 
     @field_validator("without", "log", mode="before")
     @classmethod

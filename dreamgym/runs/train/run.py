@@ -23,10 +23,11 @@ from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
+from dreamgym.evaluation.setting import Setting
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against, open_store, stored_trajectories, tasks_of
 from dreamgym.runs.players import player_at
-from dreamgym.runs.server_process import server_process, without_flags
+from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import ServerAndStore
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.runs.train.probing import ProbesInReality
@@ -306,12 +307,9 @@ class TrainRun:
         """Open the store and start the server, until the stack closes them."""
         config = self.config
         store = opened.enter_context(portal.wrap_async_context_manager(open_store(self.dsn)))
-        parts = without_flags(config.without)
-        if config.calibration is not None:
-            parts += ("--calibration", str(config.calibration))
-        server = opened.enter_context(
-            server_process(self.env, config.against, model=config.model, dsn=store.dsn, extra=parts)
-        )
+        model = str(Setting(model=config.model or "", without=config.without)) or None
+        extra = () if config.calibration is None else ("--calibration", str(config.calibration))
+        server = opened.enter_context(server_process(self.env, config.against, model=model, dsn=store.dsn, extra=extra))
         backing = ServerAndStore(self.spec, store, server)
         portal.call(backing.begin)
         return backing

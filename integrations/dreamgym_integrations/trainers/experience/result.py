@@ -37,7 +37,7 @@ An experience model of the environment `{env}`: given a task, the steps so far, 
 and an action, it says what the environment would answer. Made by `dreamgym fit` from `{base}`
 ({parameters:,} parameters). It knows nothing else, judges no final answer, and plans nothing.
 
-    dreamgym-serve --env {env} --model {name}
+    dreamgym serve {env} --model {name}
 
 ## Data
 
