@@ -1,5 +1,8 @@
 """The demonstration, which is the first thing that a person runs."""
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +18,15 @@ seeds = [0]
 [[recorded]]
 behaviour = "noisy"
 tasks = 20
-episodes = 60
+episodes = 20
 warm = true
 
 [warm]
-steps = 10
+steps = 2
+batch = 4
 
 [test]
-episodes = 20
+episodes = 8
 
 [[arm]]
 name = "warm start"
@@ -37,8 +41,19 @@ against = "warm start"
 """
 
 
+@pytest.fixture
+def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Databases in a folder of the test's own, which their system user can reach when the tests run as root."""
+    folder = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
+    folder.chmod(0o755)
+    monkeypatch.setenv("DREAMGYM_HOME", str(folder))
+    yield
+    shutil.rmtree(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("own_home")
 def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(SMALL)

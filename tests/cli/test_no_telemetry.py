@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Command
 
 from dreamgym.environment import read_jsonl
 from dreamgym.types import Trajectory
@@ -47,7 +48,9 @@ def test_a_look_up_is_seen(preloaded: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
-def test_a_verb_looks_up_no_foreign_name(verb: tuple[str, ...], preloaded: Path, dsn: str, tmp_path: Path) -> None:
+def test_a_verb_looks_up_no_foreign_name(
+    verb: tuple[str, ...], preloaded: Path, dreamgym: Command, dsn: str, tmp_path: Path
+) -> None:
     policy = tmp_path / "policy"
     words = [{"DSN": dsn, "OUT": str(tmp_path / "out"), "POLICY": str(policy)}.get(word, word) for word in verb]
     if verb[0] == "train":
@@ -55,8 +58,7 @@ def test_a_verb_looks_up_no_foreign_name(verb: tuple[str, ...], preloaded: Path,
 
         create_tiny_policy(read_jsonl(Path(COIN, "trajectories.jsonl"), Trajectory), policy, seed=0)
     if verb[0] in {"play", "train"}:
-        recorded = [sys.executable, "-m", "dreamgym", "seed", "coin", f"{COIN}/trajectories.jsonl"]
-        subprocess.run(recorded, check=True, capture_output=True)
+        assert dreamgym("seed", "coin", f"{COIN}/trajectories.jsonl")[0] == 0
     done = subprocess.run(
         [sys.executable, "-m", "dreamgym", *words],
         env=environment(preloaded, tmp_path),

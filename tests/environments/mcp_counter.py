@@ -1,13 +1,7 @@
-"""A counter as an MCP server on the SDK's low level, over stdio: `python mcp_counter.py [FAULT]`.
-
-Faults: in the call of `add` it `dies`, `hangs`, or `interrupts` whoever started it and hangs; `chats` writes a line
-that is no message when it starts.
-"""
+"""A counter as an MCP server on the SDK's low level; over stdio: `python mcp_counter.py`."""
 
 import asyncio
 import os
-import signal
-import sys
 from typing import Any
 
 from mcp import MCPError
@@ -23,7 +17,7 @@ PAGES = {
 }
 
 
-def counter(fault: str = "") -> Server[Any]:
+def counter() -> Server[Any]:
     """A new counter at 0."""
     count = 0
 
@@ -36,13 +30,6 @@ def counter(fault: str = "") -> Server[Any]:
             return said(os.environ.get("COUNTER_SECRET", "not set"))
         if params.name != "add":
             raise MCPError(-32602, f"no tool {params.name}")
-        if fault == "dies":
-            print("out of paper", file=sys.stderr, flush=True)
-            os._exit(3)
-        if fault == "interrupts":
-            os.kill(os.getppid(), signal.SIGINT)
-        if fault in {"hangs", "interrupts"}:
-            await asyncio.Event().wait()
         n = (params.arguments or {})["n"]
         if n < 0:
             return said("only up", is_error=True)
@@ -56,13 +43,11 @@ def said(text: str, **more: Any) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], **more)
 
 
-async def main(fault: str) -> None:
-    if fault == "chats":
-        print("the counter is ready", flush=True)
+async def main() -> None:
     async with stdio_server() as (read, write):
-        server = counter(fault)
+        server = counter()
         await server.run(read, write, server.create_initialization_options())
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:2] or [""]))
+    asyncio.run(main())

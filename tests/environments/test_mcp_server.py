@@ -27,7 +27,8 @@ from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 pytestmark = pytest.mark.anyio
 
-COUNTER = [sys.executable, str(Path(__file__).with_name("mcp_counter.py"))]
+COUNTER = [sys.executable, str(Path(__file__).with_name("counter_server.py"))]
+SDK_COUNTER = [sys.executable, str(Path(__file__).with_name("mcp_counter.py"))]
 NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
 TASKS = [Task(id=f"count-{i}", env="counter", instruction="Count.", initial_state="a counter at 0") for i in range(2)]
 ADD = ToolCall(name="add", arguments={"n": 2})
@@ -62,8 +63,9 @@ async def test_a_stdio_server_keeps_the_contract_of_environments() -> None:
     await check_environment(lambda: Described(options), TASKS, action=ADD, deterministic=True)
 
 
-async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed() -> None:
-    async with started(command=[*COUNTER]) as environment:
+@pytest.mark.parametrize("command", [COUNTER, SDK_COUNTER], ids=["by_hand", "sdk"])
+async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed(command: list[str]) -> None:
+    async with started(command=[*command]) as environment:
         assert [tool["name"] for tool in environment.tools] == ["add", "secret"]
         assert environment.tools[0]["outputSchema"] == {
             "type": "object",
@@ -75,8 +77,9 @@ async def test_each_reset_is_a_new_server_and_all_pages_of_its_tools_are_listed(
         assert (await environment.step(ADD)).observation == "count 2"
 
 
-async def test_what_a_server_refuses_is_an_error_in_its_own_words_and_no_end() -> None:
-    async with started(command=[*COUNTER]) as environment:
+@pytest.mark.parametrize("command", [COUNTER, SDK_COUNTER], ids=["by_hand", "sdk"])
+async def test_what_a_server_refuses_is_an_error_in_its_own_words_and_no_end(command: list[str]) -> None:
+    async with started(command=[*command]) as environment:
         refused = await environment.step(ToolCall(name="add", arguments={"n": -1}))
         unknown = await environment.step(ToolCall(name="fly"))
         assert (refused.observation, refused.is_error, refused.done) == ("only up", True, False)
@@ -125,8 +128,8 @@ async def test_a_server_that_dies_in_a_call_is_unavailable_until_the_next_reset(
 
 
 async def test_a_call_without_an_answer_is_given_up() -> None:
-    async with started(command=[*COUNTER, "hangs"]) as environment:
-        with pytest.raises(EnvironmentUnavailable, match="did not answer within 20 s"):
+    async with started(command=[*COUNTER, "hangs"], timeout_s=6) as environment:
+        with pytest.raises(EnvironmentUnavailable, match="did not answer within 6 s"):
             await environment.step(ADD)
 
 

@@ -19,7 +19,7 @@ from dreamgym.types import (
     Transition,
 )
 
-COUNTER = Path(__file__).parents[1] / "environments" / "mcp_counter.py"
+COUNTER = Path(__file__).parents[1] / "environments" / "counter_server.py"
 TOOLS: list[JsonObject] = [
     {
         "name": "add",

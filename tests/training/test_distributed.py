@@ -26,11 +26,9 @@ def test_two_processes_train_one_policy(
     settings = SETTINGS.model_copy(update={"algorithm": algorithm})
     spec, out = tmp_path / "spec.json", tmp_path / "out"
     spec.write_text(lamp_spec.model_dump_json())
-    # accelerate's own launcher starts one process alone on CPUs, whatever number it is given
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     script = [str(Path(__file__).with_name("two_processes.py")), str(spec), str(lamp_policy), str(out)]
     done = subprocess.run(
-        [*launcher, *script, settings.model_dump_json()],
+        [sys.executable, *script, settings.model_dump_json()],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -1,11 +1,14 @@
-"""Run by a launcher in several processes: one training, of which each process writes what it ended with.
+"""One training in two processes, of which each writes what it ended with: `two_processes.py SPEC BASE OUT SETTINGS`.
 
-accelerate launch … two_processes.py SPEC BASE OUT SETTINGS
+Each process has the variables that a launcher would set. It begins as a copy of one that has imported the trainer,
+which takes longer than the training.
 """
 
 import hashlib
 import json
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,29 @@ def main(spec: EnvironmentSpec, base: Path, out: Path, settings: Settings) -> No
     (out / f"process-{os.environ['RANK']}.json").write_text(json.dumps(ended))
 
 
-if __name__ == "__main__":
+def copies(number: int) -> bool:
+    """Go on in so many copies of this process. False in the first process, once all have ended well."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    pids = set()
+    for rank in map(str, range(number)):
+        pid = os.fork()
+        if not pid:
+            os.environ.update(address, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number))
+            return True
+        pids.add(pid)
+    while pids:
+        ended, status = os.wait()
+        pids.remove(ended)
+        if status:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)  # it would wait for the other for ever
+            sys.exit(f"process {ended} ended with {status}")
+    return False
+
+
+if __name__ == "__main__" and copies(2):
     main(
         EnvironmentSpec.model_validate_json(Path(sys.argv[1]).read_text()),
         Path(sys.argv[2]),

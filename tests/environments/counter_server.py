@@ -1,0 +1,99 @@
+"""A counter as an MCP server over stdio, by hand: `python counter_server.py [FAULT]`.
+
+It is the one of mcp_counter.py, and starts in a tenth of the time that the SDK takes to be imported.
+
+Faults: in the call of `add` it `dies`, `hangs`, or `interrupts` whoever started it and hangs; `chats` writes a line
+that is no message when it starts.
+"""
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+PAGES: dict[str | None, dict[str, Any]] = {
+    None: {
+        "tools": [
+            {
+                "name": "add",
+                "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+                "outputSchema": {
+                    "type": "object",
+                    "properties": {"count": {"type": "integer"}},
+                    "required": ["count"],
+                },
+            }
+        ],
+        "nextCursor": "2",
+    },
+    "2": {"tools": [{"name": "secret", "inputSchema": {"type": "object"}}]},
+}
+
+
+class Counter:
+    """A counter at 0."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
+        self._count = 0
+
+    def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a request; None: there is none. Raises KeyError for what it does not know."""
+        if method == "initialize":
+            server = {"name": "counter", "version": "1"}
+            return {
+                "protocolVersion": params["protocolVersion"],
+                "serverInfo": server,
+                "capabilities": {"tools": {}},
+            }
+        if method == "tools/list":
+            return PAGES[params.get("cursor")]
+        if method != "tools/call":
+            raise KeyError(f"no method {method}")
+        if params["name"] == "secret":
+            return said(os.environ.get("COUNTER_SECRET", "not set"))
+        if params["name"] != "add":
+            raise KeyError(f"no tool {params['name']}")
+        return self._add(params["arguments"]["n"])
+
+    def _add(self, n: int) -> dict[str, Any] | None:
+        if self._fault == "dies":
+            print("out of paper", file=sys.stderr, flush=True)
+            os._exit(3)
+        if self._fault == "interrupts":
+            os.kill(os.getppid(), signal.SIGINT)
+        if self._fault in {"hangs", "interrupts"}:
+            return None
+        if n < 0:
+            return {**said("only up"), "isError": True}
+        self._count += n
+        return {**said(f"count {self._count}"), "structuredContent": {"count": self._count}}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def main(fault: str) -> None:
+    if fault == "chats":
+        print("the counter is ready", flush=True)
+    counter = Counter(fault)
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message:
+            continue
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        try:
+            result = counter.answer(message["method"], message.get("params") or {})
+        except KeyError as error:
+            answer["error"] = {"code": -32602, "message": error.args[0]}
+        else:
+            if result is None:
+                continue
+            answer["result"] = result
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2] or [""])
