@@ -1,7 +1,7 @@
 """What was recorded of a server, as it is kept in recordings/NAME, so that measuring needs no server.
 
-Of each episode only calls and answers are kept, since the states of these recordings repeat the answers; tools.json lists
-the tools that are called, since two of the servers have forty and more. A dream may know known.jsonl, the ten recorded
+Of each episode only calls and answers are kept: the states of these recordings repeat the answers. tools.json lists
+the tools that are called: two of the servers have forty and more. A dream may know known.jsonl, the ten recorded
 episodes. sessions.jsonl has the new sessions as the real server answered them, and again.jsonl the answers of a second
 real play that differ from the first, which are the clock's or chance's.
 """
