@@ -1,0 +1,170 @@
+"""One call of a session, answered in a dream, beside the real answers; and what many of them come to.
+
+What differs between two real plays is told by a clock or by chance and may be anything in the dream's answer; all else
+must be equal, JSON compared as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from difflib import SequenceMatcher
+from itertools import groupby
+
+from public_server import Kind
+
+from dreamgym.evaluation.calls import is_same, similarity
+from dreamgym.evaluation.rates import Rate, wilson
+from dreamgym.types import Frozen, StepResult, ToolCall
+
+_TOKEN = re.compile(r"[\w:.+-]+|\s+|.")
+
+
+class Judged(Frozen):
+    """One call and its answers."""
+
+    server: str
+    session: str
+    kind: Kind | None = None
+    """What the session asks; None for a recorded episode that is held out."""
+    step: int
+    """Counted from 1."""
+    action: ToolCall
+    is_read: bool
+    real: StepResult
+    again: StepResult | None = None
+    """The real answer of a second play, if it differs."""
+    got: StepResult | None = None
+    """None if the dream says that it has no answer."""
+    failure: str | None = None
+    """Why it has none."""
+    tier: str | None = None
+    """What answered in the dream."""
+    is_accepted: bool
+    """The real server accepts the call; what it refuses with an ordinary text counts as refused."""
+    is_refused: bool
+    """The dream refuses it, with the error flag or in the words of the server's refusals."""
+
+    @property
+    def exact(self) -> bool:
+        return self.got is not None and is_like(self.got, self.real, self.again)
+
+    @property
+    def wrong(self) -> bool:
+        """There is an answer, and it is another one."""
+        return self.got is not None and not self.exact
+
+    @property
+    def falsely_refused(self) -> bool:
+        return self.is_accepted and self.is_refused
+
+    @property
+    def errors_agree(self) -> bool:
+        return self.got is not None and self.got.is_error == self.real.is_error
+
+    @property
+    def similarity(self) -> float:
+        """Between 0 and 1; 0 without an answer."""
+        if self.got is None:
+            return 0.0
+        return 1.0 if self.exact else similarity(self.real, self.got)
+
+
+class Counts(Frozen):
+    """What the calls of some sessions come to. Without reads after writes, or repeats, their rates have n = 0."""
+
+    calls: int
+    answered: Rate
+    errors: Rate
+    exact: Rate
+    similarity: Rate
+    wrong: Rate
+    """Share of all calls that are answered, and answered wrongly."""
+    sequences: Rate
+    """Read-after-write sequences in which every read is exact."""
+    misleading: Rate
+    """Read-after-write sequences with any wrong answer."""
+    repeats: Rate
+    """Repeats of a call that the real server answered as before, and the dream too. Where the dream had no answer
+    either time, the repeat is not counted."""
+    false_refusals: Rate
+    """Share of the calls that the real server accepts that the dream refuses."""
+    refusals: Rate
+    """Share of the calls that the real server refuses that the dream refuses."""
+    tiers: dict[str, int]
+
+
+def counts(calls: Sequence[Judged]) -> Counts:
+    """Sessions are told apart by server and name; the calls of each are in their order."""
+    sequences = [list(group) for _, group in groupby(calls, key=lambda call: (call.server, call.session))]
+    written = [one for one in sequences if one[0].kind is Kind.READ_AFTER_WRITE]
+    repeated = [pair for one in sequences if one[0].kind is Kind.REPEATED_READS for pair in _repeats(one)]
+    accepted = [call for call in calls if call.is_accepted]
+    refused = [call for call in calls if not call.is_accepted]
+    return Counts(
+        calls=len(calls),
+        answered=_share(calls, lambda call: call.got is not None),
+        errors=_share(calls, lambda call: call.errors_agree),
+        exact=_share(calls, lambda call: call.exact),
+        similarity=wilson(sum(call.similarity for call in calls), len(calls)),
+        wrong=_share(calls, lambda call: call.wrong),
+        sequences=wilson(sum(all(call.exact for call in one if call.is_read) for one in written), len(written)),
+        misleading=wilson(sum(any(call.wrong for call in one) for one in written), len(written)),
+        repeats=wilson(sum(repeated), len(repeated)),
+        false_refusals=_share(accepted, lambda call: call.falsely_refused),
+        refusals=_share(refused, lambda call: call.is_refused),
+        tiers=dict(Counter(call.tier or "no answer" for call in calls)),
+    )
+
+
+def is_like(got: StepResult, real: StepResult, again: StepResult | None) -> bool:
+    """True if an answer is the real one, but for what differs between two real plays."""
+    if is_same(got, real):
+        return True
+    if again is None or got.is_error != real.is_error:
+        return False
+    return all(
+        re.fullmatch(_pattern(one, other), mine, re.DOTALL) is not None
+        for one, other, mine in zip(_texts(real), _texts(again), _texts(got), strict=True)
+    )
+
+
+def varying(real: StepResult, again: StepResult) -> set[str]:
+    """The words that differ between two real plays."""
+    one, other = (set(_TOKEN.findall(" ".join(_texts(result)))) for result in (real, again))
+    return one ^ other
+
+
+def _pattern(one: str, other: str) -> str:
+    """A regular expression for what two texts have in common, with anything in the place of what differs."""
+    first, second = _TOKEN.findall(one), _TOKEN.findall(other)
+    parts = []
+    for kind, begin, end, _, _ in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        parts.append(re.escape("".join(first[begin:end])) if kind == "equal" else r"[\w:.+-]*")
+    return "".join(parts)
+
+
+def _texts(result: StepResult) -> tuple[str, str]:
+    """The observation and the structured content, JSON in one form."""
+    try:
+        observation = json.dumps(json.loads(result.observation), sort_keys=True)
+    except ValueError:
+        observation = result.observation
+    return observation, json.dumps(result.structured, sort_keys=True)
+
+
+def _repeats(session: Sequence[Judged]) -> Iterable[bool]:
+    """For each repeated call that reality answered as before: the dream did too."""
+    for number, call in enumerate(session):
+        earlier = [
+            one for one in session[:number] if one.action == call.action and is_like(call.real, one.real, one.again)
+        ]
+        if earlier and (call.got is not None or earlier[-1].got is not None):
+            before = earlier[-1]
+            yield call.got is not None and before.got is not None and is_same(call.got, before.got)
+
+
+def _share(calls: Sequence[Judged], holds: Callable[[Judged], bool]) -> Rate:
+    return wilson(sum(map(holds, calls)), len(calls))
