@@ -54,7 +54,7 @@ class TrainConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _parts_of_the_model(cls, given: object) -> object:
-        """As in `--model` of other verbs: `local without history` leaves out history."""
+        """The experience model, as in `--model` of other verbs: `local without history` leaves out history."""
         if not isinstance(given, Mapping) or WITHOUT not in str(given.get("model")):
             return given
         named, parts = dream_setting(str(given["model"])), given.get("without") or ()
