@@ -237,7 +237,10 @@ def load_spec(name_or_folder: str) -> EnvironmentSpec:
         return EnvironmentSpec.load(folder)
     if folder.is_dir():
         raise InvalidInput(f"{folder} is no environment folder: it has no env.toml")
-    return load_real(name_or_folder).spec
+    spec = load_real(name_or_folder).spec
+    # an environment can be found again under the name that it was found under, whatever its spec says of a place
+    is_known = spec.adapter is not None and ":" not in name_or_folder
+    return spec if is_known else spec.model_copy(update={"adapter": name_or_folder})
 
 
 def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:

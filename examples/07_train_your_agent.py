@@ -1,9 +1,10 @@
 """Train the policy behind an agent, in a dream: the agent stays as it is, its chat model learns.
 
-    python examples/07_train_your_agent.py POLICY_FOLDER OUT
+    python examples/07_train_your_agent.py OUT [POLICY_FOLDER]
 
-POLICY_FOLDER is a checkpoint whose chat template shows tools, such as a download of Qwen2.5-0.5B-Instruct. The agent
-may be anything that takes a task, an MCP URL and a chat URL: here `examples/langgraph_create_agent.py`.
+Without POLICY_FOLDER a tiny policy is made from the recordings: enough for an environment whose one tool takes one
+text. For any other it is a checkpoint whose chat template shows tools, such as a download of Qwen2.5-0.5B-Instruct. The
+agent may be anything that takes a task, an MCP URL and a chat URL: here `examples/langgraph_create_agent.py`.
 """
 
 import sys
@@ -14,7 +15,9 @@ import dreamgym
 HERE = Path(__file__).parent
 
 if __name__ == "__main__":
-    policy, out = sys.argv[1:]
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python 07_train_your_agent.py OUT [POLICY_FOLDER]")
+    out, policy = Path(sys.argv[1]), (sys.argv[2:] or ["tiny"])[0]
     config = dreamgym.TrainConfig(
         policy=policy,
         agent=f"{HERE / 'langgraph_create_agent.py'}:play",
@@ -24,4 +27,4 @@ if __name__ == "__main__":
         group_size=2,
         learning_rate=1e-5,
     )
-    print(dreamgym.train(str(HERE / "coin"), config, Path(out)))
+    print(dreamgym.train(str(HERE / "coin"), config, out))

@@ -11,7 +11,7 @@ from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.episode import Agent, load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.episodes import WORKERS
-from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of
+from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of, with_recorded_starts
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.versions import version_of
 from dreamgym.types import Trajectory
@@ -57,8 +57,10 @@ async def collect(
         EnvironmentUnavailable: no episode could be played, or too many failed one after another.
     """
     spec, where = load_spec(env) if isinstance(env, str) else env, Against(against)
-    real = real_for(spec, where)
+    real = real_for(env, spec, where)
     tasks = tasks_of(spec, split, real)
+    if where is Against.DREAM:
+        tasks = await with_recorded_starts(spec, tasks, dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
     loaded = load_agent(agent) if behaviour is None else None
     if loaded is not None and policy_url is None:

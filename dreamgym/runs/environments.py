@@ -6,9 +6,9 @@ import json
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, load_spec, real_of
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS
+from dreamgym.runs.opening import SPLITS, tasks_of
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 from dreamgym.types import Frozen, JsonObject
@@ -114,26 +114,25 @@ def listed(point: EntryPoint) -> Listed:
     return Listed(name=point.name, is_playable=True, description=what)
 
 
-def _tasks(real: RealEnvironment) -> dict[str, int]:
+def _tasks(spec: EnvironmentSpec, real: RealEnvironment) -> dict[str, int]:
     counts = {}
     for split in SPLITS:
         try:
-            counts[split] = len(real.tasks(split))
-        except UnknownName:
+            counts[split] = len(tasks_of(spec, split, real))
+        except (UnknownName, InvalidInput):
             counts[split] = 0
     return counts
 
 
 def show(name: str) -> EnvironmentCard:
     """What an environment is. Raises InvalidInput or UnknownName."""
-    real = real_named(name)
-    spec = real.spec
+    real, spec = real_named(name), load_spec(name)
     return EnvironmentCard(
         name=spec.name,
         description=spec.description,
         rules=spec.rules,
         tools=tuple(spec.tools),
-        tasks=_tasks(real),
+        tasks=_tasks(spec, real),
         behaviours=tuple(real.behaviours),
         max_steps=spec.max_steps,
         deterministic=spec.deterministic,
@@ -153,7 +152,7 @@ async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int =
     try:
         real = real_named(name)
         checks.append(Check(what="loads"))
-        counts = _tasks(real)
+        counts = _tasks(load_spec(name), real)
         tasks = real.tasks(split)
         checks.append(Check(what=f"tasks: {', '.join(f'{part} {count}' for part, count in counts.items())}"))
         if tasks:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.runs.opening import Against, dream_setting, open_worlds, real_for, tasks_of
+from dreamgym.runs.opening import Against, dream_setting, open_worlds, real_for, tasks_of, with_recorded_starts
 from dreamgym.runs.players import player_in
 from dreamgym.training import probe
 from dreamgym.training.probe import Evaluation
@@ -45,7 +45,9 @@ async def evaluate(
     dream_setting(model, without, against)
     spec = load_spec(env) if isinstance(env, str) else env
     loaded, codec = load_policy(policy)
-    tasks = tasks_of(spec, split, real_for(spec, Against(against)))[-episodes:]
+    tasks = tasks_of(spec, split, real_for(env, spec, Against(against)))[-episodes:]
+    if Against(against) is Against.DREAM:
+        tasks = await with_recorded_starts(spec, tasks, dsn)
     async with (
         open_worlds(env, against, model=model, without=without, dsn=dsn) as worlds,
         player_in(worlds, loaded, codec, agent=agent) as player,

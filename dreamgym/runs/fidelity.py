@@ -230,7 +230,10 @@ def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Traj
     """
     file = file or Path(env) / "trajectories.jsonl"
     if not file.is_file():
-        raise InvalidInput(f"{file}: there is no such file: name the recorded trajectories with --trajectories")
+        raise InvalidInput(
+            f"{file}: there is no such file: name the recorded trajectories with --trajectories, as `dreamgym collect "
+            "--out` writes them"
+        )
     recorded = [trajectory for trajectory in read_jsonl(file, Trajectory) if trajectory.source is not Source.SYNTHETIC]
     for trajectory in recorded:
         if trajectory.task.env != spec.name:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.dream.confidence import Calibration
@@ -160,9 +161,16 @@ async def served(worlds: Worlds, kept: ReplayBuffer | None = None) -> AsyncItera
         yield with_token(url, token)
 
 
-def real_for(spec: EnvironmentSpec, against: Against) -> RealEnvironment | None:
-    """The real environment, for its tasks and behaviours. Code that a folder names is run only to play it."""
-    if against is Against.REAL:
+def real_for(env: EnvironmentSpec | str, spec: EnvironmentSpec, against: Against) -> RealEnvironment | None:
+    """The real environment, for its tasks and behaviours. Code that a folder names is run only to play it.
+
+    Args:
+        env: what the caller named. Code that is named by its place was run already to get its spec.
+        spec: of `env`.
+        against: where it is played.
+    """
+    names_code = isinstance(env, str) and ":" in env and not Path(env).is_dir()
+    if against is Against.REAL or names_code:
         return real_of(spec) if spec.adapter is not None else None
     return installed_real(spec)
 
@@ -175,3 +183,15 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
     if not tasks:
         raise InvalidInput(f"environment {spec.name!r} has no tasks of split {split!r}")
     return tasks
+
+
+async def with_recorded_starts(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
+    """The tasks for a dream. One that does not say how its episode starts gets the start that was recorded of it."""
+    if all(task.initial_state is not None for task in tasks):
+        return tasks
+    async with open_store(dsn) as store:
+        starts = {task.id: task.initial_state for task in await store.buffer.tasks(spec.name)}
+    return [
+        task.model_copy(update={"initial_state": starts.get(task.id)}) if task.initial_state is None else task
+        for task in tasks
+    ]

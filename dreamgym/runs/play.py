@@ -7,7 +7,7 @@ import textwrap
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, Against, real_for, tasks_of
+from dreamgym.runs.opening import SPLITS, Against, real_for, tasks_of, with_recorded_starts
 from dreamgym.runs.server_process import server
 from dreamgym.types import Task, Trajectory
 
@@ -41,8 +41,10 @@ async def play(
         InvalidInput: the task is unknown, or an agent has no model.
     """
     spec = load_spec(env)
-    real = real_for(spec, against)
+    real = real_for(env, spec, against)
     chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)
+    if against is Against.DREAM:
+        (chosen,) = await with_recorded_starts(spec, [chosen], dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
     with server(env, against, model=model, dsn=dsn) as url:
         if behaviour is not None:
@@ -75,7 +77,8 @@ def _named(task: str, spec: EnvironmentSpec, real: RealEnvironment | None) -> Ta
 
 def render(trajectory: Trajectory, answer: str | None = None) -> str:
     """The text of an episode, for a person to read."""
-    lines = [f"task   {trajectory.task.instruction}", f"start  {trajectory.task.initial_state or ''}"]
+    first = trajectory.transitions[0].state if trajectory.transitions else ""
+    lines = [f"task   {trajectory.task.instruction}", f"start  {trajectory.task.initial_state or first}"]
     for number, transition in enumerate(trajectory.transitions, start=1):
         arguments = ", ".join(f"{k}={v!r}" for k, v in transition.action.arguments.items())
         lines.append(f"{number:>4}.  {transition.action.name}({arguments})")

@@ -1,5 +1,6 @@
 """The examples that a newcomer reads and runs, as they stand."""
 
+import json
 import os
 import subprocess
 import sys
@@ -53,3 +54,11 @@ def test_grpo_in_one_file_learns_from_rollouts_in_the_dream(tmp_path: Path) -> N
     lines = ran("06_grpo_in_one_file.py", "2", place=tmp_path).splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["update   1", "update   2"]
     assert "loss +0.000" not in lines[0], "some rollouts were better than their group"
+
+
+@pytest.mark.slow
+def test_the_policy_behind_an_unchanged_agent_is_trained_without_a_download(dsn: str, tmp_path: Path) -> None:
+    assert ran("07_train_your_agent.py", "run", place=tmp_path, dsn=dsn).strip().endswith("run/policy")
+    updates = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in updates if "loss" in line] == [1, 2]
+    assert all(line["failed"] == 0 and line["sampled_tokens"] > 0 for line in updates if "where" in line)

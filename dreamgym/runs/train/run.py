@@ -24,8 +24,9 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
+from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import Against, open_store, stored_trajectories, tasks_of
+from dreamgym.runs.opening import Against, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import ServerAndStore
@@ -35,7 +36,7 @@ from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
 from dreamgym.training.practice import Practice, ProcessGroup, Settings, read_record
 from dreamgym.training.rollout import Player, Policy
-from dreamgym.types import JsonObject, Origin, Task
+from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -156,7 +157,7 @@ class TrainRun:
         base = Path(config.policy)
         if config.policy == "tiny":
             base = out / "warm"
-            in_one_process(_warm_start, spec, dsn, out, config.seed)
+            in_one_process(_warm_start, env, spec, dsn, out, config.seed)
         return cls(spec, env, config, base, out, dsn, resume)
 
     @property
@@ -353,15 +354,25 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
-def _warm_start(spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
-    """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet."""
+def _warm_start(env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+    """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet.
+
+    What is new in the environment's folder is stored first.
+    """
     if (out / "warm" / "config.json").is_file():
         return
     from dreamgym_integrations.trainers.policy.sft import clone
     from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
+    async def stored() -> Sequence[Trajectory]:
+        found = await seeding.read_folder(env)
+        async with open_store(dsn) as store:
+            if found is not None:
+                await seeding.store(found, store.buffer)
+            return await store.buffer.trajectories(spec.name)
+
     say("warm start: a tiny policy learns from the recorded play …")
-    recorded = asyncio.run(stored_trajectories(spec, dsn))
+    recorded = asyncio.run(stored())
     create_tiny_policy(recorded, out / "untrained", seed=seed)
     clone(
         spec,

@@ -1,0 +1,40 @@
+"""An environment of one's own, named by its file: its tasks and players serve its simulation too."""
+
+import json
+from pathlib import Path
+
+from command_line import Command
+
+from dreamgym.environment import load_spec
+
+DOORS = f"{Path(__file__).parents[2] / 'benchmarks' / 'newcomer' / 'doors.py'}:doors"
+
+
+def test_it_is_found_again_where_it_was_found_though_its_spec_names_no_place() -> None:
+    assert load_spec(DOORS).adapter == DOORS
+
+
+def test_its_dream_has_its_tasks_its_players_and_the_recorded_start(dreamgym: Command, dsn: str) -> None:
+    code, _, err = dreamgym("collect", DOORS, "--agent", "random", "--episodes", "6", "--dsn", dsn)
+    assert code == 0, err
+    dream = ("--against", "dream", "--model", "nearest", "--dsn", dsn)
+    code, out, err = dreamgym("play", DOORS, "--agent", "random", "--task", "train-blue", *dream)
+    assert code == 0, err
+    assert "start  the sign shows blue\n" in out
+
+
+def test_the_start_of_a_real_episode_is_shown_if_only_the_environment_tells_it(dreamgym: Command) -> None:
+    code, out, _ = dreamgym("play", DOORS, "--agent", "random", "--against", "real", "--task", "train-green")
+    assert code == 0
+    assert "start  the sign shows green\n" in out
+
+
+def test_a_folder_of_a_recorded_server_is_shown_without_starting_the_server(dreamgym: Command, tmp_path: Path) -> None:
+    (tmp_path / "env.toml").write_text('name = "stock"\n[real]\nadapter = "mcp"\ncommand = ["no-such-program"]\n')
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": [{"name": "count", "inputSchema": {}}]}))
+    (tmp_path / "tasks.jsonl").write_text('{"id": "t", "env": "stock", "instruction": "Count."}\n')
+    code, out, _ = dreamgym("env", "show", str(tmp_path))
+    assert code == 0
+    assert out.startswith("stock: ")
+    assert "tasks       train 1" in out
+    assert "tool count()" in out
