@@ -199,7 +199,7 @@ async def test_the_same_seed_model_and_database_give_the_same_bytes_in_every_pro
     first = await said(here, seed=1)
     assert await said(there, seed=1) == await said(here, seed=1) == first
     assert set(await said(there, seed=2)).isdisjoint(first)
-    _, forgetful = await fleet.start("--without", "cache", model="unsteady:")
+    _, forgetful = await fleet.start(model="unsteady: without cache")
     assert set(await said(forgetful, seed=1)).isdisjoint(first)
 
 
