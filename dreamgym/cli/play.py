@@ -20,9 +20,11 @@ def play(
     task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first training task.")] = None,
     model: ModelName = None,
 ) -> None:
-    """Play one episode through the server and print it. An agent gets the endpoint in the variable OPENAI_BASE_URL.
+    """Play one episode through the server and print it.
 
-    Example: OPENAI_BASE_URL=http://127.0.0.1:8000/v1 dreamgym play coin --agent langgraph
+    An agent is given the chat model's endpoint that the variable OPENAI_BASE_URL names.
+
+    Example: dreamgym play coin --agent langgraph --against real
     """
     policy_url = os.environ.get(POLICY_URL_VARIABLE)
     played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model))

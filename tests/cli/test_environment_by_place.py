@@ -15,9 +15,9 @@ def test_it_is_found_again_where_it_was_found_though_its_spec_names_no_place() -
 
 
 def test_its_dream_has_its_tasks_its_players_and_the_recorded_start(dreamgym: Command, dsn: str) -> None:
-    code, _, err = dreamgym("collect", DOORS, "--agent", "random", "--episodes", "6", "--dsn", dsn)
+    code, _, err = dreamgym("collect", DOORS, "--agent", "random", "--episodes", "6")
     assert code == 0, err
-    dream = ("--against", "dream", "--model", "nearest", "--dsn", dsn)
+    dream = ("--against", "dream", "--model", "nearest")
     code, out, err = dreamgym("play", DOORS, "--agent", "random", "--task", "train-blue", *dream)
     assert code == 0, err
     assert "start  the sign shows blue\n" in out

@@ -48,6 +48,7 @@ async def dreamgym(environ: dict[str, str], place: Path, *arguments: str) -> str
 async def test_a_real_server_is_recorded_labelled_seeded_and_answered_for(
     environ: dict[str, str], tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    environ["DREAMGYM_DSN"] = dsn
     record = ["record", "crm", "--out", str(tmp_path / "crm"), "--run", "r", "--", str(MEMORY)]
     async with Client(StdioServerParameters(command=DREAMGYM, args=record, env=environ), mode="legacy") as agent:
         tools = [tool.model_dump() for tool in (await agent.list_tools()).tools]
