@@ -1,0 +1,170 @@
+"""An answer as a value that can be compared, changed and written again: JSON, a Python literal, or lines of text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from dreamgym.state.wording import JSON_STYLES, Wording
+from dreamgym.types import JsonObject, StepResult
+
+MAX_LITERAL = 100_000
+"""Longest text that is read as a Python literal, in characters."""
+REFUSAL = re.compile(
+    r"\W*(?:[\w.-]+\s+){0,2}(?:\w*error|invalid|failed|cannot|unknown|fatal|no such|not found)\b", re.IGNORECASE
+)
+"""How a text begins that refuses a call without saying so in a flag."""
+
+
+class Style(Protocol):
+    """How a value is written as a text."""
+
+    def text(self, value: JsonValue) -> str:
+        """The text. Raises ValueError if the value is of another kind."""
+
+
+@dataclass(frozen=True)
+class JsonStyle:
+    """JSON, as one of the ways in which servers write it."""
+
+    indent: int | str | None
+    separators: tuple[str, str]
+    is_ascii: bool
+
+    def text(self, value: JsonValue) -> str:
+        return json.dumps(value, indent=self.indent, separators=self.separators, ensure_ascii=self.is_ascii)
+
+
+@dataclass(frozen=True)
+class LiteralStyle:
+    """A Python literal, as servers write it that print a list."""
+
+    def text(self, value: JsonValue) -> str:
+        return repr(value)
+
+
+@dataclass(frozen=True)
+class LinesStyle:
+    """A text; its value is the list of its lines."""
+
+    def text(self, value: JsonValue) -> str:
+        if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+            raise ValueError("expected lines")
+        return "\n".join(map(str, value))
+
+
+@dataclass(frozen=True)
+class StructuredStyle:
+    """The text follows from the structured content, which is the value."""
+
+    wording: Wording
+
+    def text(self, value: JsonValue) -> str:
+        if not isinstance(value, dict):
+            raise ValueError("expected an object")
+        return self.wording.text(value)
+
+
+@dataclass(frozen=True)
+class View:
+    """An answer as a value."""
+
+    value: JsonValue
+    style: Style
+    is_error: bool = False
+    blocks: str = ""
+    """The content blocks as JSON, where they are more than the text: such an answer is repeated, never changed."""
+
+    def with_value(self, value: JsonValue) -> View:
+        """The same kind of answer with another value."""
+        return replace(self, value=value)
+
+    @property
+    def structured(self) -> JsonObject | None:
+        """The structured content; None if there is none."""
+        if isinstance(self.style, StructuredStyle) and isinstance(self.value, dict):
+            return self.value
+        return None
+
+    @property
+    def observation(self) -> str:
+        """The text. Raises ValueError if the value does not fit the style."""
+        return self.style.text(self.value)
+
+    @property
+    def said(self) -> JsonValue:
+        """What templates are learned from: the whole text of words, else the value."""
+        return self.observation if isinstance(self.style, LinesStyle) else self.value
+
+    def saying(self, said: JsonValue) -> View:
+        """The same kind of answer that says something else. Raises ValueError if that is of another kind."""
+        if not isinstance(self.style, LinesStyle):
+            return self.with_value(said)
+        if not isinstance(said, str):
+            raise ValueError("expected a text")
+        return self.with_value(list(said.split("\n")))
+
+    @property
+    def is_refusal(self) -> bool:
+        """The call was refused: by the flag of errors, or by the first words of the text."""
+        return self.is_error or _begins_as_refusal(self.value)
+
+    def key(self) -> str:
+        """Equal for equal answers."""
+        return json.dumps([self.is_error, type(self.style).__name__, self.value, self.blocks], sort_keys=True)
+
+
+def view_of(result: StepResult) -> View | None:
+    """The answer as a value; None if its text and its structured content say different things."""
+    blocks = json.dumps(result.content) if "content" in result.info else ""
+    text = result.observation
+    if result.structured is not None:
+        wording = _wording(result)
+        return None if wording is None else View(result.structured, StructuredStyle(wording), result.is_error, blocks)
+    if text.lstrip()[:1] in ("{", "["):
+        for style, value in _readings(text):
+            if style.text(value) == text:
+                return View(value, style, result.is_error, blocks)
+    return View(list(text.split("\n")), LinesStyle(), result.is_error, blocks)
+
+
+def _wording(result: StepResult) -> Wording | None:
+    if result.structured is None:
+        return None
+    for field in (None, *result.structured):
+        for style in (None, *JSON_STYLES) if field is not None else JSON_STYLES:
+            for is_ascii in (False, True):
+                wording = Wording(field, style, is_ascii)
+                if wording.fits(result):
+                    return wording
+    return None
+
+
+def _readings(text: str) -> list[tuple[Style, JsonValue]]:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return [(JsonStyle(*way, is_ascii), value) for way in JSON_STYLES for is_ascii in (False, True)]
+    if len(text) > MAX_LITERAL:
+        return []
+    try:
+        literal = ast.literal_eval(text)
+        json.dumps(literal, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return []
+    return [(LiteralStyle(), literal)]
+
+
+def _begins_as_refusal(value: JsonValue) -> bool:
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return REFUSAL.match(value[0][:200]) is not None
+    if isinstance(value, dict):
+        return isinstance(value.get("error"), str) or str(value.get("status", "")).lower() in {"error", "failed"}
+    return False

@@ -1,0 +1,256 @@
+"""What changes between two answers to the same read, as rules that can be applied to another answer.
+
+A rule says where and what: an item that is added to a list, one that is taken out, or a value that becomes another. The
+place of an item in a list is told by a value that it holds (`Item`) or by its position; both are tried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from dreamgym.state import same
+from dreamgym.views.templates import Bindings, Name, NoValue, Template, as_word
+
+MOST = 8
+"""Most changes between two answers that are learned from."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """The item of a list that holds a value: in one of its fields, or as a word of its text."""
+
+    field: str
+    """Empty: the item is the value, or a text with it as a word."""
+    name: Name
+
+    def index(self, items: list[JsonValue], bindings: Bindings) -> int:
+        """Its position. Raises NoValue where no item or more than one is meant."""
+        found = [i for i, item in enumerate(items) if self.holds(item, bindings)]
+        if len(found) != 1:
+            raise NoValue(f"{len(found)} items hold the value of {self.name}")
+        return found[0]
+
+    def holds(self, item: JsonValue, bindings: Bindings) -> bool:
+        """True if this item is meant."""
+        value = bindings.get(self.name)
+        if value is None or value == "":
+            return False
+        if self.field:
+            return isinstance(item, dict) and self.field in item and same(item[self.field], value)
+        word = as_word(value)
+        return same(item, value) or (isinstance(item, str) and word is not None and _has_word(item, word))
+
+
+@dataclass(frozen=True)
+class Position:
+    """The item at a position, counted from the end if negative."""
+
+    at: int
+
+    def index(self, items: list[JsonValue], bindings: Bindings) -> int:
+        """Its position. Raises NoValue where the list is shorter."""
+        if not -len(items) <= self.at < len(items):
+            raise NoValue(f"there is no item {self.at}")
+        return self.at % len(items)
+
+
+Step = str | tuple[Item | Position, ...]
+"""A field, or the ways in which an item of a list is meant."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One kind of change."""
+
+    kind: str
+    """`add`, `remove` or `set`."""
+    path: tuple[Step, ...]
+    """To the list, or to the value that is set."""
+    value: Template | None = None
+    """Of what is added or set."""
+    places: tuple[str, ...] = ()
+    """Where an item is added: at the `start`, at the `end`, `sorted`, or `-N` before the end."""
+    items: tuple[Item | Position, ...] = ()
+    """Which item is removed."""
+
+    def unified(self, other: Edit) -> Edit | None:
+        """The rule of the examples of both; None if there is none."""
+        if self.kind != other.kind or len(self.path) != len(other.path):
+            return None
+        path: list[Step] = []
+        for one, two in zip(self.path, other.path, strict=True):
+            if isinstance(one, str) or isinstance(two, str):
+                if one != two:
+                    return None
+                path.append(one)
+            else:
+                shared = tuple(way for way in one if way in two)
+                if not shared:
+                    return None
+                path.append(shared)
+        value = self.value and other.value and self.value.unified(other.value)
+        places = tuple(place for place in self.places if place in other.places)
+        items = tuple(way for way in self.items if way in other.items)
+        if (self.value and not value) or (self.places and not places) or (self.items and not items):
+            return None
+        return replace(self, path=tuple(path), value=value, places=places, items=items)
+
+    def apply(self, value: JsonValue, bindings: Bindings) -> JsonValue:
+        """The value with the change. Raises NoValue where it does not fit."""
+        return self._apply(value, self.path, bindings)
+
+    def _apply(self, value: JsonValue, path: tuple[Step, ...], bindings: Bindings) -> JsonValue:
+        if path:
+            step, rest = path[0], path[1:]
+            if isinstance(step, str):
+                if not isinstance(value, dict):
+                    raise NoValue("there is no object")
+                if step not in value and not (self.kind == "set" and not rest):
+                    raise NoValue(f"there is no {step!r}")
+                return {**value, step: self._apply(value.get(step), rest, bindings)}
+            if not isinstance(value, list):
+                raise NoValue("there is no list")
+            at = _index(step, value, bindings)
+            return [*value[:at], self._apply(value[at], rest, bindings), *value[at + 1 :]]
+        if self.kind == "set":
+            assert self.value is not None
+            return self.value.evaluate(bindings)
+        if not isinstance(value, list):
+            raise NoValue("there is no list")
+        if self.kind == "remove":
+            at = _index(self.items, value, bindings)
+            return [*value[:at], *value[at + 1 :]]
+        assert self.value is not None
+        added = self.value.evaluate(bindings)
+        at = _place(self.places[0], value, added)
+        return [*value[:at], added, *value[at:]]
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """What the change writes."""
+        return () if self.value is None else (self.value,)
+
+
+def edits_between(base: JsonValue, new: JsonValue, bindings: Bindings) -> tuple[Edit, ...] | None:
+    """The changes as rules of this one example; None if they are too many, or one of another type of value."""
+    found: list[Edit] = []
+    for edit in _edits(base, new, bindings, ()):
+        if edit is None or len(found) == MOST:
+            return None
+        found.append(edit)
+    return tuple(found)
+
+
+def _edits(base: JsonValue, new: JsonValue, bindings: Bindings, path: tuple[Step, ...]) -> Iterator[Edit | None]:
+    if same(base, new):
+        return
+    if isinstance(base, dict) and isinstance(new, dict) and base.keys() <= new.keys():
+        for name, part in new.items():
+            if name in base:
+                yield from _edits(base[name], part, bindings, (*path, name))
+            else:
+                yield Edit("set", (*path, name), Template.of(part, bindings))
+    elif isinstance(base, list) and isinstance(new, list):
+        yield from _list_edits(base, new, bindings, path)
+    elif isinstance(base, dict | list) or isinstance(new, dict | list):
+        yield None
+    else:
+        yield Edit("set", path, Template.of(new, bindings))
+
+
+def _list_edits(
+    base: list[JsonValue], new: list[JsonValue], bindings: Bindings, path: tuple[Step, ...]
+) -> Iterator[Edit | None]:
+    start = 0
+    while start < min(len(base), len(new)) and same(base[start], new[start]):
+        start += 1
+    end = 0
+    while end < min(len(base), len(new)) - start and same(base[-1 - end], new[-1 - end]):
+        end += 1
+    old, made = base[start : len(base) - end], new[start : len(new) - end]
+    if len(old) == len(made):
+        for offset, (one, two) in enumerate(zip(old, made, strict=True)):
+            at = start + offset
+            yield from _edits(one, two, bindings, (*path, _items(base, at, bindings)))
+        return
+    if len(old) + len(made) > MOST:
+        yield None
+        return
+    for offset in range(len(old)):
+        rest = base[:start] + old[offset:] + base[len(base) - end :]
+        yield Edit("remove", path, items=_items(rest, start, bindings))
+    known = base[:start] + base[len(base) - end :]
+    for offset, item in enumerate(made):
+        at = start + offset
+        yield Edit("add", path, Template.of(item, bindings), _places(known, at, item))
+        known = [*known[:at], item, *known[at:]]
+
+
+def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Item | Position, ...]:
+    """Every way to mean the item at a position."""
+    item = items[at]
+    ways: list[Item | Position] = []
+    fields = ("", *item) if isinstance(item, dict) else ("",)
+    for name in bindings:
+        for field in fields:
+            way = Item(field, name)
+            if way.holds(item, bindings) and sum(way.holds(other, bindings) for other in items) == 1:
+                ways.append(way)
+    return (*ways, Position(at), Position(at - len(items)))
+
+
+def _index(ways: tuple[Item | Position, ...], items: list[JsonValue], bindings: Bindings) -> int:
+    return ways[0].index(items, bindings)
+
+
+def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]:
+    places = []
+    if at == len(items):
+        places.append("end")
+    if _sorted_place(items, item) == at:
+        places.append("sorted")
+    if at == 0:
+        places.append("start")
+    if at < len(items):
+        places.append(str(at - len(items)))
+    return tuple(places)
+
+
+def _place(place: str, items: list[JsonValue], item: JsonValue) -> int:
+    if place == "end":
+        return len(items)
+    if place == "start":
+        return 0
+    if place == "sorted":
+        at = _sorted_place(items, item)
+        if at is None:
+            raise NoValue("the list is not sorted")
+        return at
+    return max(0, len(items) + int(place))
+
+
+def _sorted_place(items: list[JsonValue], item: JsonValue) -> int | None:
+    """Where an item stands in a list that is sorted by its texts; None if it is not sorted."""
+    keys = [_text(one).strip("* ") for one in items]
+    if len(items) < 2 or keys != sorted(keys):
+        return None
+    key = _text(item).strip("* ")
+    return sum(one < key for one in keys)
+
+
+def _text(item: JsonValue) -> str:
+    return item if isinstance(item, str) else json.dumps(item, sort_keys=True)
+
+
+def _has_word(text: str, word: str) -> bool:
+    at = text.find(word)
+    while at >= 0:
+        before, after = text[at - 1 : at], text[at + len(word) : at + len(word) + 1]
+        if not (before.isalnum() or before == "_" or after.isalnum() or after == "_"):
+            return True
+        at = text.find(word, at + 1)
+    return False

@@ -1,0 +1,265 @@
+"""Learns the rules of a server that tells no state from recorded sessions.
+
+An answer to the same read is a view of the session's world. A view is known from an earlier answer of this session, or
+from a recording with the same writes before it, and each write since then may have changed it. How a write changes a
+view is learned from recordings of the two tools, apart for each relation of their arguments: a note that is written,
+and the note of that id that is read. What no recording shows is not answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject, ToolCall, Transition
+from dreamgym.views.answers import View
+from dreamgym.views.edits import Edit, edits_between
+from dreamgym.views.reads import reading_tools
+from dreamgym.views.rules import Effect, FormKey, Moment, Rules
+from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
+from dreamgym.views.sql import Database, database_of
+from dreamgym.views.templates import Bindings, Template, template_of
+
+FOLDS = 12
+"""Most parts into which recordings are divided to try what was learned from the others."""
+Example = tuple[View | None, View, Bindings]
+"""A view before a write, the view after it, and the values of the two calls."""
+
+
+def learn(sessions: Iterable[Sequence[Transition]], tools: Mapping[str, JsonObject]) -> Rules:
+    """The rules that recorded sessions show.
+
+    What was learned is tried: each part of the recordings is answered by the rules of the others, and a way that is
+    wrong there more than once in four times is not used for that tool.
+
+    Args:
+        sessions: the steps of each, from its start.
+        tools: definitions by name.
+    """
+    recorded = [list(session) for session in sessions if session]
+    reads = reading_tools(recorded, tools)
+    episodes = [calls_of(session, reads) for session in recorded]
+    rules = _learned(episodes, reads)
+    right: Counter[tuple[str, str]] = Counter()
+    wrong: Counter[tuple[str, str]] = Counter()
+    folds = min(FOLDS, len(episodes))
+    for fold in range(folds if folds > 1 else 0):
+        others = _learned([one for i, one in enumerate(episodes) if i % folds != fold], reads)
+        for episode in episodes[fold::folds]:
+            for number, call in enumerate(episode):
+                for known in others.ways(episode[:number], call.action):
+                    if call.view is not None:
+                        if known.view.key() == call.view.key():
+                            right[call.action.name, known.way] += 1
+                        elif known.way != "form" or not call.view.is_refusal:  # a form is of calls that are not refused
+                            wrong[call.action.name, known.way] += 1
+                        break
+    rules.doubted = frozenset(way for way, count in wrong.items() if 3 * count > right[way])
+    return rules
+
+
+def _learned(episodes: Sequence[list[Call]], reads: frozenset[str]) -> Rules:
+    rules = Rules(reads)
+    rules.unstable = _unstable(episodes)
+    for episode in episodes:
+        for call in episode:
+            rules.arguments.setdefault(call.action.name, set()).update(call.action.arguments)
+    for _ in range(2):  # what the first pass learns of effects explains views after several writes in the second
+        rules.known = _recorded(episodes, rules)
+        rules.database = _database(episodes, rules)
+        rules.effects = _effects(episodes, rules)
+    rules.forms = _forms(episodes, rules)
+    for episode in episodes:
+        for number, call in enumerate(episode):
+            if call.view is not None and call.view.is_refusal and not call.view.blocks:
+                blamed = blamed_in(call)
+                if not any(one.changes and mentions(one.action, blamed.values()) for one in episode[:number]):
+                    rules.refusals.setdefault(call.action.name, []).append(call)
+    return rules
+
+
+def _database(episodes: Sequence[list[Call]], rules: Rules) -> Database | None:
+    start: list[tuple[ToolCall, JsonValue]] = []
+    for episode in episodes:
+        for call in episode:
+            if call.changes:
+                break
+            if call.view is not None and ((), call.action.canonical()) in rules.known and not call.view.is_refusal:
+                start.append((call.action, call.view.value))
+    calls = [call for episode in episodes for call in episode]
+    refusals = (call.view.observation for call in calls if call.view is not None and call.view.is_refusal)
+    return database_of([call.action for call in calls], start, refusals)
+
+
+def _unstable(episodes: Sequence[list[Call]]) -> frozenset[str]:
+    """Tools that answered the same call otherwise, with no write in between."""
+    found: set[str] = set()
+    for episode in episodes:
+        said: dict[str, str] = {}
+        for call in episode:
+            if call.changes:
+                said.clear()
+            elif call.view is not None and said.setdefault(call.action.canonical(), call.view.key()) != call.view.key():
+                found.add(call.action.name)
+    return frozenset(found)
+
+
+def _recorded(episodes: Sequence[list[Call]], rules: Rules) -> dict[Moment, View]:
+    """The answers at each moment that recordings agree on; a write that is known not to change a view is left out."""
+    found: dict[Moment, View] = {}
+    disputed: set[Moment] = set()
+    for episode in episodes:
+        written: list[ToolCall] = []
+        for call in episode:
+            if call.view is not None and call.action.name not in rules.unstable:
+                effects = [rules.effect(write, call.action) for write in written]
+                moments = [(tuple(write.canonical() for write in written), call.action.canonical())]
+                if all(effect is not None and not effect.changes for effect in effects):
+                    moments.append(((), call.action.canonical()))
+                for moment in moments:
+                    if found.setdefault(moment, call.view).key() != call.view.key():
+                        disputed.add(moment)
+            if call.changes:
+                written.append(call.action)
+    return {moment: view for moment, view in found.items() if moment not in disputed}
+
+
+def _effects(episodes: Sequence[list[Call]], rules: Rules) -> dict[tuple[str, str], dict[Relation, Effect | None]]:
+    examples: dict[tuple[str, str], dict[Relation, list[Example]]] = defaultdict(lambda: defaultdict(list))
+    for episode in episodes:
+        for number, call in enumerate(episode):
+            if call.view is None or call.action.name in rules.unstable:
+                continue
+            if rules.database is not None and call.action.name in rules.database.arguments:
+                continue  # the database knows better
+            found = _example(episode, number, rules)
+            if found is not None:
+                write, base = found
+                pair = (episode[write].action.name, call.action.name)
+                bindings = bindings_of(episode[write], call.action)
+                relation = relation_of(episode[write].action, call.action)
+                examples[pair][relation].append((base, call.view, bindings))
+    return {
+        pair: {relation: _effect(found, pair[1] in rules.reads) for relation, found in by_relation.items()}
+        for pair, by_relation in examples.items()
+    }
+
+
+def _example(episode: Sequence[Call], number: int, rules: Rules) -> tuple[int, View | None] | None:
+    """The only write that may have changed what a call answers, and the view before it."""
+    action = episode[number].action
+    canonical = action.canonical()
+    is_read = action.name in rules.reads
+    last = max((i for i in range(number) if episode[i].action.canonical() == canonical), default=-1)
+    base = episode[last].view if last >= 0 and is_read else rules.known.get(((), canonical))
+    since = last + 1 if is_read else 0
+    writes = [i for i in range(since, number) if episode[i].changes]
+    if not is_read:
+        related = [i for i in writes if relation_of(episode[i].action, action)]
+        return (related[-1], None) if related else None
+    if len(writes) > 1:
+        known = [(i, rules.effect(episode[i].action, action)) for i in writes]
+        unknown = [i for i, effect in known if effect is None]
+        if len(unknown) != 1:
+            return None
+        for i, effect in known:
+            if i < unknown[0] and effect is not None:
+                base = effect.apply(base, bindings_of(episode[i], action))
+            elif i > unknown[0] and effect is not None and effect.changes:
+                return None
+        return unknown[0], base
+    return (writes[0], base) if writes else None
+
+
+def _effect(examples: Sequence[Example], is_read: bool) -> Effect | None:
+    """The effect that all examples show; None if they disagree, or show too little."""
+    same_as_before = [base is not None and base.key() == new.key() for base, new, _ in examples]
+    if all(same_as_before):
+        return Effect(changes=False, examples=len(examples))
+    if any(same_as_before) or any(new.blocks for _, new, _ in examples):
+        return None
+    count = len(examples)
+    like = examples[0][1]
+    alike = all(type(new.style) is type(like.style) and new.is_error == like.is_error for _, new, _ in examples)
+    template = template_of([(new.said, bindings) for _, new, bindings in examples]) if alike else None
+    if (
+        template is not None
+        and not any(name[0] in {"write", "said"} for name in template.names)
+        and not like.is_refusal
+    ):
+        template = None
+    whole = Effect(True, template=template, like=like, examples=count) if template is not None else None
+    if whole is not None and (not is_read or not template_is_guess(template, count)):
+        return whole
+    if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
+        edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
+        if (
+            edits
+            and (count > 1 or len(edits) < 3)
+            and not any(template_is_guess(one, count) for edit in edits for one in edit.templates)
+        ):
+            return Effect(True, edits=edits, examples=count)
+    return None
+
+
+def template_is_guess(template: Template | None, examples: int) -> bool:
+    """A single example does not show that the numbers in it are the same in every call."""
+    return template is None or (examples < 2 and template.is_guess)
+
+
+def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) -> tuple[Edit, ...] | None:
+    found: tuple[Edit, ...] | None = None
+    for base, new, bindings in examples:
+        edits = edits_between(base, new, bindings)
+        if edits is None:
+            return None
+        if found is None:
+            found = edits
+            continue
+        if len(edits) != len(found):
+            return None
+        both = [one.unified(two) for one, two in zip(found, edits, strict=True)]
+        if any(edit is None for edit in both):
+            return None
+        found = tuple(edit for edit in both if edit is not None)
+    return found
+
+
+def _forms(episodes: Sequence[list[Call]], rules: Rules) -> dict[FormKey, tuple[Template, View]]:
+    examples: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
+    for episode in episodes:
+        for number, call in enumerate(episode):
+            if call.view is not None and not call.view.blocks:
+                kind, bindings = rules.own_bindings(episode[:number], call.action)
+                if kind or not call.view.is_refusal:
+                    key = (call.action.name, frozenset(call.action.arguments), kind)
+                    examples[key].append((call.view, bindings, call.action.canonical()))
+    found: dict[FormKey, tuple[Template, View]] = {}
+    of_any: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
+    for (tool, _, kind), known in examples.items():
+        of_any[tool, None, kind] += known
+    for key, shown in [*of_any.items(), *examples.items()]:
+        known = [one for one in shown if not one[0].is_refusal] or shown
+        like = known[0][0]
+        if any(type(view.style) is not type(like.style) or view.is_error != like.is_error for view, _, _ in known):
+            continue
+        template = template_of([(view.said, bindings) for view, bindings, _ in known])
+        if template is not None and _is_shown(key, template, len({canonical for _, _, canonical in known}), rules):
+            found[key] = (template, like)
+    return found
+
+
+def _is_shown(key: FormKey, template: Template, distinct: int, rules: Rules) -> bool:
+    """The recordings show that the answers of other calls have this form too.
+
+    Two different calls do; one does if the answer is made of the call's values and of no number besides, and the tool
+    is no read, or if the database explains it.
+    """
+    tool, _, kind = key
+    if distinct > 1 or any(name[0] == "sql" for name in template.names):
+        return True
+    if template.is_guess:
+        return False
+    return bool(kind) or tool not in rules.reads

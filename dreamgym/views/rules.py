@@ -1,0 +1,251 @@
+"""What was learned of a server, and what it says to the next call of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from dreamgym.state import same
+from dreamgym.types import ToolCall
+from dreamgym.views.answers import View
+from dreamgym.views.edits import Edit
+from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, blamed_in, mentions, relation_of
+from dreamgym.views.sql import Database
+from dreamgym.views.templates import Bindings, Name, Template, leaves_of
+
+Moment = tuple[tuple[str, ...], str]
+"""The calls of a session that may have changed the world, in their order, and the call that is answered then."""
+FormKey = tuple[str, frozenset[str] | None, str]
+"""A tool, the names of the arguments of a call (None: any), and its kind of SQL."""
+
+COUNTED = frozenset({"known", "seen"})
+"""Where values come from that count the tool's earlier calls."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a write does to the view of a read."""
+
+    changes: bool
+    template: Template | None = None
+    """The whole answer, as it follows from the two calls."""
+    edits: tuple[Edit, ...] | None = None
+    like: View | None = None
+    """An answer of the kind that `template` makes."""
+    examples: int = 1
+
+    def apply(self, view: View | None, bindings: Bindings) -> View | None:
+        """The view after the write; None if it is not known."""
+        if not self.changes:
+            return view
+        try:
+            if self.template is not None and self.like is not None:
+                return self.like.saying(self.template.evaluate(bindings))
+            if self.edits is None or view is None or view.blocks:
+                return None
+            value = view.value
+            for edit in self.edits:
+                value = edit.apply(value, bindings)
+            return view.with_value(value)
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True)
+class Known:
+    """An answer, and how it came about."""
+
+    view: View
+    way: str
+    """`repeated`: earlier in this session. `recorded`: after the same writes. `effect`: what writes do to a view.
+    `refusal`: of a call that is the same in what was refused. `form`: from the call alone."""
+
+
+@dataclass
+class Rules:
+    """What was learned of one server."""
+
+    reads: frozenset[str]
+    known: dict[Moment, View] = field(default_factory=dict)
+    """Recorded answers, by what was written before them."""
+    unstable: frozenset[str] = frozenset()
+    """Tools whose answers differ with nothing in between."""
+    effects: dict[tuple[str, str], dict[Relation, Effect | None]] = field(default_factory=dict)
+    """By the tool that writes and the tool whose answer changes; None: the recordings disagree."""
+    forms: dict[FormKey, tuple[Template, View]] = field(default_factory=dict)
+    """How the answers of a tool follow from the call alone."""
+    database: Database | None = None
+    """The tables of a server that takes SQL."""
+    arguments: dict[str, set[str]] = field(default_factory=dict)
+    """The names of all arguments that recorded calls of a tool have."""
+    refusals: dict[str, list[Call]] = field(default_factory=dict)
+    doubted: frozenset[tuple[str, str]] = frozenset()
+    """Tools and ways that were wrong of recordings that they were not learned from."""
+
+    def answer(self, history: Sequence[Call], action: ToolCall) -> Known | None:
+        """The answer of a session's next call; None: the recordings do not show it."""
+        known = (one for one in self.ways(history, action) if (action.name, one.way) not in self.doubted)
+        return next(known, None)
+
+    def ways(self, history: Sequence[Call], action: ToolCall) -> Iterator[Known]:
+        """Every answer that there is, the surest first."""
+        return (known for known in self._tried(history, action) if known is not None)
+
+    def _tried(self, history: Sequence[Call], action: ToolCall) -> Iterator[Known | None]:
+        template = self._template(history, action)[0]
+        if action.name in self.unstable or (template is not None and any(n[0] in COUNTED for n in template.names)):
+            yield self._form(history, action)
+            return
+        canonical = action.canonical()
+        is_read = action.name in self.reads
+        last = max((i for i, call in enumerate(history) if call.action.canonical() == canonical), default=-1)
+        earlier = history[last].view if last >= 0 else None
+        if earlier is not None and (is_read or earlier.is_refusal) and not any(c.changes for c in history[last + 1 :]):
+            yield Known(earlier, "repeated")
+            return
+        if self.database is not None:
+            known = self._form(history, action, only_sql=True)
+            yield known
+            if known is None and action.name in self.database.arguments:
+                return
+        written = [number for number, call in enumerate(history) if call.changes]
+        if is_read:
+            yield self._changed(history, written, last, action)
+        else:
+            recorded = self.known.get((_texts(history, written), canonical))
+            if recorded is not None:
+                yield Known(recorded, "recorded")
+            yield self._after(history, action)
+        yield self._refusal(history, action)
+        yield self._form(history, action)
+
+    def _changed(self, history: Sequence[Call], written: Sequence[int], last: int, action: ToolCall) -> Known | None:
+        """A read's view: known since a moment of this session or of a recording, and changed by the writes since then.
+
+        Args:
+            history: the session's calls.
+            written: positions of those that may have changed the world.
+            last: position of the last call equal to this one; -1 if there is none.
+            action: the read.
+        """
+        canonical = action.canonical()
+        view, way, left = None, "recorded", list(written)
+        if last >= 0:
+            view, way, left = history[last].view, "repeated", [number for number in written if number > last]
+        for count in range(len(written), len(written) - len(left), -1):
+            recorded = self.known.get((_texts(history, written[:count]), canonical))
+            if recorded is not None:
+                view, way, left = recorded, "recorded", list(written[count:])
+                break
+        if view is None and last < 0:
+            view = self.known.get(((), canonical))
+        for number in left:
+            write = history[number]
+            effect = self.effect(write.action, action)
+            if effect is None:
+                return None
+            view = effect.apply(view, bindings_of(write, action))
+            if effect.changes:
+                way = "effect"
+        return None if view is None else Known(view, way)
+
+    def _after(self, history: Sequence[Call], action: ToolCall) -> Known | None:
+        """The answer of a write that an earlier call of the session decides: what is there is not made again."""
+        for number in range(len(history) - 1, -1, -1):
+            write = history[number]
+            if write.changes and (effect := self.effect(write.action, action)) is not None and effect.changes:
+                view = effect.apply(None, bindings_of(write, action))
+                return None if view is None else Known(view, "effect")
+        return None
+
+    def _refusal(self, history: Sequence[Call], action: ToolCall) -> Known | None:
+        """A recorded refusal of a call that is the same in what was refused."""
+        said = dict(leaves_of("call", action.arguments))
+        for refused in self.refusals.get(action.name, ()):
+            assert refused.view is not None
+            blamed = blamed_in(refused)
+            if not blamed or any(not same(said.get(name), value) for name, value in blamed.items()):
+                continue
+            if any(call.changes and mentions(call.action, blamed.values()) for call in history):
+                continue
+            template = Template.of(refused.view.said, dict(leaves_of("call", refused.action.arguments)))
+            try:
+                return Known(refused.view.saying(template.evaluate(said)), "refusal")
+            except ValueError:
+                continue
+        return None
+
+    def _form(self, history: Sequence[Call], action: ToolCall, *, only_sql: bool = False) -> Known | None:
+        template, like, kind, bindings = self._template(history, action)
+        if template is None or like is None:
+            return None
+        if only_sql and not kind and not any(name[0] == "sql" for name in template.names):
+            return None
+        try:
+            return Known(like.saying(template.evaluate(bindings)), "form")
+        except ValueError:
+            return None
+
+    def _template(
+        self, history: Sequence[Call], action: ToolCall
+    ) -> tuple[Template | None, View | None, str, Bindings]:
+        """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
+        kind, bindings = self.own_bindings(history, action)
+        keys: list[FormKey] = [(action.name, None, kind), (action.name, frozenset(action.arguments), kind)]
+        found = [self.forms[key] for key in keys if key in self.forms]
+        if not set(action.arguments) <= self.arguments.get(action.name, set()):
+            found = []  # what an argument does that no recording has is not known
+        if not found:
+            return None, None, kind, bindings
+        template, like = max(found, key=lambda form: len(form[0].names))
+        return template, like, kind, bindings
+
+    def effect(self, write: ToolCall, read: ToolCall) -> Effect | None:
+        """What a write does to a read's view; None: not known."""
+        known = self.effects.get((write.name, read.name))
+        if known is None:
+            return None
+        relation = relation_of(write, read)
+        if relation in known:
+            return known[relation]
+        changing = [one for one, effect in known.items() if effect is None or effect.changes]
+        within = [one for one in changing if one <= relation]
+        if within:
+            return known[max(within, key=len)]
+        if changing or any(relation <= one for one in known):
+            return Effect(changes=False)
+        return None
+
+    def own_bindings(self, history: Sequence[Call], action: ToolCall) -> tuple[str, Bindings]:
+        """The kind of SQL of a call, and what its answer may be made of.
+
+        These are its arguments, the tool's earlier calls, and what the database says.
+        """
+        bindings: dict[Name, JsonValue] = dict(arguments_of("call", action))
+        before = [
+            call for call in history if call.action.name == action.name and call.view and not call.view.is_refusal
+        ]
+        bindings["known", "calls"] = len(before)
+        said: dict[str, list[JsonValue]] = {}
+        for call in (*before, Call(action, None, is_write=False)):
+            for name, value in call.action.arguments.items():
+                if value is not None and value not in said.setdefault(name, []):
+                    said[name].append(value)
+        for name in self.arguments.get(action.name, set()) | set(action.arguments):
+            bindings["seen", name] = said.get(name, [])
+        if before and before[-1].view is not None:
+            for name, value in leaves_of("known", before[-1].view.value):
+                if isinstance(value, int) and not isinstance(value, bool):
+                    bindings[("known", "last", *name[1:])] = value
+        kind = ""
+        if self.database is not None:
+            written = [call.action for call in history if call.changes]
+            kind, found = self.database.bindings(written, action)
+            bindings.update(found)
+        return kind, bindings
+
+
+def _texts(history: Sequence[Call], written: Sequence[int]) -> tuple[str, ...]:
+    return tuple(history[number].action.canonical() for number in written)

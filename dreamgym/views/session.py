@@ -1,0 +1,96 @@
+"""The calls of a session, and the values that their answers may be made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from dreamgym.state import same
+from dreamgym.types import ToolCall, Transition
+from dreamgym.views.answers import LinesStyle, View, view_of
+from dreamgym.views.templates import Bindings, Name, leaves_of
+
+Relation = frozenset[tuple[Name, Name]]
+"""Pairs of arguments of two calls that have equal values, by their paths."""
+
+_NUMBER = re.compile(r"(?<![\w.])\d{1,15}(?![\w.])")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call and its answer."""
+
+    action: ToolCall
+    view: View | None
+    is_write: bool
+
+    @property
+    def changes(self) -> bool:
+        """It may have changed the world."""
+        return self.is_write and (self.view is None or not self.view.is_refusal)
+
+
+def calls_of(session: Iterable[Transition], reads: frozenset[str]) -> list[Call]:
+    """The steps of a session as calls. A step that ended its episode is no view: it is true of one task."""
+    return [
+        Call(one.action, None if one.result.done else view_of(one.result), one.action.name not in reads)
+        for one in session
+    ]
+
+
+def bindings_of(write: Call, read: ToolCall) -> Bindings:
+    """The values that a view after a write may be made of: those of the read, of the write and of its answer."""
+    bindings: dict[Name, JsonValue] = dict(arguments_of("call", read))
+    bindings.update(arguments_of("write", write.action))
+    if write.view is not None:
+        if isinstance(write.view.style, LinesStyle):
+            numbers = _NUMBER.findall(write.view.observation)[:8]
+            bindings.update({("said", str(i)): int(number) for i, number in enumerate(numbers)})
+        else:
+            bindings.update(leaves_of("said", write.view.value))
+    return bindings
+
+
+def arguments_of(root: str, action: ToolCall) -> Iterator[tuple[Name, JsonValue]]:
+    """The bindings of a call's arguments and their parts; of a path, its last part too."""
+    for name, value in leaves_of(root, action.arguments):
+        yield name, value
+        if isinstance(value, str) and "/" in value.strip("/"):
+            yield (*name, "last part"), value.rstrip("/").rpartition("/")[2]
+
+
+def relation_of(write: ToolCall, read: ToolCall) -> Relation:
+    """Which arguments of two calls have equal values, or of which one is a folder of the other."""
+    one, two = dict(leaves_of("write", write.arguments)), dict(leaves_of("read", read.arguments))
+    found: set[tuple[Name, Name]] = set()
+    for path, value in one.items():
+        for other, asked in two.items():
+            if isinstance(value, bool) or value in (None, "", [], {}) or isinstance(value, dict | list):
+                continue
+            if same(value, asked):
+                found.add((path, other))
+            elif isinstance(value, str) and isinstance(asked, str) and value.startswith(f"{asked.rstrip('/')}/"):
+                found.add(((*path, "in"), other))
+    return frozenset(found)
+
+
+def blamed_in(refused: Call) -> dict[Name, JsonValue]:
+    """The arguments of a refused call that its refusal names."""
+    assert refused.view is not None
+    text = refused.view.observation
+    arguments = dict(leaves_of("call", refused.action.arguments))
+    named: dict[Name, JsonValue] = {
+        name: value
+        for name, value in arguments.items()
+        if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) > 1 and str(value) in text
+    }
+    return named or {name: value for name, value in arguments.items() if not isinstance(value, dict | list)}
+
+
+def mentions(action: ToolCall, values: Iterable[JsonValue]) -> bool:
+    """True if one of these values is an argument of the call, or a part of one."""
+    said = [value for _, value in leaves_of("write", action.arguments)]
+    return any(same(one, two) for one in said for two in values)

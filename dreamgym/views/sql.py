@@ -1,0 +1,317 @@
+"""Servers that take SQL: their tables as recordings show them, in a database of our own that lives for one question.
+
+The rows of a table are known where a recording reads all of them before any write, or as many different ones as a
+recording counts. A question that touches another table has no answer here. What a session wrote is run again first.
+The agent's SQL is untrusted: the database is in memory, small, without files or extensions, and each statement has a
+limit of work.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from dreamgym.types import JsonObject, ToolCall
+from dreamgym.views.templates import Name
+
+STATEMENT = re.compile(
+    r"\s*(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b", re.IGNORECASE
+)
+WHOLE = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:\s+order\s+by\s+[\w\s,]+)?\s*;?\s*", re.IGNORECASE)
+SOME = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*;?\s*", re.IGNORECASE)
+COUNT = re.compile(r"\s*select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s*;?\s*", re.IGNORECASE)
+UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
+QUERIES = frozenset({"select", "with", "values"})
+WORK = 200_000
+"""Most instructions of the database's machine for one statement."""
+LENGTH = 1_000_000
+"""Most bytes of one value or one statement."""
+PAGES = 2_000
+"""Most pages of the database, of 4 kB each."""
+ROWS = 2_000
+"""Most rows of one answer."""
+FORBIDDEN = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA})
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table at the start of a session."""
+
+    columns: tuple[JsonObject, ...] = ()
+    """As SQLite describes them: name, type, notnull, dflt_value, pk."""
+    rows: tuple[JsonObject, ...] = ()
+    is_complete: bool = False
+    """These are all its rows."""
+    unique: frozenset[str] = frozenset()
+    """Columns of which a recorded refusal says that their values are unique."""
+
+    @property
+    def is_described(self) -> bool:
+        """A recording shows the columns themselves, not only their names."""
+        return all("type" in column for column in self.columns)
+
+
+@dataclass(frozen=True)
+class Database:
+    """The tables of a server, and the argument of each tool that holds SQL."""
+
+    arguments: Mapping[str, str]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """In the order in which the server lists them."""
+
+    def statement(self, action: ToolCall) -> str | None:
+        """The SQL of a call; None if it has none."""
+        value = action.arguments.get(self.arguments.get(action.name, ""))
+        return value if isinstance(value, str) and STATEMENT.match(value) else None
+
+    def kind(self, action: ToolCall) -> str:
+        """The first word of the SQL of a call; empty if it has none."""
+        found = STATEMENT.match(self.statement(action) or "")
+        return found[1].lower() if found else ""
+
+    def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> tuple[str, dict[Name, JsonValue]]:
+        """The kind of a call, and what the database says to it.
+
+        Args:
+            written: the calls of the session that were not refused, in their order.
+            action: the call.
+
+        Returns:
+            The kind: the first word of its SQL, with ` fails` if the database refuses it and ` of what` if it touches
+            what is not known; empty for a call without SQL. The bindings are those of what is known.
+        """
+        found: dict[Name, JsonValue] = {}
+        try:
+            with closing(self._opened()) as opened:
+                unknown = {name for name, table in self.tables.items() if not table.is_complete}
+                for call in written:
+                    statement = self.statement(call)
+                    if statement is not None and self.kind(call) not in QUERIES:
+                        said = _run(opened, statement)
+                        if said.error is not None or unknown & said.read:
+                            unknown |= said.written
+                statement = self.statement(action)
+                if statement is None:
+                    vague = {name for name, table in self.tables.items() if not table.is_described}
+                    found.update(_catalogue(opened, action, vague))
+                    return "", found
+                kind = self.kind(action)
+                said = _run(opened, statement)
+                if said.error is not None and said.error.startswith("no such table"):
+                    return f"{kind} of what", {}
+                if said.error is not None:
+                    found["sql", "error"] = said.error
+                    return f"{kind} fails", found
+                # a change is right only if all rows of the table are known
+                if unknown & (said.read | said.written):
+                    return f"{kind} of what", {}
+                found["sql", "rows"] = said.rows
+                found["sql", "count"] = said.count
+                found["sql", "last id"] = said.last_id
+                return kind, found
+        except sqlite3.Error:
+            return "", {}
+
+    def _opened(self) -> sqlite3.Connection:
+        opened = sqlite3.connect(":memory:", isolation_level=None)
+        opened.execute(f"PRAGMA max_page_count = {PAGES}")
+        opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH)
+        opened.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LENGTH)
+        for name, table in self.tables.items():
+            opened.execute(_definition(name, table))
+            for row in table.rows:
+                names = ", ".join(map(_quoted, row))
+                marks = ", ".join("?" for _ in row)
+                opened.execute(f"INSERT INTO {_quoted(name)} ({names}) VALUES ({marks})", list(row.values()))
+        return opened
+
+
+@dataclass(frozen=True)
+class _Said:
+    rows: list[JsonValue] = field(default_factory=list)
+    count: int = 0
+    last_id: int = 0
+    error: str | None = None
+    read: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+
+def _run(opened: sqlite3.Connection, statement: str) -> _Said:
+    """One statement, and which tables it touched."""
+    read: set[str] = set()
+    written: set[str] = set()
+    left = [WORK // 1_000]
+
+    def allow(action: int, table: str | None, *_: object) -> int:
+        if action in FORBIDDEN:
+            return sqlite3.SQLITE_DENY
+        if action == sqlite3.SQLITE_READ and table:
+            read.add(table)
+        elif action in {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE} and table:
+            written.add(table)
+        return sqlite3.SQLITE_OK
+
+    def work() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    opened.set_authorizer(allow)
+    opened.set_progress_handler(work, 1_000)
+    try:
+        cursor = opened.execute(statement)
+        names = [column[0] for column in cursor.description or ()]
+        rows: list[JsonValue] = [dict(zip(names, row, strict=True)) for row in cursor.fetchmany(ROWS)]
+        return _Said(rows, max(cursor.rowcount, 0), cursor.lastrowid or 0, None, frozenset(read), frozenset(written))
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+        if left[0] < 0:
+            raise sqlite3.OperationalError("too much work") from error
+        return _Said(error=str(error), read=frozenset(read), written=frozenset(written))
+    finally:
+        opened.set_progress_handler(None, 0)
+        opened.set_authorizer(None)
+
+
+def _catalogue(
+    opened: sqlite3.Connection, action: ToolCall, vague: Collection[str]
+) -> Iterator[tuple[Name, JsonValue]]:
+    """What tools without SQL may list: the tables, and the columns of the table that an argument names."""
+    names = [row[0] for row in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid")]
+    if not action.arguments:
+        yield ("sql", "tables"), list(names)
+        yield ("sql", "tables by name"), [{"name": name} for name in names]
+    for value in action.arguments.values():
+        if value in names and value not in vague:
+            cursor = opened.execute("SELECT * FROM pragma_table_info(?)", [value])
+            columns = [column[0] for column in cursor.description]
+            yield ("sql", "columns"), [dict(zip(columns, row, strict=True)) for row in cursor]
+            return
+
+
+def database_of(
+    calls: Sequence[ToolCall], start: Sequence[tuple[ToolCall, JsonValue]], refusals: Iterable[str] = ()
+) -> Database | None:
+    """The database that recordings show; None if no tool of them takes SQL.
+
+    Args:
+        calls: all that were recorded.
+        start: the calls that were answered before any write, with the values of their answers.
+        refusals: the texts of all refusals.
+    """
+    arguments = _sql_arguments(calls)
+    if not arguments:
+        return None
+    known = Database(arguments)
+    names: list[str] = []
+    columns: dict[str, tuple[JsonObject, ...]] = {}
+    rows: dict[str, dict[str, JsonObject]] = {}
+    counts: dict[str, int] = {}
+    complete: set[str] = set()
+    for action, value in start:
+        statement = known.statement(action)
+        found = _rows(value)
+        if statement is None:
+            if not action.arguments and isinstance(value, list):
+                names += [name for item in value if (name := _only_text(item)) is not None]
+            described = [one for one in action.arguments.values() if isinstance(one, str) and one.isidentifier()]
+            if len(described) == 1 and found and all("name" in row for row in found):
+                columns[described[0]] = tuple(found)
+            continue
+        if found is None:
+            continue
+        if match := WHOLE.fullmatch(statement) or SOME.fullmatch(statement):
+            known_rows = rows.setdefault(match[1], {})
+            known_rows.update({repr(sorted(row.items())): row for row in found})
+            if WHOLE.fullmatch(statement):
+                complete.add(match[1])
+        elif (match := COUNT.fullmatch(statement)) and len(found) == 1:
+            (count,) = found[0].values()
+            counts[match[1]] = count if isinstance(count, int) else -1
+    complete |= {name for name, count in counts.items() if len(rows.get(name, ())) == count}
+    unique = {found.groups() for text in refusals for found in UNIQUE.finditer(text)}
+    tables = {
+        name: Table(
+            columns.get(name) or tuple({"name": column} for column in next(iter(rows.get(name, {}).values()), {})),
+            tuple(sorted(rows.get(name, {}).values(), key=_in_order)),
+            name in complete,
+            frozenset(column for table, column in unique if table == name),
+        )
+        for name in dict.fromkeys([*names, *columns, *rows])
+    }
+    found_tables = {name: table for name, table in tables.items() if _can_be_made(name, table)}
+    return Database(arguments, found_tables)
+
+
+def _sql_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
+    """The argument of each tool that holds SQL in most recorded calls."""
+    is_sql: Counter[tuple[str, str]] = Counter()
+    made: Counter[str] = Counter(call.name for call in calls)
+    for call in calls:
+        is_sql.update(
+            (call.name, name)
+            for name, value in call.arguments.items()
+            if isinstance(value, str) and STATEMENT.match(value) and " " in value.strip()
+        )
+    return {tool: name for (tool, name), count in is_sql.items() if 2 * count > made[tool]}
+
+
+def _rows(value: JsonValue) -> list[JsonObject] | None:
+    """The rows in an answer: a list of flat objects, alone or in one field."""
+    if isinstance(value, dict):
+        lists = [part for part in value.values() if isinstance(part, list)]
+        return _rows(lists[0]) if len(lists) == 1 else None
+    if not isinstance(value, list):
+        return None
+    rows = [row for row in value if isinstance(row, dict) and not any(isinstance(x, dict | list) for x in row.values())]
+    return rows if len(rows) == len(value) else None
+
+
+def _only_text(item: JsonValue) -> str | None:
+    if isinstance(item, dict) and len(item) == 1:
+        (item,) = item.values()
+    return item if isinstance(item, str) and item.isidentifier() else None
+
+
+def _definition(name: str, table: Table) -> str:
+    keys = [str(column["name"]) for column in table.columns if column.get("pk")]
+    parts = []
+    for column in table.columns:
+        part = f"{_quoted(str(column['name']))} {column.get('type') or ''}".strip()
+        if keys == [column["name"]]:
+            part += " PRIMARY KEY"
+        if column["name"] in table.unique:
+            part += " UNIQUE"
+        if column.get("notnull"):
+            part += " NOT NULL"
+        if (default := column.get("dflt_value")) is not None:
+            part += f" DEFAULT {default}"
+        parts.append(part)
+    if len(keys) > 1:
+        parts.append(f"PRIMARY KEY ({', '.join(map(_quoted, keys))})")
+    return f"CREATE TABLE {_quoted(name)} ({', '.join(parts)})"
+
+
+def _can_be_made(name: str, table: Table) -> bool:
+    """Its definition and its rows are accepted."""
+    if not table.columns:
+        return False
+    try:
+        Database({}, {name: table})._opened().close()
+    except (sqlite3.Error, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _in_order(row: JsonObject) -> tuple[bool, float, str]:
+    first = next(iter(row.values()), None)
+    is_number = isinstance(first, int | float)
+    return not is_number, float(first) if isinstance(first, int | float) else 0.0, str(first)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
