@@ -19,7 +19,7 @@ from dreamgym.views.edits import Edit, edits_between
 from dreamgym.views.reads import reading_tools
 from dreamgym.views.rules import Effect, FormKey, Moment, Rules
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
-from dreamgym.views.sql import Database, database_of
+from dreamgym.views.sql import UNKNOWN, Database, database_of
 from dreamgym.views.templates import Bindings, Template, template_of
 
 FOLDS = 12
@@ -141,10 +141,13 @@ def _effects(episodes: Sequence[list[Call]], rules: Rules) -> dict[tuple[str, st
                 bindings = bindings_of(episode[write], call.action)
                 relation = relation_of(episode[write].action, call.action)
                 examples[pair][relation].append((base, call.view, bindings))
-    return {
-        pair: {relation: _effect(found, pair[1] in rules.reads) for relation, found in by_relation.items()}
-        for pair, by_relation in examples.items()
-    }
+    found_effects: dict[tuple[str, str], dict[Relation, Effect | None]] = {}
+    for pair, by_relation in examples.items():
+        for relation, shown in by_relation.items():
+            effect = _effect(shown, pair[1] in rules.reads, is_related=bool(relation))
+            if effect is not None or all(base is not None for base, _, _ in shown):
+                found_effects.setdefault(pair, {})[relation] = effect
+    return found_effects
 
 
 def _example(episode: Sequence[Call], number: int, rules: Rules) -> tuple[int, View | None] | None:
@@ -173,7 +176,7 @@ def _example(episode: Sequence[Call], number: int, rules: Rules) -> tuple[int, V
     return (writes[0], base) if writes else None
 
 
-def _effect(examples: Sequence[Example], is_read: bool) -> Effect | None:
+def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> Effect | None:
     """The effect that all examples show; None if they disagree, or show too little."""
     same_as_before = [base is not None and base.key() == new.key() for base, new, _ in examples]
     if all(same_as_before):
@@ -184,12 +187,9 @@ def _effect(examples: Sequence[Example], is_read: bool) -> Effect | None:
     like = examples[0][1]
     alike = all(type(new.style) is type(like.style) and new.is_error == like.is_error for _, new, _ in examples)
     template = template_of([(new.said, bindings) for _, new, bindings in examples]) if alike else None
-    if (
-        template is not None
-        and not any(name[0] in {"write", "said"} for name in template.names)
-        and not like.is_refusal
-    ):
-        template = None
+    if template is not None:
+        is_of_write = any(name[0] in {"write", "said"} for name in template.names)
+        template = template if is_of_write or (is_related and like.is_refusal) else None
     whole = Effect(True, template=template, like=like, examples=count) if template is not None else None
     if whole is not None and (not is_read or not template_is_guess(template, count)):
         return whole
@@ -234,8 +234,9 @@ def _forms(episodes: Sequence[list[Call]], rules: Rules) -> dict[FormKey, tuple[
             if call.view is not None and not call.view.blocks:
                 kind, bindings = rules.own_bindings(episode[:number], call.action)
                 if kind or not call.view.is_refusal:
-                    key = (call.action.name, frozenset(call.action.arguments), kind)
-                    examples[key].append((call.view, bindings, call.action.canonical()))
+                    examples[call.action.name, frozenset(call.action.arguments), kind].append(
+                        (call.view, bindings, call.action.canonical())
+                    )
     found: dict[FormKey, tuple[Template, View]] = {}
     of_any: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
     for (tool, _, kind), known in examples.items():
@@ -262,4 +263,4 @@ def _is_shown(key: FormKey, template: Template, distinct: int, rules: Rules) -> 
         return True
     if template.is_guess:
         return False
-    return bool(kind) or tool not in rules.reads
+    return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in rules.reads

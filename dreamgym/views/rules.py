@@ -236,9 +236,9 @@ class Rules:
         for name in self.arguments.get(action.name, set()) | set(action.arguments):
             bindings["seen", name] = said.get(name, [])
         if before and before[-1].view is not None:
-            for name, value in leaves_of("known", before[-1].view.value):
-                if isinstance(value, int) and not isinstance(value, bool):
-                    bindings[("known", "last", *name[1:])] = value
+            for path, number in leaves_of("known", before[-1].view.value):
+                if isinstance(number, int) and not isinstance(number, bool):
+                    bindings[("known", "last", *path[1:])] = number
         kind = ""
         if self.database is not None:
             written = [call.action for call in history if call.changes]

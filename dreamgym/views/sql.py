@@ -27,6 +27,8 @@ WHOLE = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?(?:\s+order\s+
 SOME = re.compile(r"\s*select\s+\*\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s+where\s[^;]*;?\s*", re.IGNORECASE)
 COUNT = re.compile(r"\s*select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\w+)[\"`\]]?\s*;?\s*", re.IGNORECASE)
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
+UNKNOWN = " of what"
+"""The end of the kind of a statement that touches what is not known."""
 QUERIES = frozenset({"select", "with", "values"})
 WORK = 200_000
 """Most instructions of the database's machine for one statement."""
@@ -104,13 +106,13 @@ class Database:
                 kind = self.kind(action)
                 said = _run(opened, statement)
                 if said.error is not None and said.error.startswith("no such table"):
-                    return f"{kind} of what", {}
+                    return f"{kind}{UNKNOWN}", {}
                 if said.error is not None:
                     found["sql", "error"] = said.error
                     return f"{kind} fails", found
                 # a change is right only if all rows of the table are known
                 if unknown & (said.read | said.written):
-                    return f"{kind} of what", {}
+                    return f"{kind}{UNKNOWN}", {}
                 found["sql", "rows"] = said.rows
                 found["sql", "count"] = said.count
                 found["sql", "last id"] = said.last_id

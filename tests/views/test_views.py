@@ -1,0 +1,175 @@
+"""What recordings show of servers that tell no state, asked of sessions that nobody recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from session_stage import Step, learned, played
+
+NOTES: tuple[list[Step], ...] = (
+    [
+        ("list_notes", {}, ["rope", "tide"]),
+        ("add_note", {"title": "lamp", "text": "broken"}, "Added 'lamp'."),
+        ("list_notes", {}, ["rope", "tide", "lamp"]),
+        ("read_note", {"title": "lamp"}, {"title": "lamp", "text": "broken"}),
+    ],
+    [
+        ("add_note", {"title": "buoy", "text": "paint it"}, "Added 'buoy'."),
+        ("read_note", {"title": "buoy"}, {"title": "buoy", "text": "paint it"}),
+        ("read_note", {"title": "rope"}, {"title": "rope", "text": "forty metres"}),
+    ],
+    [
+        ("delete_note", {"title": "tide"}, "Deleted 'tide'."),
+        ("list_notes", {}, ["rope"]),
+        ("read_note", {"title": "tide"}, "!There is no note 'tide'."),
+        ("read_note", {"title": "anchor"}, "!There is no note 'anchor'."),
+    ],
+)
+
+
+def test_the_same_read_asked_again_is_answered_as_before() -> None:
+    read = ("read_note", {"title": "rope"})
+    assert played(learned(*NOTES), read, read, read) == [json.dumps({"title": "rope", "text": "forty metres"})] * 3
+
+
+def test_what_a_session_wrote_is_found_by_its_reads() -> None:
+    answers = played(
+        learned(*NOTES),
+        ("add_note", {"title": "sail", "text": "mend it"}),
+        ("read_note", {"title": "sail"}),
+        ("list_notes", {}),
+    )
+    assert answers == ["Added 'sail'.", '{"title": "sail", "text": "mend it"}', '["rope", "tide", "sail"]']
+
+
+def test_two_writes_of_a_session_are_both_found() -> None:
+    answers = played(
+        learned(*NOTES),
+        ("add_note", {"title": "sail", "text": "mend it"}),
+        ("delete_note", {"title": "rope"}),
+        ("list_notes", {}),
+        ("read_note", {"title": "rope"}),
+        ("read_note", {"title": "sail"}),
+    )
+    assert answers[2:] == ['["tide", "sail"]', "!There is no note 'rope'.", '{"title": "sail", "text": "mend it"}']
+
+
+def test_what_another_recording_wrote_does_not_leak_into_a_session() -> None:
+    assert played(learned(*NOTES), ("list_notes", {})) == ['["rope", "tide"]']
+    assert played(learned(*NOTES), ("read_note", {"title": "lamp"})) == [None]
+
+
+def test_a_recorded_refusal_is_not_given_to_a_call_that_differs_in_what_was_refused() -> None:
+    rules = learned(
+        [
+            ("get_time", {"zone": "Mars/Olympus", "format": "short"}, "!No zone Mars/Olympus is known"),
+            ("get_time", {"zone": "Europe/Oslo", "format": "short"}, "12:00"),
+        ]
+    )
+    assert played(rules, ("get_time", {"zone": "Asia/Tokyo", "format": "short"})) == [None]
+    refused = "!No zone Mars/Olympus is known"
+    assert played(rules, ("get_time", {"zone": "Mars/Olympus", "format": "long"})) == [refused]
+
+
+def test_a_refused_note_that_the_session_wrote_since_is_not_refused_again() -> None:
+    answers = played(
+        learned(*NOTES), ("add_note", {"title": "anchor", "text": "heavy"}), ("read_note", {"title": "anchor"})
+    )
+    assert answers[1] == '{"title": "anchor", "text": "heavy"}'
+
+
+def test_an_argument_fills_the_field_of_its_own_name_and_calls_are_counted() -> None:
+    def thought(number: int, total: int, length: int) -> Step:
+        arguments = {"number": number, "total": total, "text": f"thought {number}"}
+        return "think", arguments, {"number": number, "total": total, "historyLength": length}
+
+    rules = learned([thought(1, 1, 1)], [thought(1, 2, 1), thought(2, 2, 2)], [thought(1, 3, 1), thought(2, 3, 2)])
+    calls = [("think", {"number": n, "total": 3, "text": "x"}) for n in (1, 2, 2)]
+    said = [json.loads(answer or "null") for answer in played(rules, *calls)]
+    assert said == [{"number": n, "total": 3, "historyLength": i} for i, n in enumerate((1, 2, 2), start=1)]
+
+
+def test_a_write_to_one_file_leaves_the_other_as_it_was() -> None:
+    recorded: list[Step] = [
+        ("read_file", {"path": "a.txt"}, "one"),
+        ("read_file", {"path": "b.txt"}, "two"),
+        ("write_file", {"path": "a.txt", "content": "three"}, "Wrote a.txt"),
+        ("read_file", {"path": "a.txt"}, "three"),
+        ("read_file", {"path": "b.txt"}, "two"),
+    ]
+    answers = played(
+        learned(recorded, recorded[:2]),
+        ("write_file", {"path": "b.txt", "content": "line\nand line"}),
+        ("read_file", {"path": "b.txt"}),
+        ("read_file", {"path": "a.txt"}),
+    )
+    assert answers == ["Wrote b.txt", "line\nand line", "one"]
+
+
+def test_a_tool_that_answers_by_the_clock_is_not_repeated() -> None:
+    rules = learned([("get_time", {}, "12:00:01"), ("get_time", {}, "12:00:02")], hints={"get_time": True})
+    assert played(rules, ("get_time", {})) == [None]
+
+
+def test_recordings_that_contradict_each_other_answer_nothing() -> None:
+    rules = learned([("show_price", {"item": "rope"}, "12")], [("show_price", {"item": "rope"}, "13")])
+    assert played(rules, ("show_price", {"item": "rope"})) == [None]
+
+
+def test_a_call_with_an_argument_that_no_recording_has_is_not_answered() -> None:
+    assert played(learned(*NOTES), ("add_note", {"title": "sail", "text": "mend", "colour": "red"})) == [None]
+
+
+def test_a_tool_recorded_only_with_failures_answers_nothing_else() -> None:
+    rules = learned(
+        [("send_mail", {"to": "ada"}, "!No route to ada")], [("send_mail", {"to": "bo"}, "!No route to bo")]
+    )
+    assert played(rules, ("send_mail", {"to": "ada"}), ("send_mail", {"to": "cy"})) == ["!No route to ada", None]
+
+
+CUSTOMERS = [{"id": 1, "name": "Ada", "city": "London"}, {"id": 2, "name": "Boris", "city": "Sofia"}]
+SQL: tuple[list[Step], ...] = (
+    [
+        ("read_query", {"query": "SELECT * FROM customers"}, list(CUSTOMERS)),
+        ("read_query", {"query": "SELECT name FROM customers WHERE id = 2"}, [{"name": "Boris"}]),
+        ("write_query", {"query": "INSERT INTO customers VALUES (3, 'Clara', 'Oslo')"}, [{"affected_rows": 1}]),
+        ("read_query", {"query": "SELECT city FROM customers WHERE name = 'Clara'"}, [{"city": "Oslo"}]),
+    ],
+    [
+        ("write_query", {"query": "UPDATE customers SET city = 'Varna'"}, [{"affected_rows": 2}]),
+        ("read_query", {"query": "SELECT colour FROM customers"}, "Database error: no such column: colour"),
+        ("read_query", {"query": "DELETE FROM customers"}, "Error: only SELECT is allowed"),
+    ],
+)
+
+
+def test_sql_is_answered_from_the_tables_that_were_recorded_and_what_the_session_wrote() -> None:
+    answers = played(
+        learned(*SQL),
+        ("write_query", {"query": "INSERT INTO customers VALUES (4, 'Fatima', 'Tunis')"}),
+        ("read_query", {"query": "SELECT id FROM customers WHERE city = 'Tunis'"}),
+        ("read_query", {"query": "SELECT COUNT(*) AS n FROM customers"}),
+        ("read_query", {"query": "SELECT age FROM customers"}),
+    )
+    assert answers == ['[{"affected_rows": 1}]', '[{"id": 4}]', '[{"n": 3}]', "Database error: no such column: age"]
+
+
+def test_a_table_that_no_recording_shows_whole_is_not_answered_from() -> None:
+    rules = learned(*SQL, [("read_query", {"query": "SELECT * FROM orders WHERE id = 1"}, [{"id": 1, "item": "rope"}])])
+    assert played(rules, ("read_query", {"query": "SELECT item FROM orders WHERE id = 2"})) == [None]
+    assert played(rules, ("read_query", {"query": "SELECT item FROM nowhere"})) == [None]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ATTACH '/etc/passwd' AS other",
+        "PRAGMA writable_schema = 1",
+        "SELECT load_extension('x') FROM customers",
+        "SELECT hex(zeroblob(500000000)) FROM customers",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
+    ],
+)
+def test_hostile_sql_is_not_run(statement: str) -> None:
+    assert played(learned(*SQL), ("read_query", {"query": statement})) in ([None], ["Database error: not authorized"])
