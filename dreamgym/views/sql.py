@@ -29,6 +29,11 @@ COUNT = re.compile(r"\s*select\s+count\(\*\)(?:\s+as\s+\w+)?\s+from\s+[\"`\[]?(\
 UNIQUE = re.compile(r"UNIQUE constraint failed: (\w+)\.(\w+)")
 UNKNOWN = " of what"
 """The end of the kind of a statement that touches what is not known."""
+TOLD = re.compile(
+    r"no such (?:column|table)|syntax error|constraint failed|ambiguous column|has no column|already exists|"
+    r"datatype mismatch|values for|values were supplied|incomplete input|misuse of"
+)
+"""What a database says of a statement that is wrong. Anything else is a limit of ours."""
 QUERIES = frozenset({"select", "with", "values"})
 WORK = 200_000
 """Most instructions of the database's machine for one statement."""
@@ -118,7 +123,7 @@ class Database:
                 found["sql", "last id"] = said.last_id
                 return kind, found
         except sqlite3.Error:
-            return "", {}
+            return f"{self.kind(action)}{UNKNOWN}", {}
 
     def _opened(self) -> sqlite3.Connection:
         opened = sqlite3.connect(":memory:", isolation_level=None)
@@ -171,8 +176,8 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
         rows: list[JsonValue] = [dict(zip(names, row, strict=True)) for row in cursor.fetchmany(ROWS)]
         return _Said(rows, max(cursor.rowcount, 0), cursor.lastrowid or 0, None, frozenset(read), frozenset(written))
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-        if left[0] < 0:
-            raise sqlite3.OperationalError("too much work") from error
+        if not TOLD.search(str(error)):
+            raise sqlite3.OperationalError("a limit of ours, which the server does not have") from error
         return _Said(error=str(error), read=frozenset(read), written=frozenset(written))
     finally:
         opened.set_progress_handler(None, 0)

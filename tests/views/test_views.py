@@ -172,4 +172,4 @@ def test_a_table_that_no_recording_shows_whole_is_not_answered_from() -> None:
     ],
 )
 def test_hostile_sql_is_not_run(statement: str) -> None:
-    assert played(learned(*SQL), ("read_query", {"query": statement})) in ([None], ["Database error: not authorized"])
+    assert played(learned(*SQL), ("read_query", {"query": statement})) == [None]
