@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.views.templates import Bindings, Name, NoValue, Template, as_word
+from dreamgym.views.templates import Bindings, Name, NoValue, Template, as_word, is_int
 
 MOST = 8
 """Most changes between two answers that are learned from."""
@@ -46,6 +46,21 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Told:
+    """The item at the position that a value tells, counted from `first`."""
+
+    name: Name
+    first: int
+
+    def index(self, items: list[JsonValue], bindings: Bindings) -> int:
+        """Its position. Raises NoValue where the list is shorter."""
+        value = bindings.get(self.name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value - self.first < len(items):
+            raise NoValue(f"{self.name} is no position")
+        return value - self.first
+
+
+@dataclass(frozen=True)
 class Position:
     """The item at a position, counted from the end if negative."""
 
@@ -58,7 +73,8 @@ class Position:
         return self.at % len(items)
 
 
-Step = str | tuple[Item | Position, ...]
+Way = Item | Told | Position
+Step = str | tuple[Way, ...]
 """A field, or the ways in which an item of a list is meant."""
 
 
@@ -74,7 +90,7 @@ class Edit:
     """Of what is added or set."""
     places: tuple[str, ...] = ()
     """Where an item is added: at the `start`, at the `end`, `sorted`, or `-N` before the end."""
-    items: tuple[Item | Position, ...] = ()
+    items: tuple[Way, ...] = ()
     """Which item is removed."""
 
     def unified(self, other: Edit) -> Edit | None:
@@ -128,6 +144,12 @@ class Edit:
         added = self.value.evaluate(bindings)
         at = _place(self.places[0], value, added)
         return [*value[:at], added, *value[at:]]
+
+    @property
+    def is_guess(self) -> bool:
+        """It says more than a single example shows: of several items, nothing but the position tells which one."""
+        steps = [*self.path, *([self.items] if self.items else [])]
+        return any(isinstance(step, tuple) and isinstance(step[0], Position) for step in steps)
 
     @property
     def templates(self) -> tuple[Template, ...]:
@@ -190,20 +212,22 @@ def _list_edits(
         known = [*known[:at], item, *known[at:]]
 
 
-def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Item | Position, ...]:
+def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Way, ...]:
     """Every way to mean the item at a position."""
     item = items[at]
-    ways: list[Item | Position] = []
+    ways: list[Way] = []
     fields = ("", *item) if isinstance(item, dict) else ("",)
     for name in bindings:
         for field in fields:
             way = Item(field, name)
             if way.holds(item, bindings) and sum(way.holds(other, bindings) for other in items) == 1:
                 ways.append(way)
+    for first in (0, 1):
+        ways += [Told(name, first) for name, value in bindings.items() if value == at + first and is_int(value)]
     return (*ways, Position(at), Position(at - len(items)))
 
 
-def _index(ways: tuple[Item | Position, ...], items: list[JsonValue], bindings: Bindings) -> int:
+def _index(ways: tuple[Way, ...], items: list[JsonValue], bindings: Bindings) -> int:
     return ways[0].index(items, bindings)
 
 

@@ -24,6 +24,8 @@ from dreamgym.views.templates import Bindings, Template, template_of
 
 FOLDS = 12
 """Most parts into which recordings are divided to try what was learned from the others."""
+MOST_EDITS = 3
+"""A single example with so many changes does not show which of them belong together."""
 Example = tuple[View | None, View, Bindings]
 """A view before a write, the view after it, and the values of the two calls."""
 
@@ -191,22 +193,18 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
         is_of_write = any(name[0] in {"write", "said"} for name in template.names)
         template = template if is_of_write or (is_related and like.is_refusal) else None
     whole = Effect(True, template=template, like=like, examples=count) if template is not None else None
-    if whole is not None and (not is_read or not template_is_guess(template, count)):
+    if whole is not None and template is not None and (not is_read or count > 1 or not template.is_guess):
         return whole
     if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
         edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
-        if (
-            edits
-            and (count > 1 or len(edits) < 3)
-            and not any(template_is_guess(one, count) for edit in edits for one in edit.templates)
-        ):
+        is_shown = count > 1 or not any(_is_guess(edit) for edit in edits or ())
+        if edits and is_shown and (count > 1 or len(edits) < MOST_EDITS):
             return Effect(True, edits=edits, examples=count)
     return None
 
 
-def template_is_guess(template: Template | None, examples: int) -> bool:
-    """A single example does not show that the numbers in it are the same in every call."""
-    return template is None or (examples < 2 and template.is_guess)
+def _is_guess(edit: Edit) -> bool:
+    return edit.is_guess or any(template.is_guess for template in edit.templates)
 
 
 def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) -> tuple[Edit, ...] | None:

@@ -242,6 +242,11 @@ def leaves_of(root: str, value: JsonValue, path: Name = ()) -> Iterator[tuple[Na
             yield from leaves_of(root, part, (*path, str(position)))
 
 
+def is_int(value: object) -> bool:
+    """True if a value is a whole number; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def as_word(value: JsonValue) -> str | None:
     """A text or number as it stands in a text; None for other values."""
     if isinstance(value, bool) or value is None or isinstance(value, dict | list):
