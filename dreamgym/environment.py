@@ -125,6 +125,11 @@ class EnvironmentSpec(Frozen):
         return text_argument_of([(str(tool["name"]), tool.get("inputSchema")) for tool in self.tools])
 
     @property
+    def has_views(self) -> bool:
+        """True for a server that tells no state: what its tools answer is all that is known of its world."""
+        return self.state is None and self.text_argument is None
+
+    @property
     def is_over_when_done(self) -> bool:
         """True if an episode ends as soon as its task is accomplished, so that any other end is a failure.
 

@@ -9,7 +9,8 @@ DreamGymError
 │   └── EpisodeFinished       it is over; start a new one
 ├── EnvironmentUnavailable    the environment failed; the step was not counted
 │   └── PredictionError       the experience model gave no usable answer
-│       └── MalformedAnswer   … it answered twice, and neither answer was valid
+│       ├── MalformedAnswer   … it answered twice, and neither answer was valid
+│       └── NotRecorded       … no recording shows what the call answers, so that asking again does not help
 ├── TrainingStopped           going on would teach nothing, or harm; what was learned before is saved
 ├── StoreError                the database cannot be reached, is too old or lacks pgvector
 └── StaleEpisode              another replica was faster; read the episode again
@@ -68,6 +69,10 @@ class PredictionError(EnvironmentUnavailable):
 
 class MalformedAnswer(PredictionError):
     """A language model answered, and was asked again, and neither answer was valid."""
+
+
+class NotRecorded(PredictionError):
+    """No recording shows what a call answers. The same call fails again until more is recorded."""
 
 
 class TrainingStopped(DreamGymError):

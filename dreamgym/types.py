@@ -52,6 +52,8 @@ class Tier(StrEnum):
     """A check refused the action with a recorded message; no model was asked."""
     EFFECTS = "effects"
     """A rule derived from recordings of the tool gave the answer for this explicit state; no model was asked."""
+    VIEWS = "views"
+    """Recordings and the session's own calls show the answer, of a server that tells no state; no model was asked."""
     PLUGIN = "plugin"
     """A tier of another package answered; `Provenance.model` names it."""
     CACHE = "cache"

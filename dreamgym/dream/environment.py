@@ -1,6 +1,6 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-The tiers are asked in this order: recorded, refused, synthesized, of other packages, model. The first that has an
+The tiers are asked in this order: recorded, refused, synthesized, views, of other packages, model. The first that has an
 answer gives it. The first two say what reality said. The others infer: what they answer must agree with an explicit
 state, and what it shows of entities that are known in part is known from then on. Whether a step ends its task, and
 what it is worth, is decided in dreamgym.dream.ending, whichever tier answered.
@@ -24,6 +24,7 @@ from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
 from dreamgym.dream.recorded import RecordedTier
 from dreamgym.dream.refused import RefusedTier
 from dreamgym.dream.synthesized import RECORDINGS, SynthesizedTier
+from dreamgym.dream.viewed import ViewsTier
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
@@ -77,7 +78,7 @@ class DreamEnvironment:
         self._episode_id = episode_id
         self._as_of = as_of
         self._shown = model.demonstrations if k is None else k
-        self._tiers = tiers_of(spec, model, shown=self._shown, without=without)
+        self._tiers = tiers_of(spec, model, buffer, shown=self._shown, without=without)
         self._without = without
         self._calibration = calibration
         self._min_confidence = min_confidence
@@ -218,13 +219,14 @@ class DreamEnvironment:
 
 
 def tiers_of(
-    spec: EnvironmentSpec, model: ExperienceModel, *, shown: int, without: frozenset[Part]
+    spec: EnvironmentSpec, model: ExperienceModel, buffer: ReplayBuffer, *, shown: int, without: frozenset[Part]
 ) -> tuple[StepTier, ...]:
     """The tiers of an environment.
 
     Args:
         spec: what is simulated.
         model: the last tier.
+        buffer: the recordings.
         shown: how many recorded transitions the model is shown.
         without: parts of the method that are left out. Without RETRIEVAL no tier reads recordings.
     """
@@ -235,6 +237,8 @@ def tiers_of(
         tiers.append(RefusedTier())
     if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(AgreeingTier(SynthesizedTier()))
+    if spec.has_views and not without & {Part.VIEWS, Part.RETRIEVAL}:
+        tiers.append(ViewsTier(spec, buffer))
     tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in of_other_packages()]
     return (*tiers, ModelTier(model, shown))
 

@@ -20,8 +20,8 @@ class Part(StrEnum):
     HISTORY = "history"
     """The episode's steps so far, for the model and for retrieval."""
     RETRIEVAL = "retrieval"
-    """Everything that reads recordings while playing: what the model is shown, and the tiers `recorded`, `check` and
-    `effects`."""
+    """Everything that reads recordings while playing: what the model is shown, and the tiers `recorded`, `check`,
+    `effects` and `views`."""
     REASONING = "reasoning"
     """Thinking before the answer."""
     STATE = "state"
@@ -31,6 +31,8 @@ class Part(StrEnum):
     RECORDED = "recorded"
     """The tier of the same name."""
     EFFECTS = "effects"
+    """The tier of the same name."""
+    VIEWS = "views"
     """The tier of the same name."""
     CACHE = "cache"
     """The tier of the same name."""

@@ -1,7 +1,7 @@
-"""The experience model without a language model: it copies the nearest recorded transition.
+"""The experience model without a language model: it repeats what was recorded.
 
-Where the state is explicit it copies no words: what recordings show to follow from state and call is a tier of the
-dream (dreamgym.dream.synthesized), and what no recording explains is not answered.
+What recordings show to follow from a state and a call, or from the calls of a session, are tiers of the dream
+(dreamgym.dream.synthesized, dreamgym.dream.viewed). What no recording explains is not answered.
 
 A success or an end is copied only if this very action was recorded in this very state, for a task with the same goal,
 and no state before it was made of the agent's own words: a success copied for an action that nobody ever took, for
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.recorded import content_of, is_valid, repeat
 from dreamgym.dream.substitution import BYTES, Substitution
-from dreamgym.errors import PredictionError
+from dreamgym.errors import NotRecorded
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state.wording import wording_of
 from dreamgym.tools import completed
@@ -28,13 +28,12 @@ them; retrieval weighs the state most."""
 class NearestModel:
     """Deterministic, instant, and the honest baseline of every other model.
 
-    1. The same action was recorded in the same state: its answer is repeated.
-    2. The whole action is a text: one that was never recorded here is refused, in the words of a recorded refusal.
-    3. Else the nearest transition of the same tool answers, with the action's arguments in place of its own. Where that
-       tool was never recorded there is no answer.
+    1. The same action was recorded in the same state: its answer is repeated. A server that tells no state is in the
+       same state after the same answer, which says little: only the end of a task is repeated there.
+    2. The whole action is a text: one that was never recorded here is refused, in the words of a recorded refusal;
+       where no refusal is recorded, the nearest transition answers, with the action's words in place of its own.
 
-    Where the state is explicit there is no 2 and no 3.
-    What a tool's output schema forbids is not given, even where it was recorded: the next nearest answers then.
+    What a tool's output schema forbids is not given, even where it was recorded.
     """
 
     name = "nearest"
@@ -43,34 +42,26 @@ class NearestModel:
     learns_from_dreams = False
 
     async def predict(self, query: Query) -> Prediction:
-        """Answer from the demonstrations. Raises PredictionError where there are none."""
+        """Answer from the demonstrations. Raises NotRecorded where none of them shows it."""
         if not query.demonstrations:
-            raise PredictionError(
+            raise NotRecorded(
                 f"nothing is recorded of environment {query.spec.name!r}: "
                 "record it with `dreamgym collect` or load recordings with `dreamgym seed`"
             )
         for demonstration in query.demonstrations[:COPIED]:
-            if demonstration.exact and is_valid(query, copy := repeat(query, demonstration, model=self.name)):
-                return copy
-        if query.is_explicit:
-            raise PredictionError(
-                f"the recordings of tool {query.action.name!r} do not show what this call does: record more calls of it"
-            )
+            if demonstration.exact and (demonstration.transition.result.terminated or not query.spec.has_views):
+                copy = repeat(query, demonstration, model=self.name)
+                if is_valid(query, copy):
+                    return copy
         if query.spec.text_argument is not None:
             refusal = _refusal(query)
             if refusal is not None:
                 return refusal
-        nearest = [
-            shown for shown in query.demonstrations[:COPIED] if shown.transition.action.name == query.action.name
-        ]
-        if not nearest:
-            raise PredictionError(f"no call of tool {query.action.name!r} is recorded: record one")
-        for demonstration in nearest:
-            if is_valid(query, answer := _substitute(query, demonstration)):
-                return answer
-        raise PredictionError(
-            f"no recorded answer of tool {query.action.name!r} fits its output schema: "
-            "record the tool with its structured content"
+            for demonstration in query.demonstrations[:COPIED]:
+                if is_valid(query, answer := _substitute(query, demonstration)):
+                    return answer
+        raise NotRecorded(
+            f"the recordings of tool {query.action.name!r} do not show what this call does: record more calls of it"
         )
 
     async def close(self) -> None:

@@ -137,6 +137,9 @@ class ReplayBuffer(Protocol):
         For a named group, the position when this was first asked for the group; every process gets the same one.
         """
 
+    async def newest_recording(self, env: str) -> int:
+        """Position of the newest trajectory that was not dreamed: until it grows, recordings teach nothing new."""
+
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:

@@ -359,6 +359,7 @@ async def _as_of_a_watermark_nothing_later_is_there(buffer: ReplayBuffer) -> Non
     assert await buffer.watermark(ENV) == 0
     await buffer.add(_worlds(3))
     then = await buffer.watermark(ENV)
+    assert await buffer.newest_recording(ENV) == then
     seen = (sample_transition("kitchen", "look", "kitchen with lamp 2"),)
     questions = [
         sample_retrieval(state, command, history=seen, sources=sources, as_of=then, k=9)

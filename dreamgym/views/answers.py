@@ -92,6 +92,11 @@ class View:
         return None
 
     @property
+    def content(self) -> tuple[JsonObject, ...] | None:
+        """The content blocks, where they are more than the text."""
+        return tuple(json.loads(self.blocks)) if self.blocks else None
+
+    @property
     def observation(self) -> str:
         """The text. Raises ValueError if the value does not fit the style."""
         return self.style.text(self.value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -30,19 +31,28 @@ Example = tuple[View | None, View, Bindings]
 """A view before a write, the view after it, and the values of the two calls."""
 
 
-def learn(sessions: Iterable[Sequence[Transition]], tools: Mapping[str, JsonObject]) -> Rules:
+@dataclass(frozen=True)
+class Session:
+    """A recorded session, as calls."""
+
+    calls: list[Call]
+    world: str
+    """Where it began: the same for sessions that began alike."""
+
+
+def learn(sessions: Iterable[tuple[str, Sequence[Transition]]], tools: Mapping[str, JsonObject]) -> Rules:
     """The rules that recorded sessions show.
 
     What was learned is tried: each part of the recordings is answered by the rules of the others, and a way that is
     wrong there more than once in four times is not used for that tool.
 
     Args:
-        sessions: the steps of each, from its start.
+        sessions: the world of each, which is the same for those that began alike, and its steps from the start.
         tools: definitions by name.
     """
-    recorded = [list(session) for session in sessions if session]
-    reads = reading_tools(recorded, tools)
-    episodes = [calls_of(session, reads) for session in recorded]
+    recorded = [(world, list(steps)) for world, steps in sessions if steps]
+    reads = reading_tools([steps for _, steps in recorded], tools)
+    episodes = [Session(calls_of(steps, reads), world) for world, steps in recorded]
     rules = _learned(episodes, reads)
     right: Counter[tuple[str, str]] = Counter()
     wrong: Counter[tuple[str, str]] = Counter()
@@ -50,8 +60,8 @@ def learn(sessions: Iterable[Sequence[Transition]], tools: Mapping[str, JsonObje
     for fold in range(folds if folds > 1 else 0):
         others = _learned([one for i, one in enumerate(episodes) if i % folds != fold], reads)
         for episode in episodes[fold::folds]:
-            for number, call in enumerate(episode):
-                for known in others.ways(episode[:number], call.action):
+            for number, call in enumerate(episode.calls):
+                for known in others.ways(episode.calls[:number], call.action, episode.world):
                     if call.view is not None:
                         if known.view.key() == call.view.key():
                             right[call.action.name, known.way] += 1
@@ -62,11 +72,11 @@ def learn(sessions: Iterable[Sequence[Transition]], tools: Mapping[str, JsonObje
     return rules
 
 
-def _learned(episodes: Sequence[list[Call]], reads: frozenset[str]) -> Rules:
+def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
     rules = Rules(reads)
     rules.unstable = _unstable(episodes)
     for episode in episodes:
-        for call in episode:
+        for call in episode.calls:
             rules.arguments.setdefault(call.action.name, set()).update(call.action.arguments)
     for _ in range(2):  # what the first pass learns of effects explains views after several writes in the second
         rules.known = _recorded(episodes, rules)
@@ -74,33 +84,39 @@ def _learned(episodes: Sequence[list[Call]], reads: frozenset[str]) -> Rules:
         rules.effects = _effects(episodes, rules)
     rules.forms = _forms(episodes, rules)
     for episode in episodes:
-        for number, call in enumerate(episode):
+        for number, call in enumerate(episode.calls):
             if call.view is not None and call.view.is_refusal and not call.view.blocks:
                 blamed = blamed_in(call)
-                if not any(one.changes and mentions(one.action, blamed.values()) for one in episode[:number]):
+                if not any(one.changes and mentions(one.action, blamed.values()) for one in episode.calls[:number]):
                     rules.refusals.setdefault(call.action.name, []).append(call)
     return rules
 
 
-def _database(episodes: Sequence[list[Call]], rules: Rules) -> Database | None:
+def _database(episodes: Sequence[Session], rules: Rules) -> Database | None:
+    if len({episode.world for episode in episodes}) > 1:
+        return None  # each world has tables of its own
     start: list[tuple[ToolCall, JsonValue]] = []
     for episode in episodes:
-        for call in episode:
+        for call in episode.calls:
             if call.changes:
                 break
-            if call.view is not None and ((), call.action.canonical()) in rules.known and not call.view.is_refusal:
+            if (
+                call.view is not None
+                and (episode.world, (), call.action.canonical()) in rules.known
+                and not call.view.is_refusal
+            ):
                 start.append((call.action, call.view.value))
-    calls = [call for episode in episodes for call in episode]
+    calls = [call for episode in episodes for call in episode.calls]
     refusals = (call.view.observation for call in calls if call.view is not None and call.view.is_refusal)
     return database_of([call.action for call in calls], start, refusals)
 
 
-def _unstable(episodes: Sequence[list[Call]]) -> frozenset[str]:
+def _unstable(episodes: Sequence[Session]) -> frozenset[str]:
     """Tools that answered the same call otherwise, with no write in between."""
     found: set[str] = set()
     for episode in episodes:
         said: dict[str, str] = {}
-        for call in episode:
+        for call in episode.calls:
             if call.changes:
                 said.clear()
             elif call.view is not None and said.setdefault(call.action.canonical(), call.view.key()) != call.view.key():
@@ -108,18 +124,18 @@ def _unstable(episodes: Sequence[list[Call]]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _recorded(episodes: Sequence[list[Call]], rules: Rules) -> dict[Moment, View]:
+def _recorded(episodes: Sequence[Session], rules: Rules) -> dict[Moment, View]:
     """The answers at each moment that recordings agree on; a write that is known not to change a view is left out."""
     found: dict[Moment, View] = {}
     disputed: set[Moment] = set()
     for episode in episodes:
         written: list[ToolCall] = []
-        for call in episode:
+        for call in episode.calls:
             if call.view is not None and call.action.name not in rules.unstable:
                 effects = [rules.effect(write, call.action) for write in written]
-                moments = [(tuple(write.canonical() for write in written), call.action.canonical())]
+                moments = [(episode.world, tuple(write.canonical() for write in written), call.action.canonical())]
                 if all(effect is not None and not effect.changes for effect in effects):
-                    moments.append(((), call.action.canonical()))
+                    moments.append((episode.world, (), call.action.canonical()))
                 for moment in moments:
                     if found.setdefault(moment, call.view).key() != call.view.key():
                         disputed.add(moment)
@@ -128,20 +144,20 @@ def _recorded(episodes: Sequence[list[Call]], rules: Rules) -> dict[Moment, View
     return {moment: view for moment, view in found.items() if moment not in disputed}
 
 
-def _effects(episodes: Sequence[list[Call]], rules: Rules) -> dict[tuple[str, str], dict[Relation, Effect | None]]:
+def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str], dict[Relation, Effect | None]]:
     examples: dict[tuple[str, str], dict[Relation, list[Example]]] = defaultdict(lambda: defaultdict(list))
     for episode in episodes:
-        for number, call in enumerate(episode):
+        for number, call in enumerate(episode.calls):
             if call.view is None or call.action.name in rules.unstable:
                 continue
             if rules.database is not None and call.action.name in rules.database.arguments:
                 continue  # the database knows better
-            found = _example(episode, number, rules)
+            found = _example(episode.calls, number, rules, episode.world)
             if found is not None:
                 write, base = found
-                pair = (episode[write].action.name, call.action.name)
-                bindings = bindings_of(episode[write], call.action)
-                relation = relation_of(episode[write].action, call.action)
+                pair = (episode.calls[write].action.name, call.action.name)
+                bindings = bindings_of(episode.calls[write], call.action)
+                relation = relation_of(episode.calls[write].action, call.action)
                 examples[pair][relation].append((base, call.view, bindings))
     found_effects: dict[tuple[str, str], dict[Relation, Effect | None]] = {}
     for pair, by_relation in examples.items():
@@ -152,13 +168,13 @@ def _effects(episodes: Sequence[list[Call]], rules: Rules) -> dict[tuple[str, st
     return found_effects
 
 
-def _example(episode: Sequence[Call], number: int, rules: Rules) -> tuple[int, View | None] | None:
+def _example(episode: Sequence[Call], number: int, rules: Rules, world: str) -> tuple[int, View | None] | None:
     """The only write that may have changed what a call answers, and the view before it."""
     action = episode[number].action
     canonical = action.canonical()
     is_read = action.name in rules.reads
     last = max((i for i in range(number) if episode[i].action.canonical() == canonical), default=-1)
-    base = episode[last].view if last >= 0 and is_read else rules.known.get(((), canonical))
+    base = episode[last].view if last >= 0 and is_read else rules.known.get((world, (), canonical))
     since = last + 1 if is_read else 0
     writes = [i for i in range(since, number) if episode[i].changes]
     if not is_read:
@@ -225,12 +241,12 @@ def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) ->
     return found
 
 
-def _forms(episodes: Sequence[list[Call]], rules: Rules) -> dict[FormKey, tuple[Template, View]]:
+def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Template, View]]:
     examples: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
     for episode in episodes:
-        for number, call in enumerate(episode):
+        for number, call in enumerate(episode.calls):
             if call.view is not None and not call.view.blocks:
-                kind, bindings = rules.own_bindings(episode[:number], call.action)
+                kind, bindings = rules.own_bindings(episode.calls[:number], call.action)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
                         (call.view, bindings, call.action.canonical())

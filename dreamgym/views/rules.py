@@ -15,8 +15,8 @@ from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, bl
 from dreamgym.views.sql import Database
 from dreamgym.views.templates import Bindings, Name, Template, leaves_of
 
-Moment = tuple[tuple[str, ...], str]
-"""The calls of a session that may have changed the world, in their order, and the call that is answered then."""
+Moment = tuple[str, tuple[str, ...], str]
+"""A world, the calls of a session that may have changed it, in their order, and the call that is answered then."""
 FormKey = tuple[str, frozenset[str] | None, str]
 """A tool, the names of the arguments of a call (None: any), and its kind of SQL."""
 
@@ -84,16 +84,22 @@ class Rules:
     doubted: frozenset[tuple[str, str]] = frozenset()
     """Tools and ways that were wrong of recordings that they were not learned from."""
 
-    def answer(self, history: Sequence[Call], action: ToolCall) -> Known | None:
-        """The answer of a session's next call; None: the recordings do not show it."""
-        known = (one for one in self.ways(history, action) if (action.name, one.way) not in self.doubted)
+    def answer(self, history: Sequence[Call], action: ToolCall, world: str = "") -> Known | None:
+        """The answer of a session's next call; None: the recordings do not show it.
+
+        Args:
+            history: the session's calls, with the answers that it was given.
+            action: the next call.
+            world: where the session began; only recordings that began there say what is there.
+        """
+        known = (one for one in self.ways(history, action, world) if (action.name, one.way) not in self.doubted)
         return next(known, None)
 
-    def ways(self, history: Sequence[Call], action: ToolCall) -> Iterator[Known]:
+    def ways(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[Known]:
         """Every answer that there is, the surest first."""
-        return (known for known in self._tried(history, action) if known is not None)
+        return (known for known in self._tried(history, action, world) if known is not None)
 
-    def _tried(self, history: Sequence[Call], action: ToolCall) -> Iterator[Known | None]:
+    def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[Known | None]:
         template = self._template(history, action)[0]
         if action.name in self.unstable or (template is not None and any(n[0] in COUNTED for n in template.names)):
             yield self._form(history, action)
@@ -112,16 +118,18 @@ class Rules:
                 return
         written = [number for number, call in enumerate(history) if call.changes]
         if is_read:
-            yield self._changed(history, written, last, action)
+            yield self._changed(history, written, last, action, world)
         else:
-            recorded = self.known.get((_texts(history, written), canonical))
+            recorded = self.known.get((world, _texts(history, written), canonical))
             if recorded is not None:
                 yield Known(recorded, "recorded")
             yield self._after(history, action)
         yield self._refusal(history, action)
         yield self._form(history, action)
 
-    def _changed(self, history: Sequence[Call], written: Sequence[int], last: int, action: ToolCall) -> Known | None:
+    def _changed(
+        self, history: Sequence[Call], written: Sequence[int], last: int, action: ToolCall, world: str
+    ) -> Known | None:
         """A read's view: known since a moment of this session or of a recording, and changed by the writes since then.
 
         Args:
@@ -129,18 +137,19 @@ class Rules:
             written: positions of those that may have changed the world.
             last: position of the last call equal to this one; -1 if there is none.
             action: the read.
+            world: where the session began.
         """
         canonical = action.canonical()
         view, way, left = None, "recorded", list(written)
         if last >= 0:
             view, way, left = history[last].view, "repeated", [number for number in written if number > last]
         for count in range(len(written), len(written) - len(left), -1):
-            recorded = self.known.get((_texts(history, written[:count]), canonical))
+            recorded = self.known.get((world, _texts(history, written[:count]), canonical))
             if recorded is not None:
                 view, way, left = recorded, "recorded", list(written[count:])
                 break
         if view is None and last < 0:
-            view = self.known.get(((), canonical))
+            view = self.known.get((world, (), canonical))
         for number in left:
             write = history[number]
             effect = self.effect(write.action, action)

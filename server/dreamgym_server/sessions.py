@@ -21,6 +21,7 @@ from dreamgym.environment import Environment
 from dreamgym.errors import (
     DreamGymError,
     EnvironmentUnavailable,
+    NotRecorded,
     StaleEpisode,
     StoreError,
     UnknownEpisode,
@@ -36,10 +37,13 @@ from dreamgym_server.live import Client, EpisodeAnswer, EpisodeCall, Live, close
 from dreamgym_server.requests import Fork, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
 from dreamgym_server.sources import WorldChanged, Worlds
 
-__all__ = ["GONE", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
+__all__ = ["GONE", "NOT_RECORDED", "UNAVAILABLE", "Episodes", "Limits", "NewEpisode", "TooManyEpisodes"]
 
 logger = logging.getLogger(__name__)
 
+NOT_RECORDED = (
+    "No recording of this simulation shows what this call answers. It had no effect, and trying it again does not help."
+)
 UNAVAILABLE = "The environment is currently unavailable and the call had no effect. Please try again."
 UNCONFIRMED = "The environment is currently unavailable. Please send the same call again."
 GONE = "The environment is unavailable. The session has ended."
@@ -329,7 +333,8 @@ class Episodes:
                 return await self._failed(live, str(error), counts=False)
             except DreamGymError as error:
                 last_words = LOST if isinstance(error, StepsLost) else GONE if isinstance(error, WorldChanged) else None
-                return await self._failed(live, str(error), last_words)
+                told = NOT_RECORDED if isinstance(error, NotRecorded) else UNAVAILABLE
+                return await self._failed(live, str(error), last_words, told=told)
             except Exception as error:  # noqa: BLE001  # whatever an environment or a model throws must not reach the agent
                 said = self.worlds[live.episode.env].admission.text(traceback.format_exc())
                 logger.error("episode %s: a step failed: %s", live.episode.id, said)
@@ -425,7 +430,13 @@ class Episodes:
             await self._mark(live, undelivered=True)
 
     async def _failed(
-        self, live: Live, reason: str, last_words: str | None = None, *, counts: bool = True
+        self,
+        live: Live,
+        reason: str,
+        last_words: str | None = None,
+        *,
+        told: str = UNAVAILABLE,
+        counts: bool = True,
     ) -> EpisodeAnswer:
         """Answer a step that failed. It does not count, and the environment is dropped.
 
@@ -435,7 +446,7 @@ class Episodes:
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
         await self._release(live)
         live.failures += counts
-        text = UNAVAILABLE if live.unconfirmed is None else UNCONFIRMED
+        text = told if live.unconfirmed is None else UNCONFIRMED
         if last_words is not None or live.failures >= self._limits.failures:
             with suppress(DreamGymError):  # the store may be what failed; the sweeper closes the episode then
                 await self._finish(live, StopReason.ERROR, error=reason)

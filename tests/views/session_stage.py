@@ -32,7 +32,7 @@ def learned(*sessions: Sequence[Step], hints: dict[str, bool] | None = None) -> 
     tools: dict[str, JsonObject] = {
         name: {"name": name, "annotations": {"readOnlyHint": hint}} for name, hint in (hints or {}).items()
     }
-    return learn([[step(*one) for one in session] for session in sessions], tools)
+    return learn([("", [step(*one) for one in session]) for session in sessions], tools)
 
 
 def played(rules: Rules, *calls: tuple[str, JsonObject]) -> list[str | None]:

@@ -333,6 +333,12 @@ class MemoryBuffer:
         environment = self._environments[env]
         return environment.watermarks.setdefault(group, environment.position) if group else environment.position
 
+    async def newest_recording(self, env: str) -> int:
+        """Position of the newest trajectory that was not dreamed."""
+        environment = self._environments.get(env, EnvironmentIndex())
+        recorded = (one.id for one in environment.trajectories.values() if one.source in GROUNDED)
+        return max((environment.positions[identity] for identity in recorded), default=0)
+
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:

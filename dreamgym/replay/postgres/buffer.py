@@ -116,6 +116,15 @@ class PostgresBuffer:
             rows = await self._database.fetch(known, parameters)
         return int(rows[0][0])
 
+    async def newest_recording(self, env: str) -> int:
+        """Position of the newest trajectory that was not dreamed."""
+        rows = await self._database.fetch(
+            "SELECT coalesce(max(position), 0) FROM trajectories "
+            "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND source <> %(dreamed)s",
+            {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC]},
+        )
+        return int(rows[0][0])
+
     async def trajectories(
         self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
     ) -> tuple[Trajectory, ...]:
