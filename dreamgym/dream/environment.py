@@ -1,7 +1,7 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-The tiers are asked in this order: recorded, refused, synthesized, views, of other packages, model. The first that has an
-answer gives it. The first two say what reality said. The others infer: what they answer must agree with an explicit
+The tiers are asked in this order: recorded, refused, synthesized, views, of other packages, model. The first that has
+an answer gives it. The first two say what reality said. The others infer: what they answer must agree with an explicit
 state, and what it shows of entities that are known in part is known from then on. Whether a step ends its task, and
 what it is worth, is decided in dreamgym.dream.ending, whichever tier answered.
 

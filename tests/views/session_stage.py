@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-
-from pydantic import JsonValue
+from typing import Any
 
 from dreamgym.types import JsonObject, Provenance, StepResult, Tier, ToolCall, Transition
 from dreamgym.views.learn import learn
 from dreamgym.views.rules import Rules
 from dreamgym.views.session import Call
 
-Said = str | dict[str, JsonValue] | list[JsonValue]
-Step = tuple[str, JsonObject, Said]
+Step = tuple[str, dict[str, Any], Any]
 """A tool, its arguments and its answer: a text, or JSON. A text that begins with `!` is an error."""
 
 
-def step(tool: str, arguments: JsonObject, said: Said) -> Transition:
+def step(tool: str, arguments: dict[str, Any], said: Any) -> Transition:
     text = said if isinstance(said, str) else json.dumps(said)
     return Transition(
         state="",
@@ -35,7 +33,7 @@ def learned(*sessions: Sequence[Step], hints: dict[str, bool] | None = None) -> 
     return learn([("", [step(*one) for one in session]) for session in sessions], tools)
 
 
-def played(rules: Rules, *calls: tuple[str, JsonObject]) -> list[str | None]:
+def played(rules: Rules, *calls: tuple[str, dict[str, Any]]) -> list[str | None]:
     """The answers of one new session; None where the recordings do not show one."""
     history: list[Call] = []
     answers: list[str | None] = []
