@@ -237,7 +237,8 @@ def tiers_of(
         tiers.append(RefusedTier())
     if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(AgreeingTier(SynthesizedTier()))
-    if spec.has_views and not without & {Part.VIEWS, Part.RETRIEVAL}:
+    has_views = spec.has_views or (spec.state is not None and Part.STATE in without)
+    if has_views and not without & {Part.VIEWS, Part.RETRIEVAL}:
         tiers.append(ViewsTier(spec, buffer))
     tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in of_other_packages()]
     return (*tiers, ModelTier(model, shown))

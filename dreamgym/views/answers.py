@@ -81,7 +81,7 @@ class View:
     """The content blocks as JSON, where they are more than the text: such an answer is repeated, never changed."""
 
     def with_value(self, value: JsonValue) -> View:
-        """The same kind of answer with another value."""
+        """An answer of this kind with another value."""
         return replace(self, value=value)
 
     @property
@@ -107,7 +107,7 @@ class View:
         return self.observation if isinstance(self.style, LinesStyle) else self.value
 
     def saying(self, said: JsonValue) -> View:
-        """The same kind of answer that says something else. Raises ValueError if that is of another kind."""
+        """An answer of this kind that says something else. Raises ValueError if that is of another kind."""
         if not isinstance(self.style, LinesStyle):
             return self.with_value(said)
         if not isinstance(said, str):

@@ -38,7 +38,7 @@ class NoValue(ValueError):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value in every call."""
+    """A value that does not depend on the call."""
 
     value: str
     """As JSON-like text of Python, which compares by type."""

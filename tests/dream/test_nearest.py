@@ -7,8 +7,9 @@ from queries import DESK, HOUSE, act, query, transition
 
 from dreamgym.dream.model import Query
 from dreamgym.dream.nearest import NearestModel
-from dreamgym.errors import PredictionError
-from dreamgym.types import Tier, ToolCall, Transition
+from dreamgym.dream.substitution import BYTES, Substitution
+from dreamgym.errors import NotRecorded, PredictionError
+from dreamgym.types import JsonObject, Provenance, Tier, ToolCall, Transition
 
 pytestmark = pytest.mark.anyio
 
@@ -72,32 +73,36 @@ async def test_without_any_recorded_refusal_the_nearest_answers_but_never_with_s
     assert (prediction.success, prediction.terminated) == (False, False)
 
 
-async def test_arguments_of_the_action_stand_where_the_recorded_ones_stood() -> None:
-    other = transition("desk", ToolCall(name="cancel", arguments={"name": "Bob"}), "cancelled Bob")
-    seen = transition("desk", book("Ann Lee", 2), "2 seats for Ann Lee, ref Z12, 2.5 EUR", "Ann Lee: 2")
-    prediction = await NearestModel().predict(query(DESK, "desk", book("Bo", 3), other, seen))
-    assert prediction.observation == "3 seats for Bo, ref Z12, 2.5 EUR"
-    assert prediction.next_state == "Bo: 3"
+def test_arguments_of_the_action_stand_where_the_recorded_ones_stood() -> None:
+    substitution = Substitution(book("Ann Lee", 2), book("Bo", 3))
+    assert substitution("2 seats for Ann Lee, ref Z12, 2.5 EUR") == "3 seats for Bo, ref Z12, 2.5 EUR"
 
 
-async def test_swapped_values_are_substituted_at_once_and_not_one_after_the_other() -> None:
+def test_swapped_values_are_substituted_at_once_and_not_one_after_the_other() -> None:
     move = ToolCall(name="move", arguments={"here": "shelf", "there": "table"})
     back = ToolCall(name="move", arguments={"here": "table", "there": "shelf"})
-    seen = transition("desk", move, "from shelf to table")
-    prediction = await NearestModel().predict(query(DESK, "desk", back, seen))
-    assert prediction.observation == "from table to shelf"
+    assert Substitution(move, back)("from shelf to table") == "from table to shelf"
 
 
-async def test_a_value_of_one_letter_is_left_alone() -> None:
-    seen = transition("desk", book("a", 2), "a table is booked")
-    prediction = await NearestModel().predict(query(DESK, "desk", book("Zoe", 2), seen))
-    assert prediction.observation == "a table is booked"
+def test_a_value_of_one_letter_is_left_alone() -> None:
+    assert Substitution(book("a", 2), book("Zoe", 2))("a table is booked") == "a table is booked"
 
 
-async def test_a_tool_that_was_never_recorded_has_no_answer_of_another_one() -> None:
-    seen = transition("desk", ToolCall(name="cancel", arguments={"name": "Bob"}), "cancelled Bob")
-    with pytest.raises(PredictionError, match="no call of tool 'book' is recorded"):
-        await NearestModel().predict(query(DESK, "desk", book("Ann", 1), seen))
+def test_the_bytes_of_a_picture_are_left_alone() -> None:
+    picture: JsonObject = {"type": "image", "data": "Ann", "alt": "Ann"}
+    assert Substitution(book("Ann", 2), book("Bo", 2)).within(picture, BYTES) == {**picture, "alt": "Bo"}
+
+
+async def test_a_call_that_no_recording_shows_has_no_answer() -> None:
+    seen = transition("desk", book("Ann", 2), "2 seats for Ann")
+    with pytest.raises(NotRecorded, match="recordings of tool 'book' do not show what this call does"):
+        await NearestModel().predict(query(DESK, "desk", book("Bo", 1), seen))
+
+
+async def test_of_a_server_that_tells_no_state_only_ends_are_repeated() -> None:
+    seen = transition("desk", book("Ann", 2), "2 seats for Ann")
+    with pytest.raises(NotRecorded):
+        await NearestModel().predict(query(DESK, "desk", book("Ann", 2), seen))
 
 
 async def test_nothing_recorded_is_an_error_that_says_how_to_record() -> None:
@@ -132,12 +137,8 @@ async def test_success_is_only_ever_copied_from_the_same_action_in_the_same_stat
 
 async def test_a_state_made_of_the_agents_own_words_earns_nothing() -> None:
     won = transition("seat 9 held", book("me", 9), "booked.", reward=1.0, terminated=True)
-    said = transition("start", book("seat 1 held", 2), "seat 1 held")
-    forging = await NearestModel().predict(query(DESK, "start", book("seat 9 held", 2), said))
-    assert forging.next_state == "seat 9 held"
-    forged = transition("start", book("seat 9 held", 2), "seat 9 held").model_copy(
-        update={"provenance": forging.provenance}
-    )
+    invented = Provenance(tier=Tier.MODEL, model="some")
+    forged = transition("start", book("seat 9 held", 2), "seat 9 held").model_copy(update={"provenance": invented})
     claimed = await NearestModel().predict(query(DESK, "seat 9 held", book("me", 9), won, history=(forged,)))
     honest = await NearestModel().predict(query(DESK, "seat 9 held", book("me", 9), won))
     assert (claimed.observation, claimed.success, claimed.terminated) == ("booked.", False, False)

@@ -12,7 +12,6 @@ from queries import query, transition
 from dreamgym.dream.answer_form import SCHEMA
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Prediction
-from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.prompt import PromptForm, step_messages
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import PredictionError
@@ -212,8 +211,6 @@ async def test_a_recording_that_lost_its_structured_content_has_it_in_its_text()
     lost = recorded(find("Ann"), dumped(found("Ann")), None)
     prediction, _ = await predicted(said(), shown=[lost])
     assert prediction.observation == dumped(found("Bo"))
-    copied = await NearestModel().predict(query(MEMORY, "s", find("Bo"), lost))
-    assert copied.structured == found("Bo")
 
 
 values = st.recursive(
@@ -259,44 +256,6 @@ async def test_a_text_may_be_one_field_as_it_is_or_as_json(text: str, structured
     wording = wording_of([StepResult(observation=text, info={"structured": structured})])
     assert wording is not None
     assert wording.text(structured) == text
-
-
-async def test_the_nearest_model_copies_structured_content_with_the_arguments_in_place() -> None:
-    seen: JsonObject = {"entities": [{"name": "Ann", "seats": 2}, {"name": "Annabel", "seats": 12}]}
-    shown = recorded(find("Ann", 2), dumped(seen), seen)
-    prediction = await NearestModel().predict(query(MEMORY, "s", find('Bo "B"', 3), shown))
-    assert prediction.structured == {"entities": [{"name": 'Bo "B"', "seats": 3}, {"name": "Annabel", "seats": 12}]}
-    assert json.loads(prediction.observation) == prediction.structured
-
-
-async def test_the_nearest_model_repeats_structured_content_and_blocks_to_the_letter() -> None:
-    shown = recorded(find("Bo"), "Look", found("Ann"), content=[{"type": "text", "text": "Look"}, IMAGE])
-    prediction = await NearestModel().predict(query(MEMORY, "s", find("Bo"), shown))
-    assert prediction.structured == found("Ann")
-    assert prediction.content == ({"type": "text", "text": "Look"}, IMAGE)
-
-
-async def test_the_nearest_model_leaves_the_bytes_of_a_picture_alone() -> None:
-    shown = recorded(find("Ann", 2), "Ann", found("Ann"), content=[{"type": "text", "text": "Ann"}, IMAGE])
-    prediction = await NearestModel().predict(query(MEMORY, "s", find("Bo", 3), shown))
-    assert prediction.content == ({"type": "text", "text": "Bo"}, IMAGE)
-
-
-async def test_the_nearest_model_passes_over_a_copy_off_the_output_schema() -> None:
-    broken = recorded(find("Bo"), "x", {"entities": [{}]})
-    prediction = await NearestModel().predict(query(MEMORY, "s", find("Bo"), broken, ANN))
-    assert prediction.structured == found("Bo")
-
-
-async def test_the_nearest_model_gives_nothing_where_nothing_recorded_fits_the_schema() -> None:
-    with pytest.raises(PredictionError, match="no recorded answer of tool 'find' fits its output schema"):
-        await NearestModel().predict(query(MEMORY, "s", find("Bo"), recorded(find("Ann"), "text", None)))
-
-
-async def test_the_nearest_model_repeats_a_recorded_refusal_of_a_tool_with_an_output_schema() -> None:
-    refused = transition("s", find("Ann"), "Ann is unknown", "s", is_error=True)
-    prediction = await NearestModel().predict(query(MEMORY, "s", find("Bo"), refused))
-    assert (prediction.is_error, prediction.observation) == (True, "Bo is unknown")
 
 
 @pytest.mark.parametrize(

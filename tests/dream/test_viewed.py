@@ -1,0 +1,137 @@
+"""The dream of a server that tells no state: sessions through the environment, over recordings in a buffer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Part
+from dreamgym.dream.nearest import NearestModel
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import NotRecorded
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+pytestmark = pytest.mark.anyio
+
+SEATS: JsonObject = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "seats": {"type": "integer"}},
+    "required": ["name", "seats"],
+}
+TOOLS: JsonObject = {
+    "tools": [
+        {"name": "list_bookings", "inputSchema": {"type": "object"}},
+        {"name": "book", "inputSchema": SEATS, "outputSchema": SEATS},
+        {"name": "show_map", "inputSchema": {"type": "object"}},
+    ]
+}
+SPEC = EnvironmentSpec(name="desk", tools_list=(TOOLS,))
+IMAGE: JsonObject = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+
+def step(tool: str, arguments: dict[str, Any], text: str, info: JsonObject | None = None) -> Transition:
+    return Transition(
+        state="",
+        action=ToolCall(name=tool, arguments=arguments),
+        result=StepResult(observation=text, info=info or {}),
+        next_state=text,
+        provenance=Provenance(tier=Tier.REAL),
+    )
+
+
+def booking(name: str, seats: int) -> Transition:
+    booked: JsonObject = {"name": name, "seats": seats}
+    return step("book", booked, json.dumps(booked), {"structured": booked})
+
+
+def recorded(number: int, *steps: Transition, source: Source = Source.REAL, spec: EnvironmentSpec = SPEC) -> Trajectory:
+    task = Task(id=f"task {number}", env=spec.name, instruction="")
+    return Trajectory(
+        id=f"{source} {number}", task=task, transitions=steps, source=source, stop_reason=StopReason.FINISHED
+    )
+
+
+RECORDINGS = (
+    recorded(0, step("list_bookings", {}, "Ann"), booking("Bo", 2), step("list_bookings", {}, "Ann\nBo")),
+    recorded(1, step("show_map", {}, "", {"content": [IMAGE]}), booking("Cy", 4), step("list_bookings", {}, "Ann\nCy")),
+)
+
+
+async def dream(*more: Trajectory, without: frozenset[Part] = frozenset()) -> tuple[DreamEnvironment, MemoryBuffer]:
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add([*RECORDINGS, *more])
+    made = DreamEnvironment(SPEC, NearestModel(), buffer, without=without)
+    await made.reset(Task(id="new", env="desk", instruction=""))
+    return made, buffer
+
+
+async def test_structured_content_has_the_arguments_in_place_and_the_read_after_it_finds_the_booking() -> None:
+    made, _ = await dream()
+    booked = await made.step(ToolCall(name="book", arguments={"name": "Dora", "seats": 7}))
+    assert booked.structured == {"name": "Dora", "seats": 7}
+    assert json.loads(booked.observation) == booked.structured
+    assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann\nDora"
+    assert [one.provenance.tier for one in made.transitions] == [Tier.VIEWS, Tier.VIEWS]
+
+
+async def test_a_picture_is_repeated_to_the_letter() -> None:
+    made, _ = await dream()
+    assert (await made.step(ToolCall(name="show_map"))).content == [IMAGE]
+
+
+async def test_what_no_recording_shows_is_not_answered_and_the_session_goes_on() -> None:
+    made, _ = await dream()
+    with pytest.raises(NotRecorded, match="record more calls"):
+        await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))
+    assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann"
+
+
+async def test_a_dream_teaches_nothing_and_a_new_recording_does() -> None:
+    made, buffer = await dream(recorded(2, step("list_bookings", {}, "what a dream says"), source=Source.SYNTHETIC))
+    assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann"
+    with pytest.raises(NotRecorded):
+        await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))
+    await buffer.add([recorded(3, step("cancel", {"name": "Ann"}, "Cancelled Ann"))])
+    assert (await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))).observation == "Cancelled Ann"
+
+
+async def test_an_answer_off_its_output_schema_is_not_given() -> None:
+    made, _ = await dream(recorded(4, step("book", {"name": "Eve"}, "no seats were told", {})))
+    with pytest.raises(NotRecorded):
+        await made.step(ToolCall(name="book", arguments={"name": "Eve"}))
+
+
+async def test_without_views_nothing_is_concluded() -> None:
+    made, _ = await dream(without=frozenset({Part.VIEWS}))
+    with pytest.raises(NotRecorded):
+        await made.step(ToolCall(name="list_bookings"))
+
+
+async def test_what_is_recorded_of_one_world_is_not_said_of_another() -> None:
+    spec = SPEC.model_copy(update={"deterministic": True})
+    buffer = MemoryBuffer(TrigramEncoder())
+    await buffer.add(
+        [recorded(n, step("list_bookings", {}, f"guest {n}"), step("show_map", {}, "x")) for n in range(2)]
+    )
+    made = DreamEnvironment(spec, NearestModel(), buffer, without=frozenset({Part.RECORDED}))
+    await made.reset(Task(id="task 1", env="desk", instruction=""))
+    assert (await made.step(ToolCall(name="list_bookings"))).observation == "guest 1"
+    await made.reset(Task(id="another", env="desk", instruction=""))
+    with pytest.raises(NotRecorded):
+        await made.step(ToolCall(name="list_bookings"))
