@@ -87,7 +87,7 @@ class Edit:
     path: tuple[Step, ...]
     """To the list, or to the value that is set."""
     value: Template | None = None
-    """Of what is added or set."""
+    """The template of what is added or set."""
     places: tuple[str, ...] = ()
     """Where an item is added: at the `start`, at the `end`, `sorted`, or `-N` before the end."""
     items: tuple[Way, ...] = ()
