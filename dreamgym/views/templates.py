@@ -200,18 +200,24 @@ class Template:
 
     @property
     def is_guess(self) -> bool:
-        """It says more than a single example shows: its constants hold a number, or are long.
+        """It says more than a single example shows: a constant of it holds a number, or reads like content.
 
-        One answer does not tell which of its words are the same in every call.
+        One answer does not tell which of its words are the same in every call. A sentence that confirms a call is; of
+        several lines, or of a field with several words, one cannot know.
         """
-        texts = [
-            "".join(part for part in option.parts if isinstance(part, str))
-            if isinstance(option, Words)
-            else option.value
+        between = " " if self.fields is not None or self.items is not None else "\n"
+        return any(
+            between in text or len(text) > MOST_SAID or _DIGIT.search(text)
             for option in self.chosen()
-            if isinstance(option, Words | Constant)
-        ]
-        return any(len(text) > MOST_SAID or _DIGIT.search(text) for text in texts)
+            for text in _constants(option)
+        )
+
+
+def _constants(option: Expression) -> Iterator[str]:
+    if isinstance(option, Words):
+        yield "".join(part for part in option.parts if isinstance(part, str))
+    elif isinstance(option, Constant):
+        yield option.of if isinstance(option.of, str) else option.value
 
 
 def template_of(examples: Sequence[tuple[JsonValue, Bindings]]) -> Template | None:

@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from answers import meta_of, text_of
-from dreamgym_server.sessions import UNAVAILABLE, Episodes, Limits, NewEpisode
+from dreamgym_server.sessions import NOT_RECORDED, UNAVAILABLE, Episodes, Limits, NewEpisode
+from dreamgym_server.sources import DreamWorlds
 from mcp import Client
 from server_stage import BreakableStore, Stage, counter_spec, told
 
+from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import EnvironmentUnavailable, PredictionError, StoreError, UnknownEpisode
 from dreamgym.replay.episode_store import Episode
 from dreamgym.types import Source, StopReason, ToolCall
@@ -229,6 +231,17 @@ async def test_a_failed_step_is_a_tool_error_that_does_not_count(stage: Stage, f
     assert text_of(failed) == UNAVAILABLE
     assert "dreamgym/reward" not in meta_of(failed)
     assert [meta_of(failed)["dreamgym/step"], meta_of(good)["dreamgym/step"]] == [0, 1]
+
+
+async def test_a_call_that_no_recording_shows_is_told_so_and_not_to_be_tried_again(stage: Stage) -> None:
+    async with stage.serve(DreamWorlds(counter_spec(), NearestModel(), stage.buffer)) as (_, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        async with told(made["mcp_url"]) as client:
+            unknown = await client.call_tool("add", {"n": 1})
+    assert unknown.is_error
+    assert text_of(unknown) == NOT_RECORDED
+    assert "trying it again does not help" in NOT_RECORDED
+    assert meta_of(unknown)["dreamgym/step"] == 0
 
 
 async def test_three_failures_in_a_row_end_the_episode_as_an_error_that_enters_no_buffer(stage: Stage) -> None:

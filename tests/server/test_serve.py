@@ -119,7 +119,7 @@ def test_parts_and_confidence_make_no_sense_for_the_real_environment(folder: Pat
 def test_a_part_that_does_not_exist_is_refused_and_the_parts_are_listed(folder: Path) -> None:
     code, said = refused(str(folder), "--model", "nearest without luck")
     assert code == 2
-    parts = "cache, checks, effects, history, reasoning, recorded, retrieval, state"
+    parts = "cache, checks, effects, history, reasoning, recorded, retrieval, state, views"
     assert said == f"dreamgym: unknown part 'luck': there is {parts}"
 
 

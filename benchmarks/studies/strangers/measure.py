@@ -93,6 +93,7 @@ class Study:
                     _judged(given, session, number, None if _is_unanswered(step) else step, step.result.observation)
                     for number, step in enumerate(played.transitions, start=1)
                 )
+                rows = _while_alike(rows)
                 done[session.id] = rows
                 kept.add(Done(id=session.id, calls=rows))
         if "" not in done:
@@ -187,6 +188,18 @@ def _judged(given: Material, session: Trajectory, number: int, step: Transition 
         is_accepted=not is_refused(real.result),
         is_refused=step is not None and is_refused(step.result),
     )
+
+
+def _while_alike(calls: tuple[Judged, ...]) -> tuple[Judged, ...]:
+    """The calls of a session; what follows a write that reality took and the dream did not answer has no answer.
+
+    The agent is told that such a write had no effect, so from there on dream and reality are two worlds.
+    """
+    lost = [call.step for call in calls if call.got is None and call.is_accepted and not call.is_read]
+    if not lost:
+        return calls
+    why = {"got": None, "failure": f"call {lost[0]}, a write, had no answer", "tier": None, "is_refused": False}
+    return tuple(call.model_copy(update=why) if call.step > lost[0] else call for call in calls)
 
 
 def _is_unanswered(step: Transition) -> bool:
