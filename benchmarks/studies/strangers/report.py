@@ -90,9 +90,9 @@ def _lines(
     yield ""
     yield (
         "Nothing in them was recorded, and the dream goes on from its own answers. *Wrong*: another answer than the "
-        "real one; a call without an answer is not wrong, nor is what follows a write without one: the agent is told that "
-        "it had no effect, so the two are different worlds from there on, and no call counts as answered. What differs "
-        "between two real plays may be anything, but for "
+        "real one; a call without an answer is not wrong. After a write without one dream and reality are two worlds, "
+        "since the agent is told that it had no effect: the calls after it count as not answered. What differs between "
+        "two real plays may be anything, but for "
         f"the row of {REAL} in its second play. *Read after write*: sequences in which every read is exact."
     )
     yield ""
