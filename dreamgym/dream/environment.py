@@ -238,10 +238,11 @@ def tiers_of(
     if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(AgreeingTier(SynthesizedTier()))
     has_views = spec.has_views or (spec.state is not None and Part.STATE in without)
-    if has_views and not without & {Part.VIEWS, Part.RETRIEVAL}:
-        tiers.append(ViewsTier(spec, buffer))
+    views = ViewsTier(spec, buffer) if has_views and not without & {Part.VIEWS, Part.RETRIEVAL} else None
+    if views is not None:
+        tiers.append(views)
     tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in of_other_packages()]
-    return (*tiers, ModelTier(model, shown))
+    return (*tiers, ModelTier(model, shown, views))
 
 
 class AgreeingTier:
@@ -274,19 +275,23 @@ class ModelTier:
     Args:
         model: is asked.
         shown: how many of the transitions that were found it is shown.
+        views: puts those first that hold the facts of this world; None: they stay as they were found.
     """
 
     infers = True
 
-    def __init__(self, model: ExperienceModel, shown: int) -> None:
+    def __init__(self, model: ExperienceModel, shown: int, views: ViewsTier | None = None) -> None:
         self._model = model
         self._shown = shown
+        self._views = views
 
     async def answer(self, query: Query) -> Prediction:
         """The model's prediction. Raises PredictionError, also if that contradicts the state."""
         if query.spec.state is not None:
             # this reads many states, in which time a server would answer nobody else
             query = query.model_copy(update={"changeable": await asyncio.to_thread(changeable, query)})
+        if self._views is not None:
+            query = await self._views.with_facts(query)
         shown = query.model_copy(update={"demonstrations": query.demonstrations[: self._shown]})
         prediction = await self._model.predict(shown)
         # what holds under the recordings that a model was shown holds under all of them

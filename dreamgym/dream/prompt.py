@@ -222,7 +222,7 @@ def _example(query: Query, one: Demonstration) -> JsonObject:
 
 def _origin(query: Query, one: Demonstration) -> JsonObject:
     """In which world a transition was recorded, and for which task."""
-    is_this = query.spec.deterministic and one.world == query.task.world
+    is_this = (query.spec.deterministic or query.spec.has_views) and one.world == query.task.world
     return {
         "world": "this" if is_this else "another",
         "task": "this" if one.same_goal else one.instruction or "unknown",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain, zip_longest
 from weakref import WeakKeyDictionary
 
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.recorded import is_valid
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.buffer import Demonstration, ReplayBuffer
+from dreamgym.state import mentioned
 from dreamgym.tools import completed
 from dreamgym.types import Provenance, Task, Tier
 from dreamgym.views.learn import learn
@@ -56,6 +58,36 @@ class ViewsTier:
             provenance=Provenance(tier=Tier.VIEWS, seed=query.seed),
         )
         return prediction if is_valid(query, prediction) else None
+
+    async def with_facts(self, query: Query) -> Query:
+        """The question with the recordings first that hold the facts of this world, for a model that is shown a few.
+
+        The same call comes first. Then, in turn, the nearest call of the same tool and a read from the start of this
+        world, those first whose words are most like those of the call and of the session's last ones.
+        """
+        rules = await self._rules()
+        world = self._world(query.task)
+        asked = query.action.canonical()
+        said = mentioned([step.action.arguments for step in query.history[-3:]]) | mentioned(query.action.arguments)
+        same_call, same_tool, facts = list[Demonstration](), list[Demonstration](), list[tuple[int, Demonstration]]()
+        for found in query.demonstrations:
+            step = found.transition
+            view = rules.known.get((world, (), step.action.canonical()))
+            is_fact = (
+                view is not None and step.action.name in rules.reads and view.observation == step.result.observation
+            )
+            one = found.model_copy(update={"world": query.task.world}) if is_fact else found
+            if step.action.canonical() == asked:
+                same_call.append(one)
+            elif is_fact:
+                facts.append((len(said & mentioned([step.action.arguments, step.result.observation])), one))
+            elif step.action.name == query.action.name:
+                same_tool.append(one)
+        best = [one for _, one in sorted(facts, key=lambda fact: -fact[0])]
+        ordered = [*same_call, *chain.from_iterable(zip_longest(same_tool, best))]
+        kept = {one.id: one for one in ordered if one is not None}
+        rest = [one for one in query.demonstrations if one.id not in kept]
+        return query.model_copy(update={"demonstrations": (*kept.values(), *rest)})
 
     async def _rules(self) -> Rules:
         """The rules that the recordings show, learned once for all episodes of this buffer."""

@@ -71,6 +71,16 @@ class StructuredStyle:
 
 
 @dataclass(frozen=True)
+class BothStyle:
+    """Text and structured content say different things; the value holds both."""
+
+    def text(self, value: JsonValue) -> str:
+        if not isinstance(value, dict):
+            raise ValueError("expected an object")
+        return str(value["text"])
+
+
+@dataclass(frozen=True)
 class View:
     """An answer as a value."""
 
@@ -87,9 +97,10 @@ class View:
     @property
     def structured(self) -> JsonObject | None:
         """The structured content; None if there is none."""
-        if isinstance(self.style, StructuredStyle) and isinstance(self.value, dict):
-            return self.value
-        return None
+        value = self.value if isinstance(self.value, dict) else {}
+        if isinstance(self.style, BothStyle):
+            value = value["structured"] if isinstance(value["structured"], dict) else {}
+        return value if isinstance(self.style, StructuredStyle | BothStyle) else None
 
     @property
     def content(self) -> tuple[JsonObject, ...] | None:
@@ -124,13 +135,15 @@ class View:
         return json.dumps([self.is_error, type(self.style).__name__, self.value, self.blocks], sort_keys=True)
 
 
-def view_of(result: StepResult) -> View | None:
-    """The answer as a value; None if its text and its structured content say different things."""
+def view_of(result: StepResult) -> View:
+    """The answer as a value."""
     blocks = json.dumps(result.content) if "content" in result.info else ""
     text = result.observation
     if result.structured is not None:
         wording = _wording(result)
-        return None if wording is None else View(result.structured, StructuredStyle(wording), result.is_error, blocks)
+        if wording is not None:
+            return View(result.structured, StructuredStyle(wording), result.is_error, blocks)
+        return View({"text": text, "structured": result.structured}, BothStyle(), result.is_error, blocks)
     if text.lstrip()[:1] in ("{", "["):
         for style, value in _readings(text):
             if style.text(value) == text:

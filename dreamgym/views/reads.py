@@ -45,8 +45,7 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
 
 
 def _answer(step: Transition) -> str:
-    view = view_of(step.result)
-    return step.result.observation if view is None else view.key()
+    return view_of(step.result).key()
 
 
 def _is_read_by_name(name: str) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import NotRecorded
+from dreamgym.errors import NotRecorded, PredictionError
+from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import (
     JsonObject,
@@ -135,3 +138,23 @@ async def test_what_is_recorded_of_one_world_is_not_said_of_another() -> None:
     await made.reset(Task(id="another", env="desk", instruction=""))
     with pytest.raises(NotRecorded):
         await made.step(ToolCall(name="list_bookings"))
+
+
+async def test_a_language_model_is_shown_what_was_read_where_this_session_began() -> None:
+    said: list[str] = []
+
+    def answer(messages: Sequence[Message]) -> str:
+        said.append(messages[-1].content)
+        return "no answer"
+
+    buffer = MemoryBuffer(TrigramEncoder())
+    others = [recorded(n, booking(f"guest {n}", n), booking(f"guest {n}", n + 1)) for n in range(10, 20)]
+    await buffer.add([*RECORDINGS, *others])
+    made = DreamEnvironment(SPEC, LanguageModel(ScriptedLLM(answer), 3), buffer)
+    await made.reset(Task(id="new", env="desk", instruction=""))
+    with pytest.raises(PredictionError):
+        await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))
+    shown = [json.loads(line) for line in said[0].split("<recorded>")[1].split("</recorded>")[0].strip().splitlines()]
+    assert [one["world"] for one in shown] == ["this", "another", "another"]
+    assert shown[0]["action"]["tool"] == "list_bookings"
+    assert shown[0]["answer"]["observation"] == "Ann"

@@ -1,7 +1,7 @@
 """What counts as agreement with a recorded answer, and who is asked what."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ledger import NOT_SET, ONLY_UP, SECRET, SPEC, add, counted, played
 
 from dreamgym.dream.language_model import LanguageModel
-from dreamgym.dream.model import ExperienceModel, Prediction, Query
+from dreamgym.dream.model import ExperienceModel, Part, Prediction, Query
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
@@ -27,10 +27,15 @@ TWO = played("two", (add(1), counted(1)), (add(2), counted(3)), (add(-1), ONLY_U
 
 
 async def predicted(
-    spec: EnvironmentSpec, model: ExperienceModel, trajectory: Trajectory, *, k: int | None = None
+    spec: EnvironmentSpec,
+    model: ExperienceModel,
+    trajectory: Trajectory,
+    *,
+    k: int | None = None,
+    without: Collection[Part] = (),
 ) -> list[Compared]:
     """The calls of a trajectory as a dream that knows ONE predicts them."""
-    return await predict(spec, model, [ONE], steps_of([trajectory]), TrigramEncoder(), k=k)
+    return await predict(spec, model, [ONE], steps_of([trajectory]), TrigramEncoder(), k=k, without=without)
 
 
 async def all_of(running: AsyncGenerator[Compared, None]) -> list[Compared]:
@@ -77,7 +82,7 @@ def answer(observation: str, *, error: bool = False) -> str:
 
 async def test_every_call_is_asked_with_what_was_recorded_before_it_and_never_with_what_was_predicted() -> None:
     model = Asked()
-    await predicted(SPEC, model, TWO)
+    await predicted(SPEC, model, TWO, without=[Part.VIEWS])
     assert [query.history for query in model.queries] == [TWO.transitions[:n] for n in range(4)]
     assert [query.state.text for query in model.queries] == ["", "count 1", "count 3", "only up"]
 
@@ -108,7 +113,7 @@ async def test_a_language_model_is_compared_and_its_malformed_answers_are_counte
     spec = SPEC.model_copy(update={"tools_list": ({"tools": [{"name": "add"}, {"name": "secret"}]},)})
     said = played("said", (SECRET, NOT_SET), (SECRET, NOT_SET), (SECRET, ONLY_UP))
     llm = ScriptedLLM([answer("not set"), "no JSON", "none either", answer("only up")])
-    calls = await predicted(spec, LanguageModel(llm, 2), said)
+    calls = await predicted(spec, LanguageModel(llm, 2), said, without=[Part.VIEWS])
     assert [call.exact for call in calls] == [True, False, False]
     assert [call.errors_agree for call in calls] == [True, False, False]
     assert "no valid answer" in str(calls[1].failure)
@@ -130,7 +135,7 @@ async def test_an_answer_off_the_output_schema_is_counted_for_the_tools_that_hav
         async def predict(self, query: Query) -> Prediction:
             return (await super().predict(query)).model_copy(update={"structured": None})
 
-    calls = await predicted(SPEC, Textual(), TWO)
+    calls = await predicted(SPEC, Textual(), TWO, without=[Part.VIEWS])
     tools = by_tool(calls)
     assert (tools["add"].valid.mean, tools["add"].valid.n) == (0.0, 3)
     assert tools["secret"].valid.n == 0
