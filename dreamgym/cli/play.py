@@ -22,7 +22,7 @@ def play(
 ) -> None:
     """Play one episode through the server and print it. An agent gets the endpoint in the variable OPENAI_BASE_URL.
 
-    Example: OPENAI_BASE_URL=http://127.0.0.1:8000/v1 dreamgym play coin --agent langgraph
+    Example: dreamgym play coin --agent expert --against real
     """
     policy_url = os.environ.get(POLICY_URL_VARIABLE)
     played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model))

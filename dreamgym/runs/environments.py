@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -115,26 +116,34 @@ def listed(point: EntryPoint) -> Listed:
     return Listed(name=point.name, is_playable=True, description=what)
 
 
-def _tasks(real: RealEnvironment) -> dict[str, int]:
+def _tasks(real: RealEnvironment, folder: EnvironmentSpec | None) -> dict[str, int]:
+    """How many tasks there are by split: the environment's own, or those of the folder that describes it."""
     counts = {}
     for split in SPLITS:
         try:
             counts[split] = len(real.tasks(split))
         except UnknownName:
             counts[split] = 0
-    return counts
+    if folder is None or any(counts.values()):
+        return counts
+    return Counter(str(task.metadata.get("split", "without a split")) for task in folder.tasks) or counts
+
+
+def _folder_spec(name: str) -> EnvironmentSpec | None:
+    """The description in an environment folder; None for a name that is no folder."""
+    return EnvironmentSpec.load(Path(name)) if (Path(name) / "env.toml").is_file() else None
 
 
 def show(name: str) -> EnvironmentCard:
     """What an environment is. Raises InvalidInput or UnknownName."""
-    real = real_named(name)
-    spec = real.spec
+    real, folder = real_named(name), _folder_spec(name)
+    spec = real.spec if folder is None else folder
     return EnvironmentCard(
         name=spec.name,
         description=spec.description,
         rules=spec.rules,
         tools=tuple(spec.tools),
-        tasks=_tasks(real),
+        tasks=_tasks(real, folder),
         behaviours=tuple(real.behaviours),
         max_steps=spec.max_steps,
         deterministic=spec.deterministic,
@@ -154,8 +163,7 @@ async def diagnose(name: str, split: str = "dev", episodes: int = 3, seed: int =
     try:
         real = real_named(name)
         checks.append(Check(what="loads"))
-        counts = _tasks(real)
-        tasks = real.tasks(split)
+        counts, tasks = _tasks(real, _folder_spec(name)), real.tasks(split)
         checks.append(Check(what=f"tasks: {', '.join(f'{part} {count}' for part, count in counts.items())}"))
         if tasks:
             behaviour = "random" if "random" in real.behaviours else next(iter(real.behaviours), None)
