@@ -193,9 +193,9 @@ def test_options_that_name_no_server_are_refused(options: JsonObject, reason: st
 
 
 def test_the_bare_name_is_no_environment_and_says_how_to_make_one() -> None:
-    with pytest.raises(InvalidInput, match="dreamgym record NAME --out FOLDER"):
+    with pytest.raises(InvalidInput, match="dreamgym record FOLDER"):
         load_spec("mcp")
-    with pytest.raises(InvalidInput, match="dreamgym record NAME --out FOLDER"):
+    with pytest.raises(InvalidInput, match="dreamgym record FOLDER"):
         load_real("mcp").create()
 
 
