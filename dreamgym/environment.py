@@ -257,9 +257,11 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
     """
     found = {point.name: point for point in entry_points(group="dreamgym.environments")}
     if name not in found and ":" not in name:
-        raise UnknownName(
-            "environment", name, found, "module:function and file.py:function work. A folder with an env.toml works too"
+        hint = (
+            f"There is no folder {Path(name)} in {Path.cwd()}; a folder with an env.toml works, and so do "
+            "module:function and file.py:function"
         )
+        raise UnknownName("environment", name, found, hint)
     if name in found:
         make = found[name].load()
     else:

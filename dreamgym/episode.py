@@ -8,9 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import entry_points
+from inspect import Parameter, signature
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, from_place
-from dreamgym.errors import DreamGymError, EpisodeFinished, UnknownName
+from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -25,7 +26,10 @@ from dreamgym.types import (
 )
 
 Agent = Callable[[str, str, str], Awaitable[str]]
-"""An agent in any framework: `async (task, mcp_url, policy_url) -> answer`."""
+"""An agent in any framework: `async (task, mcp_url, policy_url) -> answer`.
+
+An agent that asks no chat model is loaded from a function of `(task, mcp_url)`.
+"""
 
 
 def load_agent(name: str) -> Agent:
@@ -33,8 +37,31 @@ def load_agent(name: str) -> Agent:
     found = {point.name: point for point in entry_points(group="dreamgym.agents")}
     if name not in found and ":" not in name:
         raise UnknownName("agent", name, found, "module:function and path/to/file.py:function work too")
-    agent: Agent = found[name].load() if name in found else from_place("agent", name)
-    return agent
+    agent: Callable[..., Awaitable[str]] = found[name].load() if name in found else from_place("agent", name)
+    if len(signature(agent).parameters) != 2:
+        return agent
+
+    async def without_model(task: str, mcp_url: str, policy_url: str = "") -> str:
+        return await agent(task, mcp_url)
+
+    return without_model
+
+
+def check_policy_url(agent: Agent, policy_url: str | None) -> str:
+    """The endpoint of the agent's chat model; an empty text for an agent that can do without.
+
+    Raises:
+        InvalidInput: the agent needs a chat model, and there is no endpoint.
+    """
+    if policy_url is None and signature(agent).parameters.get("policy_url", _NEEDED).default is Parameter.empty:
+        raise InvalidInput(
+            "an agent needs a chat model: set OPENAI_BASE_URL to its endpoint. One that asks no model is a function of "
+            "(task, mcp_url)"
+        )
+    return policy_url or ""
+
+
+_NEEDED = Parameter("policy_url", Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def user_message(task: Task, first: StepResult) -> str:

@@ -41,7 +41,12 @@ class MissingPackage(InvalidInput):
     """An optional package is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs a package that is not installed: pip install 'dreamgym[{extra}]'")
+        super().__init__(f"{what} needs a package that is not installed: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """What to do to get an optional package. The package is on no index yet, so it is installed from its clone."""
+    return f"pip install -c constraints.txt '.[{extra}]', in the clone of this project"
 
 
 class EpisodeError(DreamGymError):

@@ -3,7 +3,7 @@
     python examples/05_record_and_simulate.py FOLDER
 
 The agent here is five lines. It speaks to the recorder, and later to the simulation, as it would to the real server.
-As commands: `dreamgym record notes --out FOLDER -- python examples/notes_server.py` stands as the command of an agent's
+As commands: `dreamgym record FOLDER -- python examples/notes_server.py` stands as the command of an agent's
 MCP server, and then `dreamgym serve FOLDER --model nearest` serves the same tools.
 """
 

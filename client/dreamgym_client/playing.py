@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from dreamgym.episode import Agent, user_message
-from dreamgym.errors import InvalidInput
+from dreamgym.episode import Agent, check_policy_url, user_message
 from dreamgym.types import StepResult, StopReason, Task, Trajectory
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 
@@ -42,11 +41,10 @@ async def play_agent(
 
     An agent's exception is raised; with `keeps_failures`, its episode is returned instead, marked as failed.
     """
-    if policy_url is None:
-        raise InvalidInput("an agent needs a chat model: set OPENAI_BASE_URL to its endpoint")
+    model_url = check_policy_url(agent, policy_url)
     async with ControlClient(url) as control:
         episode = await control.create(env, task=task, seed=seed)
-        playing = begin(agent, episode, policy_url)
+        playing = begin(agent, episode, model_url)
         try:
             answer = await _until_over(playing, control, env, episode.episode)
         except Exception as error:  # an agent is other people's code: whatever it raises is its episode's end

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from dreamgym import __version__
 from dreamgym.cli import (
     annotate,
     check,
@@ -28,13 +31,30 @@ from dreamgym.cli import (
 from dreamgym.cli.boundary import run
 from dreamgym.cli.options import VARIABLES
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dreamgym {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    help="Train and test LLM agents against a simulated environment that speaks MCP.",
     epilog="\n\n".join(["Variables:", *(f"{name}: {text}" for name, text in VARIABLES.items())]),
 )
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train and test LLM agents against a simulated environment that speaks MCP."""
+
+
 app.command("demo")(demo.demo)
 app.command("collect")(collect.collect)
 app.command("record")(record.record)

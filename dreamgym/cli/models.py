@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from dreamgym.errors import install_command
+
 app = typer.Typer(no_args_is_help=True, help="The small local models that --model local stands for.")
 
 
@@ -38,7 +40,7 @@ def pull(name: Annotated[str, typer.Argument(help="local (0.5B, 491 MB) or local
     typer.echo(path)
 
 
-_MISSING = "missing: pip install 'dreamgym[local]', which compiles for some minutes"
+_MISSING = f"missing: {install_command('local')}; it compiles for minutes, on few cores for most of an hour"
 
 
 def _engine() -> bool:

@@ -21,8 +21,13 @@ IDLE_S = 300.0
 
 
 def record(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")],
-    out: Annotated[Path, typer.Option(help="The environment folder; it is created if it does not exist.")],
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The environment folder; it is made if it does not exist. Its name is the environment's.",
+        ),
+    ],
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="-- COMMAND...", help="Command that starts the real server, which must speak stdio."),
@@ -31,6 +36,9 @@ def record(
     header: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VARIABLE", help="Send this header to the URL, with that variable's value."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder, if it is not called like the environment: crm --out recorded/.")
     ] = None,
     run: Annotated[str | None, typer.Option(help="Id of the run, for stdio. Default: one made from the time.")] = None,
     port: Annotated[
@@ -45,15 +53,19 @@ def record(
 ) -> None:
     """Record an agent at work with a real MCP server. The recording is redacted; agent and server stay unchanged.
 
-    Example: dreamgym record crm --out crm/ -- npx -y @modelcontextprotocol/server-memory
+    Example: dreamgym record ./crm -- npx -y @modelcontextprotocol/server-memory
     """
     from dreamgym_server.auth import check_bind, read_token
     from dreamgym_server.recorder.recording import Recording, headers_of, is_fed
 
+    from dreamgym.recordings.folder import name_for
+
     token, over_stdio = read_token(token_file), port is None and is_fed()
     if not over_stdio:
         check_bind(host, token)
-    recording = Recording(name, out, command=command, url=upstream, headers=headers_of(header), dry_run=dry_run)
+    place = Path(folder) if out is None else out
+    name = name_for(place) if out is None else folder
+    recording = Recording(name, place, command=command, url=upstream, headers=headers_of(header), dry_run=dry_run)
     with closing(recording):
         if over_stdio:
             code = recording.over_stdio(run)

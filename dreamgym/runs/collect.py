@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.episode import Agent, load_agent
-from dreamgym.errors import InvalidInput
+from dreamgym.episode import Agent, check_policy_url, load_agent
 from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of, with_recorded_starts
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
@@ -63,8 +62,8 @@ async def collect(
         tasks = await with_recorded_starts(spec, tasks, dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
     loaded = load_agent(agent) if behaviour is None else None
-    if loaded is not None and policy_url is None:
-        raise InvalidInput("an agent needs a chat model: set OPENAI_BASE_URL to its endpoint")
+    if loaded is not None:
+        check_policy_url(loaded, policy_url)
     setting = [str(where), str(spec.options), str(spec.max_steps)]
     setting += [str(model)] if where is Against.DREAM else []
     setting += [str(policy_url)] if loaded is not None else []
@@ -75,7 +74,7 @@ async def collect(
             store = await stack.enter_async_context(open_store(dsn))
         worlds = await stack.enter_async_context(open_worlds(spec, where, model=model, store=store))
         players: Sequence[Play]
-        if loaded is not None and policy_url is not None:
+        if loaded is not None:
             url = await stack.enter_async_context(served(worlds))
             players = [_agent_player(url, spec.name, loaded, policy_url)] * min(workers, episodes)
         else:
@@ -95,7 +94,7 @@ async def collect(
     return collection
 
 
-def _agent_player(url: str, env: str, agent: Agent, policy_url: str) -> Play:
+def _agent_player(url: str, env: str, agent: Agent, policy_url: str | None) -> Play:
     from dreamgym_client.playing import play_agent
 
     async def player(one: Planned) -> Trajectory:

@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, installed_real, load_real, load_spec, real_of
-from dreamgym.errors import DreamGymError, InvalidInput, UnknownName
-from dreamgym.runs.opening import SPLITS, tasks_of
+from dreamgym.errors import DreamGymError, InvalidInput, UnknownName, install_command
+from dreamgym.runs.opening import SPLITS
 from dreamgym.runs.timing import Timing, timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
 from dreamgym.types import Frozen, JsonObject
@@ -95,9 +95,10 @@ def _packages(point: EntryPoint | None) -> tuple[dict[str, str | None], str | No
         return {}, None
     packages = installed(packages_of(point))
     absent = [name for name, found in packages.items() if found is None]
-    if not absent:
+    extra = extra_of(point)
+    if not absent or extra is None:
         return packages, None
-    return packages, f"{', '.join(absent)} not installed: pip install 'dreamgym[{extra_of(point)}]'"
+    return packages, f"{', '.join(absent)} not installed: {install_command(extra)}"
 
 
 def listed(point: EntryPoint) -> Listed:
@@ -115,13 +116,16 @@ def listed(point: EntryPoint) -> Listed:
 
 
 def _tasks(spec: EnvironmentSpec, real: RealEnvironment) -> dict[str, int]:
+    """How many tasks there are by split: the environment's own, or those of the folder that describes it."""
     counts = {}
     for split in SPLITS:
         try:
-            counts[split] = len(tasks_of(spec, split, real))
-        except (UnknownName, InvalidInput):
+            counts[split] = len(real.tasks(split))
+        except UnknownName:
             counts[split] = 0
-    return counts
+    if any(counts.values()):
+        return counts
+    return dict(Counter(str(task.metadata.get("split", "without a split")) for task in spec.tasks)) or counts
 
 
 def show(name: str) -> EnvironmentCard:

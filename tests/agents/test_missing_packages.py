@@ -26,4 +26,4 @@ async def test_an_agent_names_the_extra_it_needs(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackage) as raised:
         await load_agent(name)("task", "http://127.0.0.1:9/mcp", "http://127.0.0.1:9/v1")
-    assert f"pip install 'dreamgym[{extra}]'" in str(raised.value)
+    assert f"pip install -c constraints.txt '.[{extra}]'" in str(raised.value)

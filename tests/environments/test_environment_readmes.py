@@ -39,7 +39,7 @@ def test_a_readme_names_each_option_the_extra_and_each_entry_point(name: str) ->
     options, extra = OPTIONS[name]
     for option in options.model_fields:
         assert f"| `{option}` |" in text
-    assert f"'dreamgym[server,{extra}]'" in text
+    assert f"pip install -c constraints.txt '.[server,{extra}]'" in text
     assert extra in PROJECT["optional-dependencies"]
     for point, place in PROJECT["entry-points"]["dreamgym.environments"].items():
         if f".{name}" in place.partition(":")[0]:

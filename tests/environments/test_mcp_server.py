@@ -193,15 +193,15 @@ def test_options_that_name_no_server_are_refused(options: JsonObject, reason: st
 
 
 def test_the_bare_name_is_no_environment_and_says_how_to_make_one() -> None:
-    with pytest.raises(InvalidInput, match="dreamgym record NAME --out FOLDER"):
+    with pytest.raises(InvalidInput, match="dreamgym record FOLDER"):
         load_spec("mcp")
-    with pytest.raises(InvalidInput, match="dreamgym record NAME --out FOLDER"):
+    with pytest.raises(InvalidInput, match="dreamgym record FOLDER"):
         load_real("mcp").create()
 
 
 def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[client\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -c constraints.txt '\.\[client\]'"):
         load_real("mcp", {"command": [*COUNTER]}).create()
 
 

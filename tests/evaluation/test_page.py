@@ -164,7 +164,7 @@ def test_the_same_report_is_the_same_page() -> None:
 def test_without_matplotlib_the_page_says_how_to_get_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     found = page(report(measured("a", 15)))
-    assert html.escape("pip install 'dreamgym[report]'") in found
+    assert html.escape("pip install -c constraints.txt '.[report]'") in found
     assert "<svg" not in found
     assert rate(wilson(15, 20)) in found
 

@@ -38,5 +38,5 @@ def test_an_unknown_provider_is_unavailable_and_litellm_is_imported_only_when_as
 
 @pytest.mark.skipif(INSTALLED, reason="litellm is installed")
 def test_without_litellm_its_models_name_the_extra_that_brings_it() -> None:
-    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[litellm\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -c constraints.txt '\.\[litellm\]'"):
         load_llm("anthropic/some-model")

@@ -150,7 +150,7 @@ class Recorder:
     async def seen(self) -> list[str]:
         """The runs so far."""
         await asyncio.to_thread(self.tape.flush)
-        return list(self.tape.summary.exchanges)
+        return list(self.tape.summary.calls)
 
     def events(self, run: str) -> list[Frozen]:
         """What is on disk."""

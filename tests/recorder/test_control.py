@@ -28,7 +28,7 @@ async def test_task_answer_and_success_are_noted_and_the_folder_is_built_when_th
         async with recorder.http.get(control) as response:
             state = await response.json()
     assert described["mcp_url"] == f"{recorder.url}/record/r/mcp"
-    assert state == {"run": "r", "mcp_url": described["mcp_url"], "exchanges": 2, "finished": True}
+    assert state == {"run": "r", "mcp_url": described["mcp_url"], "calls": 1, "finished": True}
     assert built == [1]
     notes = [
         event.model_dump(exclude={"at"}, exclude_defaults=True) for event in recorder.events("r") if type(event) is Note

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +17,24 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 from misuse import refused_start
-from recorder_stage import BIN, ENVIRON, ODD, RawHttp, RawStdio, call, events, node_server, raw_stdio, request
+from recorder_stage import (
+    BIN,
+    ENVIRON,
+    HANDSHAKE,
+    ODD,
+    RawHttp,
+    RawStdio,
+    call,
+    events,
+    node_server,
+    raw_stdio,
+    recording,
+    request,
+)
 
 from dreamgym.cli.app import main
 from dreamgym.environment import EnvironmentSpec, read_jsonl
+from dreamgym.recordings.folder.env_file import name_in
 from dreamgym.recordings.log import Exchange, Note
 from dreamgym.types import Trajectory
 
@@ -41,7 +56,7 @@ async def recording_over_http(
     out: Path, *options: str, command: list[str] = ODD
 ) -> AsyncIterator[tuple[RawStdio, str]]:
     """`dreamgym record` with an HTTP front, and the URL that it prints."""
-    started = [DREAMGYM, "record", "crm", "--out", str(out), "--port", "0", *options, "--", *command]
+    started = [DREAMGYM, "record", str(out), "--port", "0", *options, "--", *command]
     async with raw_stdio(started) as process:
         yield process, (await process.line()).decode().strip()
 
@@ -67,7 +82,7 @@ async def test_over_http_it_prints_the_url_and_a_signal_ends_it_with_a_folder_th
     assert url.endswith("/mcp")
     assert rest == b""
     assert process.process.returncode == 0
-    assert b"recorded 3 exchanges in 1 runs" in said
+    assert b"recorded 1 tool call in 1 run. They are in" in said
     spec = EnvironmentSpec.load(out)
     assert spec.name == "crm"
     assert [tool["name"] for tool in spec.tools][:2] == ["echo", "count"]
@@ -86,7 +101,7 @@ async def test_as_the_command_of_an_agents_configuration_it_speaks_stdio_and_not
         await process.ask(call("mutter", 1, text="hello"))
         rest, said = await process.leave()
     assert rest == b""
-    assert b"hello" in said
+    assert b"crm | hello" in said.splitlines()
     assert process.process.returncode == 0
     (file,) = (out / "recordings").glob("*.jsonl")
     assert [event.method for event in read_jsonl(file, Exchange)] == ["initialize", "tools/call"]
@@ -201,6 +216,24 @@ def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
     assert misused("label", str(tmp_path), "nope")[0] == 2
 
 
+def test_the_folders_name_is_the_environments_unless_its_env_toml_has_another_or_the_name_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "env.toml").write_text('name = "crm"\n')
+    for words, folder, name in (
+        (("./desk",), "desk", "desk"),
+        (("kept/",), "kept", "crm"),
+        (("crm", "--out", "other"), "other", "crm"),
+    ):
+        command = [DREAMGYM, "record", *words, "--", *ODD]
+        subprocess.run(command, input=b"", env=ENVIRON, capture_output=True, check=True, timeout=60)
+        assert name_in(tmp_path / folder) == name
+    code, said = misused("record", "My CRM", "--", *ODD)
+    assert (code, said) == (2, "dreamgym: environment name 'My CRM': expected small letters, digits, '-' and '_'")
+
+
 def test_rules_in_env_toml_that_cannot_be_used_are_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = "maybe"\n')
     code, said = misused("record", "crm", "--out", str(tmp_path), "--", *ODD)
@@ -257,6 +290,37 @@ def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], 
     for file in (tmp_path / "env.toml", tmp_path / "recordings" / "r.jsonl"):
         assert "hunter3-cl" not in file.read_text()
         assert "REDACTED-" in file.read_text()
+
+
+@pytest.mark.parametrize("over_stdio", [True, False], ids=["stdio", "http"])
+async def test_a_server_that_wants_a_credential_is_said_to_want_one_and_the_header_that_serves_is_in_env_toml(
+    over_stdio: bool, tmp_path: Path
+) -> None:
+    import aiohttp
+
+    async def played(out: Path, *options: str, **environ: str) -> bytes:
+        command = [DREAMGYM, "record", str(out), "--upstream", f"{behind.url}/record/b/mcp", *options]
+        async with raw_stdio([*command, *(() if over_stdio else ("--port", "0"))], **environ) as process:
+            if over_stdio:
+                await process.shake_hands()
+            else:
+                url = (await process.line()).decode().strip()
+                async with aiohttp.ClientSession() as http:
+                    await RawHttp(http, url).post(request("initialize", 0, HANDSHAKE))
+                process.process.terminate()
+            return (await process.leave())[1]
+
+    async with recording(ODD, tmp_path / "behind", token="of-the-server") as behind:
+        refused = await played(tmp_path / "without")
+        wrong = await played(tmp_path / "wrong", "--header", "Authorization=CRM_KEY", CRM_KEY="Bearer wrong-one")
+        right = await played(tmp_path / "right", "--header", "Authorization=CRM_KEY", CRM_KEY="Bearer of-the-server")
+    assert b"wants a credential (HTTP 401): give the recorder one with --header NAME=VARIABLE" in refused
+    assert b"wants a credential (HTTP 401): its header Authorization was not accepted" in wrong
+    assert b"credential" not in right
+    written = tomllib.loads((tmp_path / "right" / "env.toml").read_text())["real"]
+    assert written["headers"] == {"Authorization": "CRM_KEY"}
+    for text in (refused, wrong, right, (tmp_path / "right" / "env.toml").read_bytes()):
+        assert b"of-the-server" not in text
 
 
 def test_a_secret_in_the_path_of_the_upstream_is_not_in_env_toml(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_more_runs_than_files_may_be_open_are_all_written(tmp_path: Path) -> Non
             for heard in exchange("x", run=f"r-{number}"):
                 on.put(heard)
     summary = on.close()
-    assert summary.exchanges.total() == 200
+    assert summary.calls.total() == 200
     assert {len(read_jsonl(tmp_path / f"r-{number}.jsonl", Exchange)) for number in range(100)} == {2}
     assert len(os.listdir("/proc/self/fd")) < 100
 
@@ -232,8 +232,8 @@ def test_a_private_key_on_stderr_is_one_value(tmp_path: Path) -> None:
         "-----END PRIVATE KEY-----",
         "after",
     ):
-        one.put(StderrLine(line))
+        one.put(StderrLine(line, from_server=True))
     one.close()
-    assert (said[0], said[-1], len(said)) == ("before", "after", 3)
+    assert (said[0], said[-1], len(said)) == ("server | before", "server | after", 3)
     assert "MIIE" not in said[1]
     assert "q83v" not in said[1]

@@ -157,7 +157,7 @@ def test_without_its_packages_a_trainer_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"dreamgym_integrations.trainers.{room}", raising=False)
-    with pytest.raises(MissingPackage, match=r"pip install 'dreamgym\[train\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -c constraints.txt '\.\[train\]'"):
         importlib.import_module(f"dreamgym_integrations.trainers.{room}")
 
 

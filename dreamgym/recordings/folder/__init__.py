@@ -5,6 +5,6 @@ writes into env.toml, adds to tasks.jsonl, or edits in trajectories.jsonl, stays
 """
 
 from dreamgym.recordings.folder.build import FolderReport, build_folder, is_recorded, update_folder
-from dreamgym.recordings.folder.env_file import start_folder
+from dreamgym.recordings.folder.env_file import name_for, start_folder
 
-__all__ = ["FolderReport", "build_folder", "is_recorded", "start_folder", "update_folder"]
+__all__ = ["FolderReport", "build_folder", "is_recorded", "name_for", "start_folder", "update_folder"]

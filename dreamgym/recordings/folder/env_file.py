@@ -68,6 +68,15 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
 
 
+def name_for(folder: Path) -> str:
+    """The environment's name in a folder's env.toml; without one, the folder's own name, which may be no name.
+
+    Raises:
+        InvalidInput: env.toml cannot be read, or its name cannot be one.
+    """
+    return name_in(folder) if (folder / "env.toml").exists() else folder.resolve().name
+
+
 def name_in(folder: Path) -> str:
     """The name in a folder's env.toml. Raises InvalidInput where there is none."""
     file = folder / "env.toml"
@@ -75,7 +84,7 @@ def name_in(folder: Path) -> str:
         name = tomllib.loads(file.read_text(encoding="utf-8")).get("name")
     except FileNotFoundError as error:
         raise InvalidInput(
-            f"{folder} is no environment folder: it has no env.toml. `dreamgym record NAME --out {folder}` writes one"
+            f"{folder} is no environment folder: it has no env.toml. `dreamgym record {folder} -- COMMAND` writes one"
         ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{file}: {error}") from error

@@ -105,7 +105,7 @@ class ControlDoor:
         return JSONResponse({"status": "ok"})
 
     async def _list(self, request: Request) -> Response:
-        return JSONResponse({"runs": dict(self._tape.summary.exchanges), "finished": sorted(self._runs.finished)})
+        return JSONResponse({"runs": dict(self._tape.summary.calls), "finished": sorted(self._runs.finished)})
 
     async def _read(self, request: Request) -> Response:
         return self._state(request, checked(request.path_params["run"]))
@@ -133,10 +133,8 @@ class ControlDoor:
 
     def _state(self, request: Request, run: str) -> Response:
         url = f"{request.url.scheme}://{request.url.netloc}/record/{run}/mcp"
-        exchanges = self._tape.summary.exchanges[run]
-        return JSONResponse(
-            {"run": run, "mcp_url": url, "exchanges": exchanges, "finished": run in self._runs.finished}
-        )
+        calls, finished = self._tape.summary.calls.get(run, 0), run in self._runs.finished
+        return JSONResponse({"run": run, "mcp_url": url, "calls": calls, "finished": finished})
 
 
 async def _gone(request: Request, error: Exception) -> Response:

@@ -85,4 +85,4 @@ class Child:
     async def _say_errors(self) -> None:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
-            self._tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n")))
+            self._tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n"), from_server=True))

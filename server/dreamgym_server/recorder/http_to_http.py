@@ -28,6 +28,7 @@ from dreamgym_server.recorder.strip_state import Events, shown
 from dreamgym_server.recorder.writer import Known, Tape
 
 MAX_REDIRECTS = 3
+UNAUTHORIZED = frozenset({401, 403})
 MAX_BODY_BYTES = 64 * 2**20
 EVENT_STREAM = "text/event-stream"
 
@@ -45,6 +46,18 @@ _OF_THE_CONNECTION = {
 }
 _OF_THE_SERVER = {b"date", b"server"}
 _OURS = {RUN_HEADER.encode(), b"accept-encoding", b"expect"}
+
+
+def refusal(status: int, headers: Iterable[str]) -> str:
+    """What is said of a 401 or 403.
+
+    Args:
+        status: of the response.
+        headers: names of the headers that the recorder sends of its own.
+    """
+    sent = ", ".join(sorted(headers))
+    wanted = f"its header {sent} was not accepted" if sent else "give the recorder one with --header NAME=VARIABLE"
+    return f"the server wants a credential (HTTP {status}): {wanted}, or let the agent send its own"
 
 
 class ReverseProxy:
@@ -124,6 +137,8 @@ class ReverseProxy:
             async with await self._request(scope["method"], url, headers, body) as response:
                 self._learn(response.raw_headers)
                 visit.begin(response)
+                if response.status in UNAUTHORIZED:
+                    visit.refuse(refusal(response.status, self._headers))
                 if response.content_type == EVENT_STREAM:
                     await _stream(visit, response, send)
                 else:
@@ -181,6 +196,7 @@ class _Visit:
         version = headers.get(b"mcp-protocol-version")
         self._protocol = version.decode("latin-1") if version else None
         self._form, self._status, self._chunks = Form.JSON, 200, list[bytes]()
+        self._is_refused = False
         self._asks = bool(body) and scope["method"] == "POST"
         if self._asks:
             self._put(body, Form.JSON, from_agent=True)
@@ -192,7 +208,14 @@ class _Visit:
         if session is not None:
             self._session = _session(session.encode(), self._anonymous)
 
+    def refuse(self, reason: str) -> None:
+        """The server wants another credential. What it answers is not the answer of a tool, and is not recorded."""
+        self._is_refused = True
+        self.end(reason)
+
     def hear(self, chunk: bytes) -> None:
+        if self._is_refused:
+            return
         if self._form is Form.EVENTS:
             self._put(chunk, Form.EVENTS)
         else:

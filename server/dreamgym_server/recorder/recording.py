@@ -38,7 +38,7 @@ class Recording:
         folder: of the environment.
         command: starts the real server; or None, and
         url: is its MCP URL.
-        headers: sent to the URL with each request.
+        headers: sent to the URL with each request: by name, the variable that holds the value.
         dry_run: write nothing.
 
     Raises:
@@ -57,22 +57,24 @@ class Recording:
     ) -> None:
         self._folder = None if dry_run else folder
         self._recordings = None if dry_run else folder / "recordings"
-        self._command, self._url, self._headers = command, url, headers
+        self._command, self._url, self._headers = command, url, header_values(headers)
         _check(command, url, headers)
         rules, key = rules_of(folder), load_key()
         known = secrets_of_environment(os.environ)
-        known |= {value: name.lower() for name, value in headers.items()} | secrets_of_url(url or "")
+        known |= {value: name.lower() for name, value in self._headers.items()} | secrets_of_url(url or "")
         redactor = Redactor(rules, key=key, known=known, remembers=True)
         if not dry_run:
             real: JsonObject = (
-                {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": list(command or ())}
+                {"adapter": "mcp", "url": url} if url else {"adapter": "mcp", "command": [*(command or ())]}
             )
             clean = redactor.value(real)
             assert isinstance(clean, dict)
             if clean != real:
                 _say("the server's address or command holds a secret; env.toml has a placeholder in its place")
+            if headers:
+                clean["headers"] = dict(headers)  # names of variables, which the rules would take for secrets
             start_folder(folder, name, clean)
-        self.tape = Tape(self._recordings, redactor)
+        self.tape = Tape(self._recordings, redactor, server=name)
 
     def over_stdio(self, run: str | None) -> int:
         """Speak to the agent over stdin and stdout until it leaves or the server ends; the exit code."""
@@ -126,7 +128,7 @@ class Recording:
 
 
 def headers_of(given: Iterable[str] | None) -> dict[str, str]:
-    """Headers from `NAME=VARIABLE`, with the variable's value, so that no secret stands on a command line.
+    """Names of variables by header, from `NAME=VARIABLE`, so that no secret stands on a command line.
 
     Raises:
         InvalidInput: a variable is not set.
@@ -136,8 +138,13 @@ def headers_of(given: Iterable[str] | None) -> dict[str, str]:
         name, _, variable = one.partition("=")
         if not name or variable not in os.environ:
             raise InvalidInput(f"--header {name}=VARIABLE: expected the name of a variable that is set")
-        headers[name] = os.environ[variable]
+        headers[name] = variable
     return headers
+
+
+def header_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers with the values of their variables, which are set."""
+    return {name: os.environ[variable] for name, variable in headers.items()}
 
 
 def is_fed() -> bool:

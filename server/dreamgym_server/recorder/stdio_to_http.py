@@ -39,6 +39,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from dreamgym_server.recorder.http_to_http import UNAUTHORIZED, refusal
 from dreamgym_server.recorder.pairing import VERSION_META_KEY, Ended, Form, Heard
 from dreamgym_server.recorder.stdio_to_stdio import write_all
 from dreamgym_server.recorder.strip_state import shown
@@ -54,9 +55,14 @@ async def carry(url: str, headers: Mapping[str, str], tape: Tape, run: str, *, s
     outlet = _Outlet(tape, run, stdout)
     timeout = httpx2.Timeout(None, connect=30)
     reason = None
+
+    async def look(response: httpx2.Response) -> None:
+        if response.status_code in UNAUTHORIZED:
+            tape.lose(run, refusal(response.status_code, headers))
+
     try:
         async with (
-            httpx2.AsyncClient(headers=dict(headers), timeout=timeout) as client,
+            httpx2.AsyncClient(headers=dict(headers), timeout=timeout, event_hooks={"response": [look]}) as client,
             streamable_http_client(url, http_client=client, max_sse_event_size=None) as (said, asking),
             anyio.create_task_group() as tasks,
         ):

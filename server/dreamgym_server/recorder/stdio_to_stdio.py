@@ -88,10 +88,10 @@ def pump(
 
 
 def say_all(stream: IO[bytes], tape: Tape) -> None:
-    """Lines of the server's stderr, to ours."""
+    """Lines of the server's stderr, to ours, with its name before them."""
     with stream:
         for line in stream:
-            tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n")))
+            tape.put(StderrLine(line.decode("utf-8", "replace").rstrip("\r\n"), from_server=True))
 
 
 def write_all(file: int, payload: bytes) -> bool:

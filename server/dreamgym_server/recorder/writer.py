@@ -44,9 +44,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class StderrLine:
-    """A line for stderr."""
+    """A line for stderr: the recorder's own, or the recorded server's."""
 
     text: str
+    from_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,16 @@ class Waited:
 class Summary:
     """What has been recorded so far."""
 
-    exchanges: Counter[str] = field(default_factory=Counter)
-    """By run."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Tool calls by run; a run without one has 0."""
     losses: Counter[str] = field(default_factory=Counter)
     """By reason."""
 
     @property
     def text(self) -> str:
         """In one paragraph, for the end."""
-        said = f"recorded {self.exchanges.total()} exchanges in {len(self.exchanges)} runs"
+        calls, runs = self.calls.total(), len(self.calls)
+        said = f"recorded {calls} tool call{'s' * (calls != 1)} in {runs} run{'s' * (runs != 1)}"
         if not self.losses:
             return said
         reasons = "; ".join(f"{count} × {reason}" for reason, count in self.losses.most_common())
@@ -90,6 +92,7 @@ class Tape:
         folder: where RUN.jsonl files are appended to; None writes nothing and previews the redaction.
         redactor: only this tape uses it from now on.
         say: prints a line that is free of secrets.
+        server: name of the recorded server; it stands before each line of the server's stderr.
     """
 
     def __init__(
@@ -97,11 +100,12 @@ class Tape:
         folder: Path | None,
         redactor: Redactor,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        server: str = "server",
     ) -> None:
         self.summary = Summary()
         self.preview = Preview() if folder is None else None
         self._folder = folder
-        self._redactor, self._say = redactor, say
+        self._redactor, self._say, self._server = redactor, say, server
         self._written: set[str] = set()
         """Runs that have been written to."""
         self._mended = 0
@@ -180,7 +184,10 @@ class Tape:
         elif isinstance(item, Known):
             self._redactor.know(item.values)
         elif isinstance(item, StderrLine):
-            self._say_redacted(item.text)
+            if item.from_server:
+                self._say_servers(item.text)
+            else:
+                self._say(self._redactor.text(item.text))
         elif isinstance(item, Noted):
             try:
                 self._record([item.event])
@@ -192,18 +199,19 @@ class Tape:
         elif isinstance(item, dict):
             self._record([item])
 
-    def _say_redacted(self, line: str) -> None:
-        """A private key comes in many lines, of which each alone looks like nothing."""
+    def _say_servers(self, line: str) -> None:
+        """Print a line of the server's. A private key has many lines, and each alone does not look like a secret."""
         if self._key or "PRIVATE KEY-----" in line:
             self._key.append(line)
             if "-----END" in line or len(self._key) >= MAX_KEY_LINES:
                 self._say_key()
         else:
-            self._say(self._redactor.text(line))
+            self._say(f"{self._server} | {self._redactor.text(line)}")
 
     def _say_key(self) -> None:
         if self._key:
-            self._say(self._redactor.text("\n".join(self._key)))
+            for line in self._redactor.text("\n".join(self._key)).split("\n"):
+                self._say(f"{self._server} | {line}")
             self._key.clear()
 
     def _mend(self) -> None:
@@ -232,7 +240,7 @@ class Tape:
             clean = {key: self._clean(event, key, value) for key, value in event.items()}
             self._write(run, clean)
             if event["kind"] == "exchange":
-                self.summary.exchanges[run] += 1
+                self.summary.calls[run] += event["method"] == "tools/call"
 
     def _clean(self, event: JsonObject, key: str, value: JsonValue) -> JsonValue:
         if key == "run":

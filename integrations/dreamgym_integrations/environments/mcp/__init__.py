@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from dreamgym_integrations.environments.mcp.session import McpSession
 
 NEEDS_FOLDER = (
-    "'mcp' is any MCP server and described by an environment folder: "
-    "make one with `dreamgym record NAME --out FOLDER -- COMMAND`"
+    "'mcp' is any MCP server and described by an environment folder: make one with `dreamgym record FOLDER -- COMMAND`"
 )
 
 
