@@ -155,6 +155,6 @@ async def test_a_language_model_is_shown_what_was_read_where_this_session_began(
     with pytest.raises(PredictionError):
         await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))
     shown = [json.loads(line) for line in said[0].split("<recorded>")[1].split("</recorded>")[0].strip().splitlines()]
-    assert [one["world"] for one in shown] == ["this", "another", "another"]
-    assert shown[0]["action"]["tool"] == "list_bookings"
-    assert shown[0]["answer"]["observation"] == "Ann"
+    assert sorted(one["world"] for one in shown) == ["another", "another", "this"]
+    (own,) = [one for one in shown if one["world"] == "this"]
+    assert (own["action"]["tool"], own["answer"]["observation"]) == ("list_bookings", "Ann")
