@@ -20,6 +20,17 @@ def chat(count: int) -> str:
     return json.dumps({"messages": messages})
 
 
+def one_turn(count: int, ids: bool) -> str:
+    """One turn of many calls, answered in the reverse order if they have ids."""
+    calls = [{"function": {"name": "find", "arguments": "{}"}, **({"id": str(n)} if ids else {})} for n in range(count)]
+    answers = [{"role": "tool", "content": "no", **({"tool_call_id": str(n)} if ids else {})} for n in range(count)]
+    return json.dumps({"messages": [{"role": "assistant", "tool_calls": calls}, *reversed(answers)]})
+
+
+def monologue(count: int) -> str:
+    return json.dumps({"messages": [{"role": "assistant", "content": "Well, then."}] * count})
+
+
 def langchain(count: int) -> str:
     messages: list[object] = [{"type": "human", "data": {"content": "Find it."}}]
     for number in range(count):
@@ -46,6 +57,9 @@ def spans(count: int) -> str:
 
 FILES: dict[str, Callable[[int], str]] = {
     "a long conversation": lambda size: chat(size // 200),
+    "many calls in one turn": lambda size: one_turn(size // 100, ids=True),
+    "many calls without ids in one turn": lambda size: one_turn(size // 100, ids=False),
+    "an agent that talks to itself": lambda size: monologue(size // 45),
     "a long conversation of LangChain": lambda size: langchain(size // 200),
     "blanks before no action": lambda size: agentgym(" \t" * (size // 2)),
     "lines of blanks": lambda size: agentgym(" \n" * (size // 2)),
