@@ -48,11 +48,15 @@ KEYS = st.sampled_from([
     "type", "data", "lc", "kwargs", "conversations", "from", "value", "loss", "traj", "task_id", "info",
     "task", "reward", "resourceSpans", "scopeSpans", "spans", "traceId", "spanId", "context", "trace_id",
     "attributes", "key", "stop_reason", "transitions", "steps", "status", "args", "artifact", "parts",
-    "function_call", "values", "parentSpanId",
+    "function_call", "values", "parentSpanId", "run_type", "child_runs", "parent_run_id", "dotted_order", "inputs",
+    "outputs", "extra", "invocation_params", "start_time", "observations", "traceId", "parentObservationId", "input",
+    "output", "level", "call_id", "tools", "object", "previous_response_id", "action", "observation",
 ])
 WORDS = st.sampled_from([
     "user", "assistant", "tool", "human", "ai", "constructor", "function", "gpt", "execute_tool", "error",
-    "find", "{}", "{bad", "Action:x", "###STOP###", "0x1",
+    "find", "{}", "{bad", "llm", "GENERATION", "SPAN", "TOOL", "ERROR", "function_call", "mcp_call",
+    "function_call_output",
+    "mcp_list_tools", "response", "2026-11-01T10:00:00Z", "Action:x", "###STOP###", "0x1",
     '{"q": "\\ud800"}', '{"q": NaN}', "[" * 300 + "]" * 300, '{"q": ' * 300 + "1" + "}" * 300,
 ])
 # fmt: on

@@ -81,16 +81,17 @@ class _Turn:
         self.calls.append((index, call))
 
     def answer(self, answer: ToolAnswer) -> bool:
-        """Give the result to the first waiting call that it belongs to. False if there is none.
+        """Give the result to the waiting call with its id, or to the first that may be its own; False if none is.
 
-        It belongs to the call with its id; if one of the two has no id, to a call with its name, or without a name to
-        any call.
+        A result without an id may belong to any call, and one with an id to any call without. Its name, if it has one,
+        is that of the tool.
         """
         keys = [("any", answer.name)] if answer.id is None else [("id", answer.id), ("no id", answer.name)]
-        position = min((found for key in keys if (found := self._first(key)) is not None), default=None)
-        if position is not None:
-            self.results[position] = answer.result
-        return position is not None
+        position = next((found for key in keys if (found := self._first(key)) is not None), None)
+        if position is None:
+            return False
+        self.results[position] = answer.result
+        return True
 
     def _first(self, key: tuple[str, str | None]) -> int | None:
         waiting = self._waiting.get(key, deque())

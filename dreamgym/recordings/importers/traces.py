@@ -37,7 +37,13 @@ class ModelCall:
     """A call of a language model."""
 
     given: tuple[ChatMessage, ...]
-    said: tuple[ChatMessage, ...] = ()
+    said: tuple[ChatMessage, ...]
+
+    @property
+    def conversation(self) -> tuple[ChatMessage, ...]:
+        """All messages; what was given stands before what was said, unless that repeats it, as a graph's state does."""
+        repeats = any(message.role == "user" for message in self.said)
+        return self.said if repeats else (*self.given, *self.said)
 
 
 def episode_of_trace(
@@ -51,14 +57,19 @@ def episode_of_trace(
         models: the first call of a model that has words of the user, and the last call, which has the conversation.
         tools: MCP tool definitions.
     """
-    told = episode_of([*models[-1].given, *models[-1].said] if models else [], where)
+    told = episode_of(models[-1].conversation if models else (), where)
     usable = [call for call in calls if call.fault is None]
     named = {call.request.name for call in calls}
     called = [step.action.name for step in told.steps if isinstance(step.action, ToolCall)]
     are_fewer = len(usable) < len(calls) and len(usable) < len(called)
     if not calls or are_fewer or not named.issuperset(called):
         return replace(told, instruction=told.instruction or _asked(models), tools=tools)
-    seen = {answer.id: answer.result for model in models[-1:] for message in model.given for answer in message.answers}
+    seen = {
+        answer.id: answer.result
+        for model in models[-1:]
+        for message in model.conversation
+        for answer in message.answers
+    }
     return ImportedEpisode(
         where=where,
         instruction=_asked(models),
