@@ -204,6 +204,44 @@ def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
     assert report.skipped[0].reason == "is of environment 'erp', not 'crm'"
 
 
+SHORT: JsonObject = {
+    "id": "one",
+    "task": {"id": "t", "env": "crm", "instruction": "Who is Mia?", "initial_state": "a desk"},
+    "transitions": [
+        {"action": {"name": "find", "arguments": {"q": "Mia"}}, "result": {"observation": "#7"}},
+        {"action": {"name": "find"}, "result": {"observation": "no query", "is_error": True}},
+    ],
+}
+
+
+def test_a_line_of_ours_needs_nothing_that_only_a_recorder_knows(tmp_path: Path) -> None:
+    trajectory = only(imported(tmp_path, spec("find"), SHORT))
+    assert (trajectory.id, trajectory.source, trajectory.stop_reason) == ("one", Source.IMPORTED, StopReason.CLOSED)
+    assert steps(trajectory) == [("find", {"q": "Mia"}, "#7"), ("find", {}, "no query")]
+    assert [(step.state, step.next_state) for step in trajectory.transitions] == [("a desk", "#7"), ("#7", "no query")]
+    assert [step.provenance.tier for step in trajectory.transitions] == [Tier.REAL, Tier.REAL]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"transitions": [{"tool": "find", "args": {}}]}, "transitions.0.action: Field required"),
+        ({"transitions": [{"action": {"name": "find"}}]}, "transitions.0.result: Field required"),
+        (
+            {"transitions": [{"action": {"name": "find"}, "result": {}}]},
+            "transitions.0.result.observation: Field required",
+        ),
+        ({"task": {"instruction": "Who?"}}, "task.id: Field required"),
+        ({"task": None}, "task: Input should be a valid dictionary or instance of Task"),
+    ],
+)
+def test_a_line_that_is_nearly_ours_is_told_which_field_it_lacks(
+    line: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    (skipped,) = imported(tmp_path, spec("find"), {**SHORT, **line}).skipped
+    assert skipped.reason == f"is no trajectory: {reason}; docs/importing.md shows one in full"
+
+
 def test_a_faulty_line_of_ours_is_named_where_seed_would_refuse_the_file(tmp_path: Path) -> None:
     line = only(imported(tmp_path, spec("find"), CHAT)).model_dump(mode="json")
     report = imported(tmp_path, spec("find"), {**line, "source": "dreamt"}, line)
