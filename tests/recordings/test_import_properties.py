@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importer_stage import imported, only, spec, steps
+from pydantic import JsonValue
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
@@ -202,6 +204,55 @@ def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
     other = only(imported(tmp_path, spec("find", name="erp"), CHAT))
     report = imported(tmp_path, spec("find"), other.model_dump_json())
     assert report.skipped[0].reason == "is of environment 'erp', not 'crm'"
+
+
+calls_made = st.lists(
+    st.tuples(
+        st.dictionaries(words, json_values, max_size=2).filter(lambda given: set(given) != {"input"}),
+        words.filter(lambda told: told.lstrip()[:1] not in ("{", "[")).filter(bool),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def told_by(product: str, made: list[tuple[Any, str, bool]]) -> list[JsonObject]:
+    """Calls of `find`, each with its arguments, its answer and whether that is an error, as a product records them."""
+    if product == "langsmith":
+        common: JsonObject = {"trace_id": "t", "run_type": "tool", "name": "find"}
+        return [
+            {**common, "id": str(n), "start_time": n, "inputs": given}
+            | ({"error": told} if failed else {"outputs": {"output": told}})
+            for n, (given, told, failed) in enumerate(made)
+        ]
+    if product == "langfuse":
+        common = {"traceId": "t", "type": "TOOL", "name": "find"}
+        return [
+            {**common, "id": str(n), "startTime": f"2026-11-01T10:00:{n:02}Z", "input": given}
+            | ({"level": "ERROR", "statusMessage": told} if failed else {"output": told})
+            for n, (given, told, failed) in enumerate(made)
+        ]
+    common = {"type": "mcp_call", "name": "find"}
+    items: list[JsonValue] = [
+        {**common, "id": str(n), "arguments": json.dumps(given), "error" if failed else "output": told}
+        for n, (given, told, failed) in enumerate(made)
+    ]
+    return [{"input": "Who?", "output": items}]
+
+
+@settings(deadline=None)
+@given(calls_made, st.sampled_from(["langsmith", "langfuse", "openai-responses"]), st.randoms())
+def test_every_product_gives_the_same_steps_in_whatever_order_its_rows_come(
+    made: list[tuple[Any, str, bool]], product: str, order: Random
+) -> None:
+    rows = told_by(product, made)
+    order.shuffle(rows)
+    with TemporaryDirectory() as folder:
+        report = imported(Path(folder), spec("find"), *rows)
+    (trajectory,) = report.trajectories
+    assert steps(trajectory) == [("find", given, told) for given, told, _ in made]
+    assert [step.result.is_error for step in trajectory.transitions] == [failed for _, _, failed in made]
 
 
 SHORT: JsonObject = {

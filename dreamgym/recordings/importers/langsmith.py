@@ -60,11 +60,17 @@ def _run(row: JsonObject, trace: str, parent: str, where: str) -> Run:
         name=text(row.get("name")),
         given=given if is_text or kind != "tool" else arguments,
         gave=gave["output"] if set(gave) == {"output"} else gave,
-        error=(error.partition(_TRACEBACK)[0].strip() or error) if error else None,
+        error=_untraced(error) if error else None,
         call_id=text(extra.get("tool_call_id")) or None,
         fault=_PYTHON if is_text and text(arguments).startswith("{") else None,
         tools=openai_tools(definitions) if kind == "llm" else (),
     )
+
+
+def _untraced(error: str) -> str:
+    """The error without the traceback that follows it; no agent read that."""
+    told, traceback, _ = error.partition(_TRACEBACK)
+    return told.rstrip() or error if traceback else error
 
 
 def _fields(value: JsonValue) -> JsonObject:
