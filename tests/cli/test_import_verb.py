@@ -170,8 +170,13 @@ def traces() -> dict[str, list[JsonObject]]:
 
 
 @pytest.mark.parametrize("product", traces())
-def test_a_new_folder_is_whole_and_can_be_measured_at_once(
-    product: str, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_new_folder_is_whole_and_can_be_measured_and_stored_at_once(
+    product: str,
+    run: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dsn: str,
 ) -> None:
     rows = [json.dumps(row) for row in traces()[product]]
     (tmp_path / "traces.jsonl").write_text("\n".join([*rows, "oh"]))
@@ -191,6 +196,10 @@ def test_a_new_folder_is_whole_and_can_be_measured_at_once(
     with pytest.raises(SystemExit) as exit_:
         main()
     assert (exit_.value.code or 0, "find" in capsys.readouterr().out) == (0, True)
+    monkeypatch.setattr(sys, "argv", ["dreamgym", "seed", "crm", "crm"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert "crm: 2 of 2 trajectories are new" in capsys.readouterr().err
 
 
 def test_reasons_show_no_secret(run: Command, tmp_path: Path, crm: Path) -> None:

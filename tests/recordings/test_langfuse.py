@@ -77,7 +77,7 @@ def as_export(row: JsonObject) -> JsonObject:
 ROWS = [*generations(tools=[DEFINITION]), *calls("TOOL")]
 
 
-@pytest.mark.parametrize("form", ["trace", "page of a trace", "nested", "flat", "page", "export"])
+@pytest.mark.parametrize("form", ["trace", "page of a trace", "nested", "flat", "a list", "page", "export"])
 def test_every_form_of_a_trace_gives_its_steps_its_error_and_its_answer(form: str, tmp_path: Path) -> None:
     outer = observation("agent", "AGENT", 0, input=None, output=None)
     documents: dict[str, list[Any]] = {
@@ -85,6 +85,7 @@ def test_every_form_of_a_trace_gives_its_steps_its_error_and_its_answer(form: st
         "page of a trace": [{"trace": trace([]), "observations": ROWS}],
         "nested": [trace([{**outer, "children": list(ROWS)}])],
         "flat": ROWS,
+        "a list": [ROWS],
         "page": [{"data": ROWS, "meta": {"page": 1}}],
         "export": [as_export(row) for row in ROWS],
     }
@@ -97,7 +98,7 @@ def test_every_form_of_a_trace_gives_its_steps_its_error_and_its_answer(form: st
 
 
 def test_spans_named_like_a_tool_that_the_model_called_are_its_calls(tmp_path: Path) -> None:
-    others = [observation("build prompt", "SPAN", 1, input={"x": 1}, output="y")]
+    others = [observation("build prompt", "SPAN", 2, input={"x": 1}, output="y")]
     trajectory = only(imported(tmp_path, spec("find"), trace([*generations(), *others, *calls("SPAN")])))
     assert steps(trajectory) == EXPECTED
     assert [step.result.is_error for step in trajectory.transitions] == [False, True]
@@ -106,6 +107,20 @@ def test_spans_named_like_a_tool_that_the_model_called_are_its_calls(tmp_path: P
 def test_without_tool_observations_the_messages_of_the_last_generation_are_read(tmp_path: Path) -> None:
     trajectory = only(imported(tmp_path, spec("find"), *generations()))
     assert (steps(trajectory), trajectory.answer) == (EXPECTED, "Number 7.")
+
+
+def test_calls_in_the_form_of_langchain_are_read_from_its_handlers_messages(tmp_path: Path) -> None:
+    call: JsonObject = {"type": "tool_call", "id": "a", "name": "find", "args": {"q": "Mia"}}
+    messages = [
+        ASKED,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "#7"},
+    ]
+    told = observation(
+        "ChatModel", "GENERATION", 0, input=messages, output={"role": "assistant", "content": "Number 7."}
+    )
+    trajectory = only(imported(tmp_path, spec("find"), told))
+    assert (steps(trajectory), trajectory.answer) == ([("find", {"q": "Mia"}, "#7")], "Number 7.")
 
 
 def test_a_tool_that_was_not_traced_is_read_from_the_messages(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from importer_stage import imported, only, spec, steps
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messages_to_dict
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, ToolException, tool
 from langchain_core.tracers.langchain import LangChainTracer
@@ -90,7 +90,10 @@ def as_text(row: JsonObject) -> JsonObject:
     return {key: json.dumps(value) if key in columns else value for key, value in row.items()}
 
 
-@pytest.mark.parametrize("form", ["flat", "any order", "nested", "text columns", "a page", "parents alone"])
+FORMS = ["flat", "any order", "twice", "a list", "nested", "text columns", "a page", "parents alone"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_traced_run_gives_its_steps_its_error_and_its_answer(
     form: str, rows: list[JsonObject], tmp_path: Path
 ) -> None:
@@ -98,6 +101,8 @@ def test_every_form_of_a_traced_run_gives_its_steps_its_error_and_its_answer(
     documents: dict[str, list[Any]] = {
         "flat": rows,
         "any order": rows[::-1],
+        "twice": [*rows, *rows],
+        "a list": [rows],
         "nested": [nested(rows, rows[0])],
         "text columns": [as_text(row) for row in rows],
         "a page": [{"runs": rows, "cursors": {}}],
@@ -150,6 +155,14 @@ def test_a_run_that_failed_answers_with_its_error_and_no_traceback(tmp_path: Pat
     report = imported(tmp_path, spec("find"), ROOT, run("a", outputs=None, error=told))
     (step,) = only(report).transitions
     assert (step.result.observation, step.result.is_error) == ("ValueError('no such')", True)
+
+
+def test_an_error_is_what_the_agent_read_of_it_where_the_messages_have_that(tmp_path: Path) -> None:
+    told = messages_to_dict([HumanMessage("go"), ToolMessage("Please mend your mistakes.", tool_call_id="c")])
+    model = run("z", "llm", inputs={"messages": [told]}, outputs=None)
+    failed = run("a", outputs=None, error="ValueError('no such')", extra={"tool_call_id": "c"})
+    (step,) = only(imported(tmp_path, spec("find"), ROOT, failed, model)).transitions
+    assert (step.result.observation, step.result.is_error) == ("Please mend your mistakes.", True)
 
 
 def test_the_outermost_run_says_what_was_asked_and_answered_where_no_model_was_traced(tmp_path: Path) -> None:

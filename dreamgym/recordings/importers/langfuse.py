@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, objects, text
 from dreamgym.recordings.importers.messages import openai_tools
-from dreamgym.recordings.importers.runs import Run, episodes_of, moment, parsed
+from dreamgym.recordings.importers.traced_runs import TracedRun, episodes_of, moment, parsed
 from dreamgym.types import JsonObject
 
 _KINDS = frozenset({
@@ -29,7 +29,7 @@ def matches(value: JsonValue) -> bool:
 
 def read(documents: Sequence[Document]) -> Iterator[Found]:
     """One episode per trace."""
-    runs: list[Run] = []
+    runs: list[TracedRun] = []
     for document in documents:
         found = [run for row in _page(document.value) for run in _runs(row, document.where)]
         if not found:
@@ -38,7 +38,7 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
     yield from episodes_of(runs)
 
 
-def _runs(row: JsonObject, where: str) -> Iterator[Run]:
+def _runs(row: JsonObject, where: str) -> Iterator[TracedRun]:
     if _is_observation(row):
         yield _run(row, "", where)
     elif _is_trace(row):
@@ -56,7 +56,7 @@ def _runs(row: JsonObject, where: str) -> Iterator[Run]:
             waiting += [(one, run.id) for one in reversed(objects(child.get("children")))]
 
 
-def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> Run:
+def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> TracedRun:
     """An observation as a run; `trace` and `parent` are those around it."""
     kind = text(row.get("type")).upper()
     given, gave = parsed(row.get("input")), parsed(row.get("output"))
@@ -66,7 +66,7 @@ def _run(row: JsonObject, trace: str, where: str, parent: str = "") -> Run:
     if set(fields) == {"args", "kwargs"}:  # Langfuse's decorator of Python functions
         given = fields["kwargs"]
     has_failed = text(row.get("level")).upper() == "ERROR"
-    return Run(
+    return TracedRun(
         where=where,
         trace=_either(row, "traceId", "trace_id") or trace,
         id=text(row.get("id")),

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from dreamgym.recordings.importers.base import Document, Found, Importer, Skipped, objects, text
 from dreamgym.recordings.importers.messages import openai_tools
-from dreamgym.recordings.importers.runs import Run, episodes_of, moment, parsed
+from dreamgym.recordings.importers.traced_runs import TracedRun, episodes_of, moment, parsed
 from dreamgym.types import JsonObject
 
 _TRACEBACK = "Traceback (most recent call last)"
@@ -26,7 +26,7 @@ def matches(value: JsonValue) -> bool:
 
 def read(documents: Sequence[Document]) -> Iterator[Found]:
     """One episode per trace."""
-    runs: list[Run] = []
+    runs: list[TracedRun] = []
     for document in documents:
         rows = _rows(document.value)
         if not rows:
@@ -40,7 +40,7 @@ def read(documents: Sequence[Document]) -> Iterator[Found]:
     yield from episodes_of(runs)
 
 
-def _run(row: JsonObject, trace: str, parent: str, where: str) -> Run:
+def _run(row: JsonObject, trace: str, parent: str, where: str) -> TracedRun:
     """A row as a run; `trace` and `parent` are those of the row around it."""
     kind, order = row.get("run_type"), text(row.get("dotted_order"))
     extra, given, gave = (_fields(parsed(row.get(name))) for name in ("extra", "inputs", "outputs"))
@@ -49,7 +49,7 @@ def _run(row: JsonObject, trace: str, parent: str, where: str) -> Run:
     error = text(row.get("error"))
     arguments = parsed(given["input"]) if set(given) == {"input"} else given
     is_text = isinstance(arguments, str)
-    return Run(
+    return TracedRun(
         where=where,
         trace=text(row.get("trace_id")) or order.split(".")[0][-36:] or trace,
         id=text(row.get("id")),

@@ -1,7 +1,7 @@
 """Runs of tracing products as episodes: a trace is a tree of runs, of which some are tool calls and some model calls.
 
-LangSmith and Langfuse map their rows to `Run`; everything else is the same for both. A tool that another tool called is
-left out by name: the agent did not call it.
+LangSmith and Langfuse map their rows to `TracedRun`; the rest is the same for both. A call that another tool made is
+left out and named: the agent did not make it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRAPPERS = ("messages", "generations", "choices", "message", "input", "output")
 
 
 @dataclass(frozen=True)
-class Run:
+class TracedRun:
     """One row of a trace."""
 
     where: str
@@ -51,15 +51,16 @@ class Run:
     """MCP tool definitions."""
 
 
-def episodes_of(runs: Sequence[Run]) -> Iterator[ImportedEpisode]:
-    """One episode per trace."""
+def episodes_of(runs: Sequence[TracedRun]) -> Iterator[ImportedEpisode]:
+    """One episode per trace. A run that stands twice in a file, as in pages that overlap, counts as it stands last."""
     known = {run.id: run for run in runs if run.id}
     roots: dict[str, str] = {}
-    traces: dict[str, list[Run]] = {}
-    for run in runs:
-        traces.setdefault(run.trace or _root(run, known, roots), []).append(run)
+    traces: dict[str, dict[str, TracedRun]] = {}
+    for index, run in enumerate(runs):
+        members = traces.setdefault(run.trace or _root(run, known, roots), {})
+        members[run.id or f"run {index} without an id"] = run
     for trace, members in traces.items():
-        yield _episode(trace, sorted(members, key=lambda run: run.started))
+        yield _episode(trace, sorted(members.values(), key=lambda run: run.started))
 
 
 def parsed(value: JsonValue) -> JsonValue:
@@ -115,7 +116,7 @@ def messages_in(value: JsonValue, role: str) -> list[ChatMessage]:
     return [*found, *messages_of(items)]
 
 
-def _root(run: Run, known: dict[str, Run], roots: dict[str, str]) -> str:
+def _root(run: TracedRun, known: dict[str, TracedRun], roots: dict[str, str]) -> str:
     """The id of its outermost parent that is known. `roots` remembers them, so that long chains are climbed once."""
     climbed: list[str] = []
     while run.id not in roots:
@@ -127,7 +128,7 @@ def _root(run: Run, known: dict[str, Run], roots: dict[str, str]) -> str:
     return root
 
 
-def _episode(trace: str, runs: list[Run]) -> ImportedEpisode:
+def _episode(trace: str, runs: list[TracedRun]) -> ImportedEpisode:
     where = f"{runs[0].where}, trace {trace}"
     tools = {str(tool["name"]): tool for run in reversed(runs) for tool in run.tools}
     models = [run for run in runs if run.is_model] or [run for run in runs[:1] if not run.is_tool]
@@ -144,7 +145,7 @@ def _episode(trace: str, runs: list[Run]) -> ImportedEpisode:
     return episode_of_trace(where, traced, ends, tuple(tools.values()))
 
 
-def _below(outer: list[Run], runs: list[Run]) -> set[str]:
+def _below(outer: list[TracedRun], runs: list[TracedRun]) -> set[str]:
     """Ids of the runs within these."""
     children: dict[str, list[str]] = {}
     for run in runs:
@@ -158,13 +159,13 @@ def _below(outer: list[Run], runs: list[Run]) -> set[str]:
     return below
 
 
-def _traced(run: Run, *, is_inner: bool) -> TracedCall:
+def _traced(run: TracedRun, *, is_inner: bool) -> TracedCall:
     fault = "another tool made it, not the agent" if is_inner else run.fault
     request = ToolRequest(run.name, run.given, run.call_id, fault)
     return TracedCall(f"{run.where}, run {run.id}", request, _result(run))
 
 
-def _result(run: Run) -> StepResult | None:
+def _result(run: TracedRun) -> StepResult | None:
     failed = run.error is not None
     if run.gave is None or run.gave == {}:
         return result_from(run.error, is_error=True) if run.error else None
