@@ -21,7 +21,7 @@ def import_(
     ],
     env: Annotated[str, typer.Option("--env", metavar="ENV", help="The environment: a name, or a folder.")],
     new: Annotated[
-        bool, typer.Option("--new", help="Create the folder ENV from the tool definitions in the files.")
+        bool, typer.Option("--new", help="Create the whole folder ENV from the files and the tool definitions in them.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
 ) -> None:

@@ -9,7 +9,8 @@ from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers import FORMATS, Found, ImportReport, Skipped, importer_named, read_file
-from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_tasks
+from dreamgym.recordings.importers.assembly import Redact
+from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_environment, write_episodes
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
@@ -33,7 +34,7 @@ async def import_files(
         files: plain, or .xz or .gz; the name of a format first is like `format_`.
         env: an environment's name or folder.
         format_: of all the files; None: each is looked at.
-        new: make the folder `env` of the tool definitions in the files.
+        new: make the folder `env` of the tool definitions and the episodes in the files.
         out: write JSONL here instead of storing.
         dsn: of the store; None: the embedded server.
 
@@ -48,12 +49,14 @@ async def import_files(
     found = [entry for file in files for entry in read_file(Path(file), importer)]
     spec = _environment(env, found, new=new)
     report = ImportReport()
-    report.add(found, spec, Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None)
-    tell(report)
+    redact = Redactor(spec.redact, key=load_key()).value if spec.redact is not None else None
+    report.add(found, spec, redact)
+    tell(report, redact)
     if not report.trajectories:
         raise InvalidInput(f"nothing in {', '.join(files)} can be used for environment {spec.name!r}; see above")
     if new:
-        write_tasks(Path(env), [trajectory.task for trajectory in report.trajectories])
+        write_episodes(Path(env), report.trajectories)
+        say(f"{env}: serve it with `dreamgym serve {env}`")
     if out is None:
         async with open_store(dsn) as store:
             stored = await store.buffer.add(report.trajectories)
@@ -71,6 +74,11 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
     folder = Path(env)
     tools, differing = defined_tools(item for _, item in found)
     if new:
+        if not tools and not has_tools(folder):
+            unread = [item for _, item in found if isinstance(item, Skipped)]
+            _tell_reasons("not usable", unread)
+            if len(unread) == len(found):
+                raise InvalidInput(f"{folder} cannot be made: nothing in the files can be read; see above")
         spec = make_environment(folder, tools)
         _tell_reasons("tool definitions", differing)
         say(f"{folder}: a new environment {spec.name!r} with {len(spec.tools)} tools")
@@ -81,8 +89,8 @@ def _environment(env: str, found: list[tuple[str, Found]], *, new: bool) -> Envi
     return load_spec(env)
 
 
-def tell(report: ImportReport) -> None:
-    """Say what was found, and what could not be used and why."""
+def tell(report: ImportReport, redact: Redact | None = None) -> None:
+    """Say what was found, and what could not be used and why; reasons may quote the files and are redacted."""
     by_format = ", ".join(f"{count} {name}" for name, count in report.formats.items())
     steps = sum(len(trajectory.transitions) for trajectory in report.trajectories)
     total = len(report.trajectories) + report.repeated + len(report.skipped)
@@ -91,12 +99,13 @@ def tell(report: ImportReport) -> None:
         say(f"{report.repeated} came twice in this import")
     if report.replies:
         say(f"{report.replies} exchanges between agent and user left out: the environment has no tool 'respond'")
-    _tell_reasons("not usable", report.skipped)
-    _tell_reasons("left out of a usable one", report.left_out)
+    _tell_reasons("not usable", report.skipped, redact)
+    _tell_reasons("left out of a usable one", report.left_out, redact)
 
 
-def _tell_reasons(kind: str, reasons: list[Skipped]) -> None:
+def _tell_reasons(kind: str, reasons: list[Skipped], redact: Redact | None = None) -> None:
     for skipped in reasons[:REASONS]:
-        say(f"{kind}: {skipped.where}: {skipped.reason}")
+        reason = skipped.reason if redact is None else redact(skipped.reason)
+        say(f"{kind}: {skipped.where}: {reason}")
     if len(reasons) > REASONS:
         say(f"{kind}: and {len(reasons) - REASONS} more")

@@ -128,6 +128,89 @@ def test_no_schema_is_made_up_where_no_file_defines_a_tool(run: Command, tmp_pat
     assert not (tmp_path / "made").exists()
 
 
+def test_the_true_reason_is_given_where_no_file_can_be_read(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"who": "Mia", "did": "find"}\noh\n')
+    code, said = run("log.jsonl", "--env", "made", "--new")
+    assert code == 2
+    first, second, last = said.splitlines()
+    assert first.startswith("not usable: log.jsonl, line 1: is of no known format: an object with who, did; known are")
+    assert second.startswith("not usable: log.jsonl, line 2: is not valid JSON")
+    assert last == "dreamgym: made cannot be made: nothing in the files can be read; see above"
+    assert not (tmp_path / "made").exists()
+
+
+def traces() -> dict[str, list[JsonObject]]:
+    """Two episodes of one tool with its definition, and a mail address in each, in the form of each product."""
+    asked: JsonValue = [[{"role": "user", "content": "mail mia@example.com"}]]
+    definition: JsonObject = {"invocation_params": {"tools": [FIND]}}
+    runs: list[JsonObject] = []
+    for trace in "tu":
+        told: JsonObject = {"trace_id": trace, "parent_run_id": trace}
+        call: JsonObject = {"run_type": "tool", "name": "find", "inputs": {"q": trace}, **told}
+        runs += [
+            {"id": trace, "run_type": "chain", "name": "agent", "trace_id": trace},
+            {"id": f"{trace}1", "run_type": "llm", "inputs": {"messages": asked}, "extra": definition, **told},
+            {"id": f"{trace}2", "outputs": {"output": "mia@example.com"}, **call},
+            {"id": f"{trace}3", "error": "no mia@example.com", **call},
+        ]
+    model: JsonObject = {"id": "a", "type": "GENERATION", "startTime": "2026-11-01T10:00:00Z", "name": "m"}
+    model["input"] = {"messages": asked, "tools": [FIND]}
+    tool: JsonObject = {"id": "b", "type": "TOOL", "startTime": "2026-11-01T10:00:01Z", "name": "find", "input": {}}
+    failed: JsonObject = {**tool, "id": "c", "level": "ERROR", "statusMessage": "no mia@example.com"}
+    listed: JsonObject = {"type": "mcp_list_tools", "tools": [{"name": "find", "input_schema": {"type": "object"}}]}
+    mcp: JsonObject = {"type": "mcp_call", "id": "x", "name": "find", "arguments": "{}", "error": "no mia@example.com"}
+    answered: JsonObject = {**mcp, "id": "y", "error": None, "output": "#7"}
+    return {
+        "langsmith": runs,
+        "langfuse": [{"id": name, "observations": [model, {**tool, "output": name}, failed]} for name in "tu"],
+        "openai-responses": [
+            {"input": f"{name}: mail mia@example.com", "output": [listed, mcp, answered]} for name in "tu"
+        ],
+    }
+
+
+@pytest.mark.parametrize("product", traces())
+def test_a_new_folder_is_whole_and_can_be_measured_and_stored_at_once(
+    product: str,
+    run: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dsn: str,
+) -> None:
+    rows = [json.dumps(row) for row in traces()[product]]
+    (tmp_path / "traces.jsonl").write_text("\n".join([*rows, "oh"]))
+    code, said = run("traces.jsonl", "--env", "crm", "--new", "--out", "copy.jsonl")
+    assert code == 0
+    assert f"2 of 3 usable (2 {product}), 4 transitions" in said
+    assert "not usable: traces.jsonl, line" in said
+    assert "crm: serve it with `dreamgym serve crm`" in said
+    folder = tmp_path / "crm"
+    assert {file.name for file in folder.iterdir()} == {"env.toml", "tools.json", "tasks.jsonl", "trajectories.jsonl"}
+    kept = read_jsonl(folder / "trajectories.jsonl", Trajectory)
+    assert kept == read_jsonl(tmp_path / "copy.jsonl", Trajectory)
+    assert [[step.result.is_error for step in one.transitions].count(True) for one in kept] == [1, 1]
+    assert not [file for file in folder.iterdir() if "mia@example.com" in file.read_text()]
+    assert "mia@example.com" not in said
+    monkeypatch.setattr(sys, "argv", ["dreamgym", "check", "crm", "--against", "dream", "--model", "nearest"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert (exit_.value.code or 0, "find" in capsys.readouterr().out) == (0, True)
+    monkeypatch.setattr(sys, "argv", ["dreamgym", "seed", "crm", "crm"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert "crm: 2 of 2 trajectories are new" in capsys.readouterr().err
+
+
+def test_reasons_show_no_secret(run: Command, tmp_path: Path, crm: Path) -> None:
+    (crm / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = true\n')
+    turns = [{"from": "human", "value": "go"}, {"from": "gpt", "value": "Action: mail mia.li@example.com"}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"conversations": turns}))
+    said = run("chats.jsonl", "--env", "crm")[1]
+    assert "has no observation" in said
+    assert "mia.li@example.com" not in said
+
+
 def test_secrets_are_taken_out_of_everything_that_is_kept(run: Command, tmp_path: Path, crm: Path) -> None:
     (crm / "env.toml").write_text('name = "crm"\n[redact]\nsecrets = true\n')
     told = chat("find", asked="mail mia.li@example.com", answer="it is mia.li@example.com")

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importer_stage import imported, only, spec, steps
+from pydantic import JsonValue
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
@@ -48,11 +50,15 @@ KEYS = st.sampled_from([
     "type", "data", "lc", "kwargs", "conversations", "from", "value", "loss", "traj", "task_id", "info",
     "task", "reward", "resourceSpans", "scopeSpans", "spans", "traceId", "spanId", "context", "trace_id",
     "attributes", "key", "stop_reason", "transitions", "steps", "status", "args", "artifact", "parts",
-    "function_call", "values", "parentSpanId",
+    "function_call", "values", "parentSpanId", "run_type", "child_runs", "parent_run_id", "dotted_order", "inputs",
+    "outputs", "extra", "invocation_params", "start_time", "observations", "traceId", "parentObservationId", "input",
+    "output", "level", "call_id", "tools", "object", "previous_response_id", "action", "observation",
 ])
 WORDS = st.sampled_from([
     "user", "assistant", "tool", "human", "ai", "constructor", "function", "gpt", "execute_tool", "error",
-    "find", "{}", "{bad", "Action:x", "###STOP###", "0x1",
+    "find", "{}", "{bad", "llm", "GENERATION", "SPAN", "TOOL", "ERROR", "function_call", "mcp_call",
+    "function_call_output",
+    "mcp_list_tools", "response", "2026-11-01T10:00:00Z", "Action:x", "###STOP###", "0x1",
     '{"q": "\\ud800"}', '{"q": NaN}', "[" * 300 + "]" * 300, '{"q": ' * 300 + "1" + "}" * 300,
 ])
 # fmt: on
@@ -198,6 +204,93 @@ def test_a_trajectory_of_another_environment_is_named(tmp_path: Path) -> None:
     other = only(imported(tmp_path, spec("find", name="erp"), CHAT))
     report = imported(tmp_path, spec("find"), other.model_dump_json())
     assert report.skipped[0].reason == "is of environment 'erp', not 'crm'"
+
+
+calls_made = st.lists(
+    st.tuples(
+        st.dictionaries(words, json_values, max_size=2).filter(lambda given: set(given) != {"input"}),
+        words.filter(lambda told: told.lstrip()[:1] not in ("{", "[")).filter(bool),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def told_by(product: str, made: list[tuple[Any, str, bool]]) -> list[JsonObject]:
+    """Calls of `find`, each with its arguments, its answer and whether that is an error, as a product records them."""
+    if product == "langsmith":
+        common: JsonObject = {"trace_id": "t", "run_type": "tool", "name": "find"}
+        return [
+            {**common, "id": str(n), "start_time": n, "inputs": given}
+            | ({"error": told} if failed else {"outputs": {"output": told}})
+            for n, (given, told, failed) in enumerate(made)
+        ]
+    if product == "langfuse":
+        common = {"traceId": "t", "type": "TOOL", "name": "find"}
+        return [
+            {**common, "id": str(n), "startTime": f"2026-11-01T10:00:{n:02}Z", "input": given}
+            | ({"level": "ERROR", "statusMessage": told} if failed else {"output": told})
+            for n, (given, told, failed) in enumerate(made)
+        ]
+    common = {"type": "mcp_call", "name": "find"}
+    items: list[JsonValue] = [
+        {**common, "id": str(n), "arguments": json.dumps(given), "error" if failed else "output": told}
+        for n, (given, told, failed) in enumerate(made)
+    ]
+    return [{"input": "Who?", "output": items}]
+
+
+@settings(deadline=None)
+@given(calls_made, st.sampled_from(["langsmith", "langfuse", "openai-responses"]), st.randoms())
+def test_every_product_gives_the_same_steps_in_whatever_order_its_rows_come(
+    made: list[tuple[Any, str, bool]], product: str, order: Random
+) -> None:
+    rows = told_by(product, made)
+    order.shuffle(rows)
+    with TemporaryDirectory() as folder:
+        report = imported(Path(folder), spec("find"), *rows)
+    (trajectory,) = report.trajectories
+    assert steps(trajectory) == [("find", given, told) for given, told, _ in made]
+    assert [step.result.is_error for step in trajectory.transitions] == [failed for _, _, failed in made]
+
+
+SHORT: JsonObject = {
+    "id": "one",
+    "task": {"id": "t", "env": "crm", "instruction": "Who is Mia?", "initial_state": "a desk"},
+    "transitions": [
+        {"action": {"name": "find", "arguments": {"q": "Mia"}}, "result": {"observation": "#7"}},
+        {"action": {"name": "find"}, "result": {"observation": "no query", "is_error": True}},
+    ],
+}
+
+
+def test_a_line_of_ours_needs_nothing_that_only_a_recorder_knows(tmp_path: Path) -> None:
+    trajectory = only(imported(tmp_path, spec("find"), SHORT))
+    assert (trajectory.id, trajectory.source, trajectory.stop_reason) == ("one", Source.IMPORTED, StopReason.CLOSED)
+    assert steps(trajectory) == [("find", {"q": "Mia"}, "#7"), ("find", {}, "no query")]
+    assert [(step.state, step.next_state) for step in trajectory.transitions] == [("a desk", "#7"), ("#7", "no query")]
+    assert [step.provenance.tier for step in trajectory.transitions] == [Tier.REAL, Tier.REAL]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"transitions": [{"tool": "find", "args": {}}]}, "transitions.0.action: Field required"),
+        ({"transitions": [{"action": {"name": "find"}}]}, "transitions.0.result: Field required"),
+        (
+            {"transitions": [{"action": {"name": "find"}, "result": {}}]},
+            "transitions.0.result.observation: Field required",
+        ),
+        ({"task": {"instruction": "Who?"}}, "task.id: Field required"),
+        ({"task": None}, "task: Input should be a valid dictionary or instance of Task"),
+    ],
+)
+def test_a_line_that_is_nearly_ours_is_told_which_field_it_lacks(
+    line: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    (skipped,) = imported(tmp_path, spec("find"), {**SHORT, **line}).skipped
+    assert skipped.reason == f"is no trajectory: {reason}; docs/importing.md shows one in full"
 
 
 def test_a_faulty_line_of_ours_is_named_where_seed_would_refuse_the_file(tmp_path: Path) -> None:

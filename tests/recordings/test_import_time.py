@@ -20,6 +20,17 @@ def chat(count: int) -> str:
     return json.dumps({"messages": messages})
 
 
+def one_turn(count: int, ids: bool) -> str:
+    """One turn of many calls, answered in the reverse order if they have ids."""
+    calls = [{"function": {"name": "find", "arguments": "{}"}, **({"id": str(n)} if ids else {})} for n in range(count)]
+    answers = [{"role": "tool", "content": "no", **({"tool_call_id": str(n)} if ids else {})} for n in range(count)]
+    return json.dumps({"messages": [{"role": "assistant", "tool_calls": calls}, *reversed(answers)]})
+
+
+def monologue(count: int) -> str:
+    return json.dumps({"messages": [{"role": "assistant", "content": "Well, then."}] * count})
+
+
 def langchain(count: int) -> str:
     messages: list[object] = [{"type": "human", "data": {"content": "Find it."}}]
     for number in range(count):
@@ -44,13 +55,59 @@ def spans(count: int) -> str:
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]})
 
 
+def runs(count: int, *, nested: bool) -> str:
+    """A chain of LangSmith's tool runs, each within the one before."""
+    rows = [
+        {"id": str(n), "run_type": "tool", "name": "find", "inputs": {}, "outputs": {"output": 1}} for n in range(count)
+    ]
+    if nested:
+        return json.dumps({"id": "root", "run_type": "chain", "child_runs": rows})
+    return "\n".join(json.dumps({**row, "parent_run_id": str(n - 1)}) for n, row in enumerate(rows))
+
+
+def generations(count: int) -> str:
+    """A Langfuse trace of many model calls, each with the definition of a tool of its own."""
+    rows = [
+        {"id": str(n), "type": "GENERATION", "input": {"messages": [], "tools": [{"name": str(n)}]}, "output": "x"}
+        for n in range(count)
+    ]
+    return json.dumps(
+        {"id": "t", "observations": [*rows, *({**row, "type": "SPAN", "name": row["id"]} for row in rows)]}
+    )
+
+
+def items(count: int, kind: str) -> str:
+    """Calls of the Responses API, all in one turn, and then their results."""
+    calls = [{"type": kind, "call_id": str(n), "name": "find", "arguments": "{}", "output": "x"} for n in range(count)]
+    answers = [{"type": "function_call_output", "call_id": str(n), "output": "x"} for n in range(count)]
+    return json.dumps([*calls, *answers])
+
+
+def responses(count: int) -> str:
+    """Stored responses, each of which continues the one before."""
+    call = {"type": "mcp_call", "id": "a", "name": "find", "arguments": "{}", "output": "x"}
+    rows = [
+        {"object": "response", "id": str(n), "previous_response_id": str(n - 1), "output": [call]} for n in range(count)
+    ]
+    return "\n".join(map(json.dumps, rows))
+
+
 FILES: dict[str, Callable[[int], str]] = {
     "a long conversation": lambda size: chat(size // 200),
+    "many calls in one turn": lambda size: one_turn(size // 100, ids=True),
+    "many calls without ids in one turn": lambda size: one_turn(size // 100, ids=False),
+    "an agent that talks to itself": lambda size: monologue(size // 45),
     "a long conversation of LangChain": lambda size: langchain(size // 200),
     "blanks before no action": lambda size: agentgym(" \t" * (size // 2)),
     "lines of blanks": lambda size: agentgym(" \n" * (size // 2)),
     "many actions": lambda size: agentgym("Action:\n" * (size // 8)),
     "a chain of spans": lambda size: spans(size // 330),
+    "a chain of runs": lambda size: runs(size // 120, nested=False),
+    "a run with many children": lambda size: runs(size // 90, nested=True),
+    "a trace of many generations": lambda size: generations(size // 200),
+    "many functions called at once": lambda size: items(size // 160, "function_call"),
+    "many MCP tools called at once": lambda size: items(size // 160, "mcp_call"),
+    "a chain of responses": lambda size: responses(size // 170),
     "opening brackets": lambda size: "[" * size,
     "opening braces": lambda size: '{"a":' * (size // 5),
     "quotes": lambda size: '"' * size,

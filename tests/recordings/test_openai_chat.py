@@ -46,6 +46,14 @@ def test_parallel_calls_are_matched_by_id_and_keep_the_order_in_which_they_were_
     assert steps(trajectory) == [("find", {"q": 1}, "one"), ("find", {"q": 2}, "two")]
 
 
+def test_a_result_goes_to_the_call_with_its_id_before_one_without_an_id(tmp_path: Path) -> None:
+    without: JsonObject = {"function": {"name": "find", "arguments": '{"q":1}'}}
+    turn = asks(("b", "find", '{"q":2}'))
+    turn["tool_calls"] = [without, *(turn["tool_calls"] if isinstance(turn["tool_calls"], list) else [])]
+    trajectory = only(imported(tmp_path, spec("find"), [USER, turn, says("b", "two"), says("a", "one"), DONE]))
+    assert steps(trajectory) == [("find", {"q": 1}, "one"), ("find", {"q": 2}, "two")]
+
+
 def test_an_id_that_is_used_again_belongs_to_the_call_before_it(tmp_path: Path) -> None:
     chat = [USER, asks(("a", "find", "{}")), says("a", "one"), asks(("a", "open", "{}")), says("a", "two"), DONE]
     assert [step[2] for step in steps(only(imported(tmp_path, spec("find", "open"), chat)))] == ["one", "two"]

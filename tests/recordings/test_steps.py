@@ -56,6 +56,44 @@ def test_an_action_may_be_a_call(tmp_path: Path) -> None:
     assert steps(only(imported(tmp_path, spec("find"), {"steps": [row]}))) == [("find", {"q": 1}, "a mug")]
 
 
+def test_answers_that_are_json_and_errors_that_are_marked_are_kept(tmp_path: Path) -> None:
+    action: JsonObject = {"name": "find", "arguments": '{"q": 1}'}
+    rows = [{"action": action, "observation": {"id": 7}}, {"action": action, "observation": "no", "is_error": True}]
+    trajectory = only(imported(tmp_path, spec("find"), {"instruction": "go", "steps": rows}))
+    assert steps(trajectory) == [("find", {"q": 1}, '{"id": 7}'), ("find", {"q": 1}, "no")]
+    assert [step.result.is_error for step in trajectory.transitions] == [False, True]
+
+
+CALL: JsonObject = {"name": "find", "arguments": {}}
+EXPECTED = 'expected {"action": {"name": TOOL, "arguments": {}}, "observation": TEXT}, got an'
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (
+            {"tool": "find", "args": {}, "result": "#7"},
+            f"has no 'action' and no 'observation'; {EXPECTED} object with tool, args, result",
+        ),
+        ({"action": CALL, "result": "#7"}, f"has no 'observation'; {EXPECTED} object with action, result"),
+        (
+            {"action": {"tool": "find", "args": {}}, "observation": "#7"},
+            f"its action has no 'name' and no 'arguments'; {EXPECTED} action with tool, args",
+        ),
+        (
+            {"action": {"name": "find", "args": {"q": 1}}, "observation": "#7"},
+            f"its action has no 'arguments'; {EXPECTED} action with name, args",
+        ),
+    ],
+)
+def test_a_step_that_is_nearly_right_is_told_which_field_it_lacks(row: JsonObject, reason: str, tmp_path: Path) -> None:
+    alone = imported(tmp_path, spec("find"), {"instruction": "go", "steps": [row]})
+    assert alone.skipped[0].reason == f"has no tool call with a result; file.jsonl, line 1, step 0: {reason}"
+    good: JsonObject = {"action": CALL, "observation": "#7"}
+    beside = imported(tmp_path, spec("find"), {"instruction": "go", "steps": [good, row]})
+    assert [(one.where, one.reason) for one in beside.left_out] == [("file.jsonl, line 1, step 1", reason)]
+
+
 def test_intercodes_score_is_the_reward_of_the_episode_and_an_invalid_action_an_error(tmp_path: Path) -> None:
     history = {
         "actions": ["ls", "cat"],

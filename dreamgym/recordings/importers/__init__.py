@@ -28,13 +28,28 @@ from dreamgym.recordings.importers.base import (
 from dreamgym.recordings.importers.dreamgym_jsonl import DREAMGYM
 from dreamgym.recordings.importers.files import read_documents
 from dreamgym.recordings.importers.langchain import LANGCHAIN
+from dreamgym.recordings.importers.langfuse import LANGFUSE
+from dreamgym.recordings.importers.langsmith import LANGSMITH
 from dreamgym.recordings.importers.openai_chat import OPENAI
+from dreamgym.recordings.importers.openai_responses import OPENAI_RESPONSES
 from dreamgym.recordings.importers.otel import OTEL
 from dreamgym.recordings.importers.steps import STEPS
 from dreamgym.recordings.importers.tau_bench import TAU_BENCH
 
 FORMATS: dict[str, Importer] = {
-    importer.name: importer for importer in (DREAMGYM, TAU_BENCH, OTEL, STEPS, LANGCHAIN, AGENTGYM, OPENAI)
+    importer.name: importer
+    for importer in (
+        DREAMGYM,
+        TAU_BENCH,
+        OTEL,
+        LANGSMITH,
+        LANGFUSE,
+        STEPS,
+        OPENAI_RESPONSES,
+        LANGCHAIN,
+        AGENTGYM,
+        OPENAI,
+    )
 }
 """By name, in the order in which they are tried: the more particular ones first."""
 

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from dreamgym.errors import InvalidInput
 from dreamgym.recordings.importers.base import MAX_DEPTH, Document, Skipped, check_value, refuse_constant
+from dreamgym.recordings.importers.openai_responses import is_item
 
 _BETWEEN = re.compile(r"[\s\x1e]*")
 _BETWEEN_ITEMS = re.compile(r"[\s,\]]*")
@@ -57,6 +58,8 @@ def _is_message(item: dict[str, JsonValue]) -> bool:
     if "messages" in item or "conversations" in item or "traj" in item:
         return False
     if isinstance(item.get("role"), str) or "from" in item:
+        return True
+    if is_item(item):
         return True
     if item.get("lc") == 1:
         return item.get("type") == "constructor"

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.importers.base import Found, ImportedEpisode, Skipped
-from dreamgym.types import JsonObject, Task
+from dreamgym.types import JsonObject, Task, Trajectory
 
 _ENV = """\
 name = "{name}"
@@ -69,8 +69,20 @@ def make_environment(folder: Path, tools: list[JsonObject]) -> EnvironmentSpec:
     return EnvironmentSpec.load(folder)
 
 
-def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
-    """tasks.jsonl of a new folder; one that is there is left alone."""
-    if not (folder / "tasks.jsonl").exists():
-        rows = {task.id: f"{task.model_dump_json()}\n" for task in tasks}
-        write_whole(folder / "tasks.jsonl", "".join(rows.values()))
+def write_episodes(folder: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Write trajectories.jsonl and tasks.jsonl of a new folder; a file that is there is left alone.
+
+    Raises:
+        InvalidInput: the folder cannot be written.
+    """
+    tasks = {trajectory.task.id: trajectory.task for trajectory in trajectories}
+    files: Mapping[str, Sequence[Task | Trajectory]] = {
+        "tasks.jsonl": list(tasks.values()),
+        "trajectories.jsonl": trajectories,
+    }
+    try:
+        for name, rows in files.items():
+            if not (folder / name).exists():
+                write_whole(folder / name, "".join(f"{row.model_dump_json()}\n" for row in rows))
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error}") from error

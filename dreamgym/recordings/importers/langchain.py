@@ -48,6 +48,12 @@ def read(document: Document) -> Iterator[Found]:
     yield episode_of([_message(*_kind_and_fields(message)) for message in messages], document.where)
 
 
+def langchain_message(fields: JsonObject) -> ChatMessage | None:
+    """One message in any of the three forms; None if it is none of LangChain's."""
+    kind, inner = _kind_and_fields(fields)
+    return _message(kind, inner) if kind in _ROLES else None
+
+
 def _messages(value: JsonValue) -> list[JsonObject]:
     if isinstance(value, dict) and isinstance(value.get("values"), dict):
         value = value["values"]

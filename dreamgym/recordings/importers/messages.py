@@ -8,6 +8,7 @@ id (ids may be used again later), else by name, else in order.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -58,6 +59,47 @@ class ToolAnswer:
     name: str | None = None
 
 
+class _Turn:
+    """The calls that the agent made since the last result or reply, and the results that belong to them.
+
+    Each call waits in one queue per way to find it, so that a turn of many calls is matched in linear time.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ToolRequest]] = []
+        """Each with the index of its message."""
+        self.results: dict[int, StepResult] = {}
+        """By position in `calls`."""
+        self._waiting: dict[tuple[str, str | None], deque[int]] = {}
+
+    def add(self, index: int, call: ToolRequest) -> None:
+        """Take in a call of the message at `index`."""
+        keys = [("any", None), ("any", call.name)]
+        keys += [("no id", None), ("no id", call.name)] if call.id is None else [("id", call.id)]
+        for key in keys:
+            self._waiting.setdefault(key, deque()).append(len(self.calls))
+        self.calls.append((index, call))
+
+    def answer(self, answer: ToolAnswer) -> bool:
+        """Give the result to the waiting call with its id, or to the first that may be its own; False if none is.
+
+        A result without an id may belong to any call, and one with an id to any call without. Its name, if it has one,
+        is that of the tool.
+        """
+        keys = [("any", answer.name)] if answer.id is None else [("id", answer.id), ("no id", answer.name)]
+        position = next((found for key in keys if (found := self._first(key)) is not None), None)
+        if position is None:
+            return False
+        self.results[position] = answer.result
+        return True
+
+    def _first(self, key: tuple[str, str | None]) -> int | None:
+        waiting = self._waiting.get(key, deque())
+        while waiting and waiting[0] in self.results:
+            waiting.popleft()
+        return waiting[0] if waiting else None
+
+
 @dataclass
 class _Reader:
     """Reads one conversation, message by message."""
@@ -66,62 +108,52 @@ class _Reader:
     asked: list[str] = field(default_factory=list)
     steps: list[ImportedStep] = field(default_factory=list)
     left_out: list[Skipped] = field(default_factory=list)
-    turn: list[tuple[int, ToolRequest]] = field(default_factory=list)
-    """The calls that the agent made since the last result or reply, each with the index of its message."""
-    results: dict[int, StepResult] = field(default_factory=dict)
-    """By position in the turn."""
-    said: str | None = None
+    turn: _Turn = field(default_factory=_Turn)
+    said: list[str] = field(default_factory=list)
+    """The agent's words that no call and no reply has followed yet."""
     acted: bool = False
 
     def take(self, index: int, message: ChatMessage) -> None:
         for answer in message.answers:
-            self._answer(index, answer)
+            if not self.turn.answer(answer):
+                self.skip(index, f"a tool result without its call (id {answer.id!r}, tool {answer.name!r})")
         if message.role == "assistant":
             self._assistant(index, message)
         elif message.role == "user" and message.text:
             self._user(index, message.text)
 
     def _assistant(self, index: int, message: ChatMessage) -> None:
-        if self.results:
+        if self.turn.results:
             self.close_turn()
         self.acted = True
-        self.turn += [(index, call) for call in message.calls]
-        words = [part for part in (self.said, message.text) if part]
-        self.said = "\n".join(words) if words and not self.turn else None
+        for call in message.calls:
+            self.turn.add(index, call)
+        if self.turn.calls:
+            self.said = []
+        elif message.text:
+            self.said.append(message.text)
 
     def _user(self, index: int, words: str) -> None:
         self.close_turn()
         if not self.acted:
             self.asked.append(words)
-        elif self.said is not None:
-            self.steps.append(ImportedStep(AgentMessage(self.said), StepResult(observation=words)))
+        elif self.said:
+            self.steps.append(ImportedStep(AgentMessage("\n".join(self.said)), StepResult(observation=words)))
         else:
             self.skip(index, "a user message that answers nothing the agent said")
-        self.said = None
-
-    def _answer(self, index: int, answer: ToolAnswer) -> None:
-        waiting = (
-            position
-            for position, (_, call) in enumerate(self.turn)
-            if position not in self.results and _belongs(call, answer)
-        )
-        position = next(waiting, None)
-        if position is None:
-            self.skip(index, f"a tool result without its call (id {answer.id!r}, tool {answer.name!r})")
-        else:
-            self.results[position] = answer.result
+        self.said = []
 
     def close_turn(self) -> None:
         """Turn the answered calls into steps, in the order in which they were made."""
-        for position, (index, call) in enumerate(self.turn):
+        for position, (index, call) in enumerate(self.turn.calls):
             action = action_of(call)
             if not isinstance(action, ToolCall):
                 self.skip(index, action)
-            elif position not in self.results:
+            elif position not in self.turn.results:
                 self.skip(index, f"the call of {call.name!r} has no result")
             else:
-                self.steps.append(ImportedStep(action, self.results[position]))
-        self.turn, self.results = [], {}
+                self.steps.append(ImportedStep(action, self.turn.results[position]))
+        self.turn = _Turn()
 
     def skip(self, index: int, reason: str) -> None:
         self.left_out.append(Skipped(f"{self.where}, message {index}", reason))
@@ -137,7 +169,7 @@ def episode_of(messages: Sequence[ChatMessage], where: str) -> ImportedEpisode:
     for index, message in enumerate(messages):
         reader.take(index, message)
     reader.close_turn()
-    answer = reader.said or None
+    answer = "\n".join(reader.said) or None
     return ImportedEpisode(
         where=where,
         instruction="\n\n".join(reader.asked),
@@ -204,20 +236,23 @@ def text_of(content: object) -> str:
 
 
 def openai_tools(definitions: object) -> tuple[JsonObject, ...]:
-    """Function definitions, as chat completions and OpenTelemetry have them, as MCP tool definitions.
+    """Function definitions, as chat completions, responses and OpenTelemetry have them, as MCP tool definitions.
 
-    A function without `parameters` takes none by its own definition; nothing else is filled in.
+    A schema may also be called `input_schema`, as in `mcp_list_tools` and in Anthropic's definitions. A function
+    without a schema takes no arguments by its own definition; nothing else is filled in.
     """
     tools: list[JsonObject] = []
     for definition in objects(definitions):
         inner = definition.get("function")
         function = inner if isinstance(inner, dict) else definition
-        name, schema = function.get("name"), function.get("parameters")
-        if not isinstance(name, str) or not name:
+        name, schema = function.get("name"), function.get("parameters", function.get("input_schema"))
+        if not isinstance(name, str) or not name or function.get("type") == "custom":
             continue
         tool: JsonObject = {"name": name}
         if isinstance(function.get("description"), str):
             tool["description"] = function["description"]
+        if isinstance(function.get("annotations"), dict):
+            tool["annotations"] = function["annotations"]
         tool["inputSchema"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
         tools.append(tool)
     return tuple(tools)
@@ -237,9 +272,3 @@ def _block(block: JsonObject) -> JsonObject:
     if isinstance(block.get("text"), str) and block["type"] in ("text", "input_text", "output_text"):
         return {"type": "text", "text": block["text"]}
     return block
-
-
-def _belongs(call: ToolRequest, answer: ToolAnswer) -> bool:
-    if answer.id is not None and call.id is not None:
-        return answer.id == call.id
-    return answer.name is None or answer.name == call.name

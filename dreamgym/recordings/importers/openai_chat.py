@@ -75,6 +75,8 @@ def _call(call: JsonObject) -> ToolRequest:
     function, call_id = call.get("function"), call.get("id")
     function = function if isinstance(function, dict) else {}
     kind = call.get("type", "function")
+    if kind == "tool_call":  # LangChain's form, which Langfuse keeps in messages of this format
+        function, kind = {"name": call.get("name"), "arguments": call.get("args")}, "function"
     return ToolRequest(
         text(function.get("name")),
         function.get("arguments"),

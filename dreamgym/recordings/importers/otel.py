@@ -8,7 +8,6 @@ same call, seen by the framework and by its MCP client.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -16,7 +15,6 @@ from dreamgym.recordings.importers.base import (
     Document,
     Found,
     ImportedEpisode,
-    ImportedStep,
     Importer,
     Skipped,
     objects,
@@ -26,14 +24,13 @@ from dreamgym.recordings.importers.messages import (
     ChatMessage,
     ToolAnswer,
     ToolRequest,
-    action_of,
-    episode_of,
     is_content,
     openai_tools,
     result_from,
 )
 from dreamgym.recordings.importers.spans import Span, has_spans, spans_of
-from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
+from dreamgym.recordings.importers.traces import ModelCall, TracedCall, episode_of_trace
+from dreamgym.types import JsonObject, StepResult
 
 _RUNS = ("invoke_agent", "invoke_workflow")
 NESTED = 64
@@ -64,39 +61,19 @@ def _episode(spans: list[Span], known: dict[tuple[str, str], Span]) -> ImportedE
     where = f"{spans[0].where}, trace {spans[0].trace}"
     tools = [span for span in spans if span.operation == "execute_tool" and not _is_repeated(span, known)]
     models = [span for span in spans if isinstance(span.value(_INPUT), list) and span.operation != "execute_tool"]
-    told = episode_of(_conversation(models), where)
     definitions = next((found for found in map(_definitions, reversed(spans)) if found), ())
-    if not tools or any(_lacks_content(span) for span in tools):
-        if told.steps:
-            return replace(told, tools=definitions)
-        if tools and all(_lacks_content(span) for span in tools):
-            return Skipped(where, _OPT_IN)
-    steps, left_out = _steps(tools, where)
-    return ImportedEpisode(
-        where=where,
-        instruction=_instruction(models),
-        steps=tuple(steps),
-        stop_reason=StopReason.CLOSED if told.answer is None else StopReason.FINISHED,
-        answer=told.answer,
-        tools=definitions,
-        left_out=tuple(left_out),
-    )
+    ends = [ModelCall(_messages(span, _INPUT), _messages(span, _OUTPUT)) for span in _first_and_last(models)]
+    episode = episode_of_trace(where, [_traced(span, where) for span in tools], ends, definitions)
+    if tools and not episode.steps and all(_lacks_content(span) for span in tools):
+        return Skipped(where, _OPT_IN)
+    return episode
 
 
-def _steps(tools: list[Span], where: str) -> tuple[list[ImportedStep], list[Skipped]]:
-    steps: list[ImportedStep] = []
-    left_out: list[Skipped] = []
-    for span in tools:
-        place = f"{where}, span {span.id}"
-        call = ToolRequest(text(span.attributes.get("gen_ai.tool.name")), span.attributes.get(_ARGUMENTS))
-        action = action_of(call)
-        if not isinstance(action, ToolCall):
-            left_out.append(Skipped(place, action))
-        elif _lacks_content(span):
-            left_out.append(Skipped(place, f"the call of {call.name!r} has no {_ARGUMENTS}, or no {_RESULT}"))
-        else:
-            steps.append(ImportedStep(action, _result(span)))
-    return steps, left_out
+def _traced(span: Span, where: str) -> TracedCall:
+    name = text(span.attributes.get("gen_ai.tool.name"))
+    fault = f"it has no {_ARGUMENTS}, or no {_RESULT}" if _lacks_content(span) else None
+    request = ToolRequest(name, span.attributes.get(_ARGUMENTS), fault=fault)
+    return TracedCall(f"{where}, span {span.id}", request, None if fault else _result(span))
 
 
 def _result(span: Span) -> StepResult:
@@ -138,23 +115,17 @@ def _ancestors(span: Span, known: dict[tuple[str, str], Span]) -> Iterator[Span]
         span = parent
 
 
-def _instruction(models: list[Span]) -> str:
-    """The last words of the user before the first model call of the run: what this run was asked for."""
-    for span in models:
-        messages = [_message(message) for message in objects(span.value(_INPUT))]
-        words = [message.text for message in messages if message.role == "user" and message.text]
-        if words:
-            return words[-1]
-    return ""
-
-
-def _conversation(models: list[Span]) -> list[ChatMessage]:
-    """The messages of the model call that ended last: what it was told, and what it said."""
+def _first_and_last(models: list[Span]) -> list[Span]:
+    """The first span with words of the user, and the model call that ended last."""
     if not models:
         return []
+    asked = (span for span in models if any(one.role == "user" and one.text for one in _messages(span, _INPUT)))
     calls = [span for span in models if span.operation not in _RUNS] or models
-    last = max(calls, key=lambda span: span.ended_ns)
-    return [_message(message) for name in (_INPUT, _OUTPUT) for message in objects(last.value(name))]
+    return [next(asked, models[0]), max(calls, key=lambda span: span.ended_ns)]
+
+
+def _messages(span: Span, name: str) -> tuple[ChatMessage, ...]:
+    return tuple(_message(message) for message in objects(span.value(name)))
 
 
 def _message(message: JsonObject) -> ChatMessage:

@@ -4,7 +4,8 @@
     {"0": {query, turn_history: {actions, observations, rewards, valid_action}, summary}}
 
 InterCode's reward of a turn is the score so far, not a part of a sum: its episode gets the best one, as its own summary
-does. An action that InterCode marks as not valid could not be run: a tool error.
+does. An action that InterCode marks as not valid could not be run: a tool error. An action is a text, or a call as
+{name, arguments}; a step with `is_error` true is a tool error.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from dreamgym.recordings.importers.base import (
     objects,
 )
 from dreamgym.recordings.importers.base import text as string
-from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
+from dreamgym.recordings.importers.messages import ToolRequest, action_of, result_from
+from dreamgym.types import JsonObject, StopReason
 
 _INSTRUCTIONS = ("instruction", "task_description", "query", "goal")
 _COLUMNS = {"action": "actions", "observation": "observations", "valid": "valid_action"}
 _SHORT = 200
 """Longer texts beside the steps are no description of the task."""
+_EXPECTED = 'expected {"action": {"name": TOOL, "arguments": {}}, "observation": TEXT}'
+_OTHERS = ("messages", "conversations", "conversation", "traj", "transitions", "values", "items", "input", "output")
+"""Keys of other formats: an object that has one of them beside `steps` is of this format only if its steps are."""
 
 
 def matches(value: JsonValue) -> bool:
@@ -57,8 +62,8 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
         step = _step(row)
         if done:
             left_out.append(Skipped(f"{where}, step {index}", "comes after the end of the episode"))
-        elif step is None:
-            left_out.append(Skipped(f"{where}, step {index}", "has no text or call as action, or no observation"))
+        elif isinstance(step, str):
+            left_out.append(Skipped(f"{where}, step {index}", step))
         else:
             steps.append(step)
             done = step.result.terminated
@@ -77,22 +82,29 @@ def _episode(fields: JsonObject, where: str) -> ImportedEpisode:
     )
 
 
-def _step(row: JsonObject) -> ImportedStep | None:
-    action, observation = row.get("action"), row.get("observation")
-    if not isinstance(observation, str):
-        return None
-    result = StepResult(
-        observation=observation,
-        reward=number(row.get("reward")) or 0.0,
-        terminated=row.get("done") is True,
-        is_error=row.get("valid") is False,
+def _step(row: JsonObject) -> ImportedStep | str:
+    """The step, or why it is none."""
+    missing = [repr(name) for name in ("action", "observation") if row.get(name) is None]
+    if missing:
+        return f"has no {' and no '.join(missing)}; {_EXPECTED}, got an object with {_names(row)}"
+    result = result_from(row["observation"], is_error=row.get("valid") is False or row.get("is_error") is True)
+    result = result.model_copy(
+        update={"reward": number(row.get("reward")) or 0.0, "terminated": row.get("done") is True}
     )
+    action = row["action"]
     if isinstance(action, str) and action.strip():
         return ImportedStep(Command(action), result)
-    arguments = action.get("arguments", {}) if isinstance(action, dict) else None
-    if isinstance(action, dict) and string(action.get("name")) and isinstance(arguments, dict):
-        return ImportedStep(ToolCall(name=string(action["name"]), arguments=arguments), result)
-    return None
+    if not isinstance(action, dict):
+        return f"its action is neither a text nor a call; {_EXPECTED}"
+    missing = [repr(name) for name in ("name", "arguments") if name not in action]
+    if missing and set(action) != {"name"}:
+        return f"its action has no {' and no '.join(missing)}; {_EXPECTED}, got an action with {_names(action)}"
+    call = action_of(ToolRequest(string(action.get("name")), action.get("arguments")))
+    return call if isinstance(call, str) else ImportedStep(call, result)
+
+
+def _names(fields: JsonObject) -> str:
+    return ", ".join(list(fields)[:5]) or "nothing in it"
 
 
 def _episodes(value: JsonValue) -> Iterator[tuple[str, JsonObject]]:
@@ -111,7 +123,8 @@ def _rows(fields: JsonObject) -> list[JsonObject]:
     history = fields.get("turn_history")
     if not isinstance(history, dict):
         rows = objects(fields.get("steps"))
-        return rows if any("action" in row and "observation" in row for row in rows) else []
+        is_ours = not fields.keys() & set(_OTHERS) or any("action" in row and "observation" in row for row in rows)
+        return rows if is_ours else []
     columns = {name: history.get(column) for name, column in _COLUMNS.items()}
     actions = columns["action"]
     length = len(actions) if isinstance(actions, list) else 0

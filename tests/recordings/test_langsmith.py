@@ -1,0 +1,205 @@
+"""Runs that LangChain's own tracer wrote, flat and nested, and the cases that it does not show."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from importer_stage import imported, only, spec, steps
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messages_to_dict
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool, ToolException, tool
+from langchain_core.tracers.langchain import LangChainTracer
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langsmith import Client
+
+from dreamgym.recordings.importers import read_file
+from dreamgym.recordings.importers.folder import defined_tools
+from dreamgym.types import JsonObject, StopReason
+
+
+class KeptRuns(Client):
+    """A client that sends nothing: it keeps the runs as LangSmith would have them."""
+
+    def __init__(self) -> None:
+        super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def create_run(self, **fields: Any) -> None:  # type: ignore[override]
+        self.rows[str(fields["id"])] = fields
+
+    def update_run(self, run_id: object, **fields: Any) -> None:
+        self.rows[str(run_id)].update({name: value for name, value in fields.items() if value is not None})
+
+
+class Scripted(GenericFakeChatModel):
+    """A model with prepared answers that takes tools."""
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
+        return self.bind(tools=[convert_to_openai_tool(one) for one in tools])
+
+
+@tool
+def find(q: str) -> dict[str, int]:
+    """Find a person."""
+    if q != "Mia":
+        raise ToolException(f"no {q} here")
+    return {"id": 7}
+
+
+def plain(value: object) -> object:
+    """A value that JSON has not, as LangSmith's API gives it."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.model_dump() if hasattr(value, "model_dump") else repr(value)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[JsonObject]:
+    """The runs of one agent: a call that succeeds, one that fails, and an answer."""
+    find_or_tell: BaseTool = find
+    find_or_tell.handle_tool_error = True
+    calls = [{"name": "find", "args": {"q": name}, "id": name} for name in ("Mia", "Bob")]
+    said = [AIMessage("let me look", tool_calls=[call]) for call in calls]
+    agent = create_agent(Scripted(messages=iter([*said, AIMessage("Number 7.")])), [find_or_tell])
+    client = KeptRuns()
+    agent.invoke({"messages": [HumanMessage("Who is Mia?")]}, config={"callbacks": [LangChainTracer(client=client)]})
+    names = ("id", "name", "run_type", "start_time", "end_time", "inputs", "outputs", "extra", "error", "trace_id")
+    kept = [{key: row.get(key) for key in (*names, "parent_run_id", "dotted_order")} for row in client.rows.values()]
+    listed: list[JsonObject] = json.loads(json.dumps(kept, default=plain))
+    return listed
+
+
+def nested(rows: list[JsonObject], row: JsonObject) -> JsonObject:
+    """The run with its children in it, and without what then tells where it belongs."""
+    children = [nested(rows, child) for child in rows if child["parent_run_id"] == row["id"]]
+    own = {key: value for key, value in row.items() if key not in ("trace_id", "parent_run_id", "dotted_order")}
+    return {**own, "child_runs": list(children)}
+
+
+def as_text(row: JsonObject) -> JsonObject:
+    """A row of the bulk export whose columns hold JSON as text."""
+    columns = ("inputs", "outputs", "extra")
+    return {key: json.dumps(value) if key in columns else value for key, value in row.items()}
+
+
+FORMS = ["flat", "any order", "twice", "a list", "nested", "text columns", "a page", "parents alone"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_traced_run_gives_its_steps_its_error_and_its_answer(
+    form: str, rows: list[JsonObject], tmp_path: Path
+) -> None:
+    parents = [{key: row[key] for key in row if key not in ("trace_id", "dotted_order")} for row in rows]
+    documents: dict[str, list[Any]] = {
+        "flat": rows,
+        "any order": rows[::-1],
+        "twice": [*rows, *rows],
+        "a list": [rows],
+        "nested": [nested(rows, rows[0])],
+        "text columns": [as_text(row) for row in rows],
+        "a page": [{"runs": rows, "cursors": {}}],
+        "parents alone": parents,
+    }
+    report = imported(tmp_path, spec("find"), *documents[form])
+    trajectory = only(report)
+    assert report.formats == {"langsmith": 1}
+    assert (trajectory.task.instruction, trajectory.answer) == ("Who is Mia?", "Number 7.")
+    assert steps(trajectory) == [("find", {"q": "Mia"}, '{"id": 7}'), ("find", {"q": "Bob"}, "no Bob here")]
+    assert [step.result.is_error for step in trajectory.transitions] == [False, True]
+    assert trajectory.stop_reason is StopReason.FINISHED
+
+
+def test_without_tool_runs_the_messages_of_the_last_model_call_are_read(rows: list[JsonObject], tmp_path: Path) -> None:
+    told = [row for row in rows if row["run_type"] != "tool"]
+    trajectory = only(imported(tmp_path, spec("find"), *told))
+    assert steps(trajectory) == [("find", {"q": "Mia"}, '{"id": 7}'), ("find", {"q": "Bob"}, "no Bob here")]
+    assert [step.result.is_error for step in trajectory.transitions] == [False, True]
+
+
+def test_without_model_runs_the_state_of_the_outermost_run_is_read(rows: list[JsonObject], tmp_path: Path) -> None:
+    trajectory = only(imported(tmp_path, spec("find"), rows[0]))
+    assert (trajectory.task.instruction, len(trajectory.transitions)) == ("Who is Mia?", 2)
+
+
+def test_tool_definitions_come_along(rows: list[JsonObject], tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tools, differing = defined_tools(found for _, found in read_file(tmp_path / "runs.jsonl"))
+    assert [tool["name"] for tool in tools] == ["find"]
+    assert tools[0]["inputSchema"] == {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    assert differing == []
+
+
+def run(run_id: str, kind: str = "tool", parent: str | None = "root", **fields: object) -> JsonObject:
+    """A run as it is documented; runs start in the order of their ids."""
+    whole: JsonObject = json.loads(json.dumps({
+        "id": run_id, "name": "find", "run_type": kind, "inputs": {"q": run_id}, "outputs": {"output": "#7"},
+        "parent_run_id": parent, "trace_id": "root", "start_time": f"2026-11-01T10:00:00.{ord(run_id[0]):06}Z",
+        **fields,
+    }))  # fmt: skip
+    return whole
+
+
+ROOT = run("root", "chain", None, inputs={"question": "Who is Mia?"}, outputs={"output": "Mia is 7."}, start_time=0)
+
+
+def test_a_run_that_failed_answers_with_its_error_and_no_traceback(tmp_path: Path) -> None:
+    told = "ValueError('no such')Traceback (most recent call last):\n  File \"/home/me/crm.py\", line 1"
+    report = imported(tmp_path, spec("find"), ROOT, run("a", outputs=None, error=told))
+    (step,) = only(report).transitions
+    assert (step.result.observation, step.result.is_error) == ("ValueError('no such')", True)
+
+
+def test_an_error_is_what_the_agent_read_of_it_where_the_messages_have_that(tmp_path: Path) -> None:
+    told = messages_to_dict([HumanMessage("go"), ToolMessage("Please mend your mistakes.", tool_call_id="c")])
+    model = run("z", "llm", inputs={"messages": [told]}, outputs=None)
+    failed = run("a", outputs=None, error="ValueError('no such')", extra={"tool_call_id": "c"})
+    (step,) = only(imported(tmp_path, spec("find"), ROOT, failed, model)).transitions
+    assert (step.result.observation, step.result.is_error) == ("Please mend your mistakes.", True)
+
+
+def test_the_outermost_run_says_what_was_asked_and_answered_where_no_model_was_traced(tmp_path: Path) -> None:
+    trajectory = only(imported(tmp_path, spec("find"), ROOT, run("a")))
+    assert (trajectory.task.instruction, trajectory.answer) == ("Who is Mia?", "Mia is 7.")
+
+
+def test_a_call_without_a_result_and_one_within_another_tool_are_named(tmp_path: Path) -> None:
+    rows = [ROOT, run("a"), run("b", outputs=None), run("c", parent="a", name="query")]
+    report = imported(tmp_path, spec("find"), *rows)
+    assert len(report.trajectories[0].transitions) == 1
+    assert [(one.where, one.reason) for one in report.left_out] == [
+        ("file.jsonl, line 3, run b", "the call of 'find' has no result"),
+        ("file.jsonl, line 4, run c", "the call of 'query' cannot be used: another tool made it, not the agent"),
+    ]
+
+
+def test_arguments_in_python_are_not_guessed_at(tmp_path: Path) -> None:
+    rows = [
+        run("a", inputs={"input": "{'q': 1}"}),
+        run("b", inputs={"input": '{"q": 1}'}),
+        run("c", inputs={"input": "x"}),
+    ]
+    report = imported(tmp_path, spec("find"), ROOT, *rows)
+    assert [step.action.arguments for step in report.trajectories[0].transitions] == [{"q": 1}, {"input": "x"}]
+    (left_out,) = report.left_out
+    assert "its arguments were recorded as text of Python" in left_out.reason
+
+
+def test_each_trace_is_an_episode_and_faults_cost_nothing_but_themselves(tmp_path: Path) -> None:
+    other = {**run("d", parent=None), "trace_id": "d"}
+    report = imported(tmp_path, spec("find"), ROOT, run("a"), "oh", {"id": "x", "name": "find"}, other)
+    assert len(report.trajectories) == 2
+    assert {skipped.where for skipped in report.skipped} == {"file.jsonl, line 3", "file.jsonl, line 4"}
+
+
+def test_runs_that_are_each_others_parent_do_no_harm(tmp_path: Path) -> None:
+    ring = [run("a", parent="b", trace_id=None), run("b", parent="a", trace_id=None)]
+    report = imported(tmp_path, spec("find"), *ring)
+    assert (report.trajectories, len(report.skipped)) == ([], 1)
