@@ -75,6 +75,23 @@ class AreSame:
 
 
 @dataclass(frozen=True)
+class IsAlready:
+    """A path is bound to the value that a change would give it."""
+
+    path: Path
+    value: Expression
+
+    def holds(self, bindings: Bindings) -> bool:
+        try:
+            return self.path in bindings.values and same(bindings.values[self.path], self.value.value(bindings))
+        except NoValue:
+            return False
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} = {self.value} already"
+
+
+@dataclass(frozen=True)
 class IsAbove:
     """One number is larger than another."""
 

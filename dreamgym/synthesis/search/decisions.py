@@ -7,11 +7,13 @@ such questions the cheapest is taken:
 |---|---|---|
 | a path is bound and not empty, if it follows ids | 1 | there is no order with this id |
 | a change would make a number negative | 1 | the balance does not cover the price |
+| a change would leave a field as it is | 1 | the ticket has these tags already |
 | a text argument is blank | 2 | the subject is empty |
 | a path has one certain value | 2 | the order is `shipped` |
 | two paths are equal | 2 | the ticket is merged into itself |
 | an argument is above or below a number that a refusal names | 2 | "at most 48 hours" |
 | a path is bound and not empty, if it follows a unique text | 3 | there is no room of this name |
+| there are items of what a branch goes over | 3 | "the queue is empty" |
 | there are entities that pass filters | 3 | the room is booked on this day |
 | one number is above another | 4 | more are wanted than are left |
 | a number is above a constant, halfway between two calls | 5 | the cart holds more than 10 items |
@@ -33,11 +35,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dreamgym.synthesis.decisions import AreSame, Decision, DecisionList, IsAbove, IsBlank, IsThere, IsValue, Question
+from dreamgym.synthesis.decisions import (
+    AreSame,
+    Decision,
+    DecisionList,
+    IsAbove,
+    IsAlready,
+    IsBlank,
+    IsThere,
+    IsValue,
+    Question,
+)
 from dreamgym.synthesis.expressions import (
     Calculation,
     Constant,
+    Entities,
     Expression,
+    Items,
     NoValue,
     Sum,
     Template,
@@ -146,16 +160,21 @@ def _questions(
         {part for branch in branches for part in parts_of(branch) if isinstance(part, Calculation | Sum)}, key=repr
     )
     remainders = sorted({amount for branch in branches for amount in _remainders(branch)}, key=repr)
+    sources = sorted(
+        {part for branch in branches for part in parts_of(branch) if isinstance(part, Entities | Items)}, key=repr
+    )
     limits = sorted({number for branch in branches if branch.is_error for number in _numbers_in_text(branch)})
 
     yield 1, (IsThere(path) for path in paths if "@" not in path[-1])
     yield 1, (IsAbove(Constant("0"), amount) for amount in remainders)
+    yield 1, sorted({already for branch in branches for already in _repetitions(branch)}, key=repr)
     yield 2, (IsBlank(path) for path in paths if path[0] == "arg" and len(path) == 2)
     yield 2, _values(calls, paths)
     yield 2, _equalities(calls, paths)
     constants = [Constant(json.dumps(limit)) for limit in limits]
     yield 2, (above for one in of_call for limit in constants for above in (IsAbove(one, limit), IsAbove(limit, one)))
     yield 3, (IsThere(path) for path in paths if "@" in path[-1])
+    yield 3, (IsAbove(Sum(source), Constant("0")) for source in sources)
     yield 3, (IsAbove(Sum(entities), Constant("0")) for entities in related(*_most_bound(calls, paths)))
     left: list[Expression] = [*of_call, *calculated]
     pairs = ((one, other) for one in left for other in numbers if one != other)
@@ -170,8 +189,16 @@ def _remainders(branch: Branch) -> Iterator[Expression]:
             yield Calculation("+", Variable((*effect.target, f">{effect.collection}", *effect.tail)), effect.value)
 
 
+def _repetitions(branch: Branch) -> Iterator[Question]:
+    """For each field that a branch sets, whether it has the value already."""
+    for effect in branch.effects:
+        if effect.op == "set" and effect.over is None and effect.value is not None and effect.collection:
+            yield IsAlready((*effect.target, f">{effect.collection}", *effect.tail), effect.value)
+
+
 def _numbers_in_text(branch: Branch) -> Iterator[float]:
-    for part in branch.text.parts if isinstance(branch.text, Template) else (branch.text,):
+    texts = [answer.text for answer in branch.answers if answer is not None]
+    for part in (part for text in texts for part in (text.parts if isinstance(text, Template) else (text,))):
         if isinstance(part, Constant) and is_number(value := loaded(part.text)):
             yield value  # type: ignore[misc]
 
