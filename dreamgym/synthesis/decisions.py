@@ -110,6 +110,23 @@ class IsAbove:
 
 
 @dataclass(frozen=True)
+class Both:
+    """Two questions have these answers."""
+
+    one: Question
+    is_one: bool
+    other: Question
+    is_other: bool
+
+    def holds(self, bindings: Bindings) -> bool:
+        return self.one.holds(bindings) == self.is_one and self.other.holds(bindings) == self.is_other
+
+    def __str__(self) -> str:
+        one, other = f"{'' if self.is_one else 'not '}{self.one}", f"{'' if self.is_other else 'not '}{self.other}"
+        return f"{one} and {other}"
+
+
+@dataclass(frozen=True)
 class Decision:
     """If the question has this answer, the call has this outcome."""
 
@@ -125,10 +142,13 @@ class DecisionList:
     decisions: tuple[Decision, ...]
     otherwise: int | None
     """The outcome if no decision applies; None if no outcome is likely then."""
+    orders: frozenset[tuple[int, int]] = frozenset()
+    """Outcomes of two decisions that both applied in a recorded call, the one it had first."""
 
     def outcome(self, bindings: Bindings) -> int | None:
-        """The outcome of a call; None if it is not known."""
-        for decision in self.decisions:
-            if decision.question.holds(bindings) == decision.answer:
-                return decision.outcome
-        return self.otherwise
+        """The outcome of a call; None if it is not known, also if no recording shows which of two comes first."""
+        applying = [one.outcome for one in self.decisions if one.question.holds(bindings) == one.answer]
+        if not applying:
+            return self.otherwise
+        first, *others = applying
+        return first if all(other == first or (first, other) in self.orders for other in others) else None

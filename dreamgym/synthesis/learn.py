@@ -25,7 +25,7 @@ from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_fa
 from dreamgym.synthesis.program import Answer, Branch, Definitions, ToolProgram
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
-from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between
+from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
 from dreamgym.synthesis.search.expressions import ExpressionSearch
 from dreamgym.synthesis.search.texts import Token, alike, list_forms, tokens
 from dreamgym.types import Transition
@@ -113,7 +113,9 @@ def _learned(recordings: _Recordings) -> ToolProgram | None:
     if not known:
         return None
     names = frozenset((one.collection, one.field) for one in derived)
-    changes = [changes_between(before, after, schema, names) for _, before, after in known]
+    changes = of_one_kind(
+        [changes_between(before, after, schema, names) for _, before, after in known], [after for _, _, after in known]
+    )
     created = [
         {kind.collection: min(changed, key=natural) for kind, changed in found.items() if kind.op == "new"}
         for found in changes
@@ -358,7 +360,12 @@ def _overwritten(branch: Branch, cases: Sequence[Case]) -> dict[Path, frozenset[
         for effect in branch.effects
         if effect.op == "set" and effect.over is None and effect.collection and isinstance(effect.value, Constant)
     ]
-    return {path: frozenset(json.dumps(case.before.values.get(path)) for case in cases) for path in paths}
+    known = {path: [case.before.values.get(path) for case in cases] for path in paths}
+    return {
+        path: frozenset(map(json.dumps, values))
+        for path, values in known.items()
+        if not any(isinstance(value, list | dict) for value in values)
+    }
 
 
 def _field_orders(value: JsonValue) -> Iterator[tuple[str, ...]]:

@@ -25,6 +25,8 @@ Added to the cost of its kind:
 | for each path in the question that the refusal does not name | 2 |
 | for each path in the refusal that the question does not ask about | 1/2 |
 | the question finds only some of the calls that are left of the outcome | 3 |
+
+Two questions together cost as much as both. They are looked at only if a single question is expensive.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from itertools import pairwise
 
 from dreamgym.synthesis.decisions import (
     AreSame,
+    Both,
     Decision,
     DecisionList,
     IsAbove,
@@ -63,6 +66,10 @@ from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_entity, is_
 from dreamgym.synthesis.program import Branch
 from dreamgym.synthesis.search.sources import related
 
+COST_OF_TWO = 4.5
+"""If the best single question costs more than this, two questions together are looked at as well."""
+PAIRED = 150
+"""Most questions that are paired with each other."""
 VALUES = 8
 """A path with more values is not asked for one of them."""
 CUTS = 12
@@ -79,6 +86,10 @@ class _Candidate:
     cost: float
     """Cost of the question's kind."""
     paths: frozenset[Path]
+
+
+_Choice = tuple[float, int, int, Decision, int]
+"""Cost, minus the number of calls found, number of the candidate, the decision, the set of calls that it finds."""
 
 
 def find_decisions(
@@ -103,7 +114,7 @@ def find_decisions(
     left = (1 << len(outcomes)) - 1
     decisions: list[Decision] = []
     while missing := [outcome for outcome in by_count if outcome != last and of_outcome[outcome] & left]:
-        best: tuple[float, int, int, Decision, int] | None = None
+        best: _Choice | None = None
         for outcome in missing:
             wanted = of_outcome[outcome] & left
             for number, one in enumerate(candidates):
@@ -117,13 +128,50 @@ def find_decisions(
                         choice = (cost, -found.bit_count(), number, decision, found)
                         if best is None or choice[:3] < best[:3]:
                             best = choice
+        if best is None or best[0] > COST_OF_TWO:
+            pairs = [
+                pair for outcome in missing if (pair := _pair(candidates, outcome, of_outcome[outcome], left, named))
+            ]
+            best = min([*pairs, *([best] if best else [])], key=lambda choice: choice[:3], default=None)
         if best is None:
             break
         decisions.append(best[3])
         left &= ~best[4]
     rest = Counter(outcome for i, outcome in enumerate(outcomes) if left >> i & 1)
     most = rest.most_common(1)
-    return DecisionList(tuple(decisions), most[0][0] if most and 2 * most[0][1] > rest.total() else None)
+    orders = set()
+    for call in calls:
+        first, *others = [one.outcome for one in decisions if one.question.holds(call) == one.answer] or [-1]
+        orders |= {(first, other) for other in others}
+    otherwise = most[0][0] if most and 2 * most[0][1] > rest.total() else None
+    return DecisionList(tuple(decisions), otherwise, frozenset(orders))
+
+
+def _pair(
+    candidates: Sequence[_Candidate], outcome: int, members: int, left: int, named: Sequence[frozenset[Path]]
+) -> _Choice | None:
+    """The cheapest two questions that together find the calls of one outcome that are left, and no others."""
+    wanted = members & left
+    holding: list[tuple[float, int, int, _Candidate, bool]] = []
+    for number, one in enumerate(candidates):
+        for answer in (True, False):
+            found = (one.holds if answer else ~one.holds) & left
+            if found & wanted == wanted and found != left:
+                cost = one.cost + 2 * len(one.paths - named[outcome])
+                holding.append((cost, number, found, one, answer))
+    holding = sorted(holding, key=lambda choice: choice[:2])[:PAIRED]
+    best: _Choice | None = None
+    for i, (cost, number, found, one, answer) in enumerate(holding):
+        for other_cost, _, other_found, other, other_answer in holding[i + 1 :]:
+            if best is not None and cost + other_cost >= best[0]:
+                break
+            if found & other_found == wanted:
+                unasked = len(named[outcome] - one.paths - other.paths)
+                both = Both(one.question, answer, other.question, other_answer)
+                total = cost + other_cost + unasked / 2
+                if best is None or total < best[0]:
+                    best = (total, -wanted.bit_count(), number, Decision(both, True, outcome), wanted)
+    return best
 
 
 def paths_in(part: object) -> Iterator[Path]:

@@ -100,6 +100,25 @@ def changes_between(
     return changes
 
 
+def of_one_kind(changes: Sequence[Changes], after: Sequence[JsonObject]) -> list[Changes]:
+    """The changes of all calls, in which a list that some calls set is set by those too that append to it.
+
+    Args:
+        changes: of each call.
+        after: the state after each call.
+    """
+    kinds = {kind for found in changes for kind in found}
+    both = {kind for kind in kinds if kind.op == "append" and kind._replace(op="set") in kinds}
+    uniform: list[Changes] = []
+    for found, state in zip(changes, after, strict=True):
+        one = {kind: dict(values) for kind, values in found.items() if kind not in both}
+        for kind in both & found.keys():
+            news = {identity: _at(state, (kind.collection, identity, *kind.tail)) for identity in found[kind]}
+            one.setdefault(kind._replace(op="set"), {}).update(news)
+        uniform.append(one)
+    return uniform
+
+
 class EffectSearch:
     """Finds the effects of one outcome.
 

@@ -149,6 +149,11 @@ def _piece(
             items = [_items(word, separator, call) for word, call in zip(words, calls, strict=True)]
             if one := find_list(items):
                 return Joined(one, separator), ""
+    states = [call.state for call in calls]
+    is_entity = (any(i in ids for ids in one.collections.values()) for i, one in zip(words, states, strict=True))
+    # a list that has one item in all calls
+    if all(is_entity) and (one := find_list([[word] for word in words])):
+        return Joined(one, SEPARATORS[0]), ""
     return None
 
 
