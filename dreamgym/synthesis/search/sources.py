@@ -66,7 +66,9 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
             for other in matching[number + 1 :]
             if one.field != other.field
         ]
-        narrowed: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs][:NARROWED]
+        every: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs]
+        # what the call itself says is likelier than what it leads to
+        narrowed = sorted(every, key=lambda part: sum(entities_on(one.other) for one in part if one.other))[:NARROWED]
         filters = list(narrowed)
         categories = categories_of(collections)
         sizes = Counter(category.field for category in categories)
@@ -145,7 +147,8 @@ def selecting(
 
 def filters_of(collections: Sequence[Mapping[str, JsonObject]], calls: Sequence[Bindings]) -> Iterator[Filter]:
     """Every filter that there may be, the likeliest first."""
-    fields = fields_of(collections)
+    keys = {collection.key for collection in calls[0].state.schema.collections.values()}
+    fields = sorted(fields_of(collections), key=lambda field: field not in keys)  # the likeliest filter is the id
     paths = sorted({path for call in calls for path in call.values if path[0] in {"arg", "new", "item"}})
     of_call = [path for path in paths if path[0] == "arg" and len(path) == 2]
     values = sorted({path for call in calls for path in call.values if path[0] == "value" and len(path) == 2})
