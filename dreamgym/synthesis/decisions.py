@@ -92,6 +92,22 @@ class IsAlready:
 
 
 @dataclass(frozen=True)
+class IsOne:
+    """A number is 1, of which a text speaks in the singular."""
+
+    number: Expression
+
+    def holds(self, bindings: Bindings) -> bool:
+        try:
+            return same(self.number.value(bindings), 1)
+        except NoValue:
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.number} = 1"
+
+
+@dataclass(frozen=True)
 class IsAbove:
     """One number is larger than another."""
 

@@ -9,9 +9,10 @@ is guessed. Same recordings, same program, in whatever order they come.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from threading import Lock
 
 from pydantic import JsonValue
 
@@ -28,36 +29,50 @@ from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fie
 from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
 from dreamgym.synthesis.search.expressions import ExpressionSearch
 from dreamgym.synthesis.search.texts import Token, alike, list_forms, tokens
-from dreamgym.types import Transition
+from dreamgym.types import JsonObject, Transition
 
 PROGRAMS = 64
 """Most programs that are kept."""
 SAMPLE = 96
 """Recorded calls of a tool in which a program is sought first."""
+STATES = 1000
+"""Most recorded calls whose states are searched for derived fields."""
 ROUNDS = 3
 """Most searches for one program, each in more recorded calls."""
 
 
-def learn_tools(recordings: Iterable[Transition], schema: StateSchema) -> dict[str, ToolProgram]:
-    """The program of each tool of an environment, with the fields that follow from the rest of the state.
+class Programs:
+    """The programs of all tools of an environment, each learned when it is first asked for.
+
+    Several threads may ask.
 
     Args:
         recordings: recorded calls of all tools. Equal calls count once.
         schema: of the states.
     """
-    distinct = {one.digest(): one for one in recordings}
-    steps = [distinct[digest] for digest in sorted(distinct)]
-    pairs = [
-        (before, after)
-        for step in steps
-        if (before := parsed(step.state)) is not None and (after := parsed(step.next_state)) is not None
-    ]
-    derived = derived_fields(pairs, schema)
-    of_tool: dict[str, list[Transition]] = {}
-    for step in steps:
-        of_tool.setdefault(step.action.name, []).append(step)
-    programs = {name: learn(calls, schema, derived) for name, calls in of_tool.items()}
-    return {name: program for name, program in programs.items() if program is not None}
+
+    def __init__(self, recordings: Iterable[Transition], schema: StateSchema) -> None:
+        distinct = {one.digest(): one for one in recordings}
+        self._steps = [distinct[digest] for digest in sorted(distinct)]
+        self._schema = schema
+        self._learned: dict[str, ToolProgram | None] = {}
+        self._lock = Lock()
+
+    def of(self, tool: str) -> ToolProgram | None:
+        """The program of a tool; None if no recorded call of it has an explicit state before and after it."""
+        with self._lock:
+            if tool not in self._learned:
+                of_tool = [step for step in self._steps if step.action.name == tool]
+                self._learned[tool] = learn(of_tool, self._schema, self.derived) if of_tool else None
+            return self._learned[tool]
+
+    @cached_property
+    def derived(self) -> tuple[DerivedField, ...]:
+        """The fields that follow from the rest of the state."""
+        steps = self._steps[:: -(-len(self._steps) // STATES) or 1]
+        pairs = ((parsed(step.state), parsed(step.next_state)) for step in steps)
+        known = [(before, after) for before, after in pairs if before is not None and after is not None]
+        return derived_fields(known, self._schema)
 
 
 def learn(
@@ -116,46 +131,38 @@ def _learned(recordings: _Recordings) -> ToolProgram | None:
     changes = of_one_kind(
         [changes_between(before, after, schema, names) for _, before, after in known], [after for _, _, after in known]
     )
-    created = [
+    created: list[dict[str, str]] = [
         {kind.collection: min(changed, key=natural) for kind, changed in found.items() if kind.op == "new"}
         for found in changes
     ]
-    states = [IndexedState(before, schema) for _, before, _ in known]
-    definitions = _definitions([step for step, _, _ in known], states, created, derived)
-    fields = {field for _, before, after in known for field in changed_entity_fields(before, after, schema)}
-    definitions = replace(definitions, changed=tuple(sorted(fields)))
+    definitions = Definitions(
+        ids=_id_sequences([before for _, before, _ in known], created, schema),
+        faults=item_faults([bind(IndexedState(b, schema), step.action.arguments) for step, b, _ in known[:SAMPLE]]),
+        derived=derived,
+        changed=tuple(sorted({one for _, old, new in known for one in changed_entity_fields(old, new, schema)})),
+    )
 
-    def cases(definitions: Definitions) -> list[Case]:
-        found: list[Case] = []
-        for (step, _, after), state, changed, made in zip(known, states, changes, created, strict=True):
-            call = definitions.bind_before(state, step.action.arguments)
-            then = definitions.bind_after(after, step.action.arguments, made, call)
-            found.append(Case(step.action.arguments, step.result, call, then, changed))
-        return found
+    def case(i: int) -> Case:
+        step, before, after = known[i]
+        call = definitions.bind_before(IndexedState(before, schema), step.action.arguments)
+        then = definitions.bind_after(after, step.action.arguments, created[i], call)
+        return Case(step.action.arguments, step.result, call, then, changes[i])
 
-    every = cases(definitions)
-    chosen = tuple(_chosen(every[:SAMPLE]))
-    if chosen:
-        definitions = replace(definitions, chosen=chosen)
-        every = cases(definitions)
-    return _verified(every, definitions, schema)
+    definitions = replace(definitions, chosen=tuple(_chosen([case(i) for i in range(min(SAMPLE, len(known)))])))
+    return _verified(case, len(known), definitions, schema)
 
 
-def _definitions(
-    steps: Sequence[Transition],
-    states: Sequence[IndexedState],
-    created: Sequence[Mapping[str, str]],
-    derived: tuple[DerivedField, ...],
-) -> Definitions:
-    faults = item_faults([bind(state, step.action.arguments) for state, step in zip(states, steps, strict=True)])
-    ids: dict[str, IdSequence] = {}
+def _id_sequences(
+    states: Sequence[JsonObject], created: Sequence[Mapping[str, str]], schema: StateSchema
+) -> dict[str, IdSequence]:
+    """How new ids follow each other, for the collections in which the calls made entities."""
+    sequences: dict[str, IdSequence] = {}
     for name in sorted({name for made in created for name in made}):
-        sequence = IdSequence.of(
-            [(list(s.collections[name]), made[name]) for s, made in zip(states, created, strict=True) if name in made]
-        )
+        made_in = [(state, made[name]) for state, made in zip(states, created, strict=True) if name in made]
+        sequence = IdSequence.of([(list(IndexedState(state, schema).collections[name]), new) for state, new in made_in])
         if sequence is not None:
-            ids[name] = sequence
-    return Definitions(ids, faults, derived)
+            sequences[name] = sequence
+    return sequences
 
 
 def _chosen(cases: Sequence[Case]) -> Iterator[tuple[str, Expression]]:
@@ -170,27 +177,31 @@ def _chosen(cases: Sequence[Case]) -> Iterator[tuple[str, Expression]]:
             yield ".".join((kind.collection, *kind.tail)), found
 
 
-def _verified(cases: Sequence[Case], definitions: Definitions, schema: StateSchema) -> ToolProgram:
-    """The program that some of the cases show and none contradicts.
+def _verified(case: Callable[[int], Case], count: int, definitions: Definitions, schema: StateSchema) -> ToolProgram:
+    """The program that some of the recorded calls show and none contradicts.
 
-    Cases that a program contradicts, or has no answer for, join those from which it is learned. An outcome that is
+    Calls that a program contradicts, or has no answer for, join those from which it is learned. An outcome that is
     contradicted in the end has no branch.
+
+    Args:
+        case: gives a recorded call by its number.
+        count: of the recorded calls.
+        definitions: of the tool.
+        schema: of the states.
     """
-    sample = list(range(min(SAMPLE, len(cases))))
+    sample = {i: case(i) for i in range(min(SAMPLE, count))}
     for _ in range(ROUNDS):
-        program = _program([cases[i] for i in sample], definitions, schema)
-        left = sorted(set(range(len(cases))) - set(sample))
-        missed = [i for i in left if not _answers(program, cases[i])]
+        program = _program(list(sample.values()), definitions, schema)
+        missed = [i for i in range(count) if i not in sample and not _answers(program, case(i))]
         if not missed:
             break
-        sample = sorted({*sample, *missed[:: -(-len(missed) // (SAMPLE // 2))]})
-    wrong = {
-        outcome
-        for case in cases
-        if (outcome := program.decisions.outcome(case.before)) is not None
-        and program.run(case.before.state.state, case.arguments) is not None
-        and not _answers(program, case)
-    }
+        sample.update({i: case(i) for i in missed[:: -(-len(missed) // (SAMPLE // 2))]})
+    wrong: set[int] = set()
+    for i in range(count):
+        one = sample.get(i) or case(i)
+        outcome = program.decisions.outcome(one.before)
+        if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
+            wrong.add(outcome)
     branches = tuple(None if i in wrong else branch for i, branch in enumerate(program.branches))
     return replace(program, branches=branches)
 
@@ -253,24 +264,31 @@ def _outcomes(
     """Divides cases into outcomes with a branch each.
 
     If no branch gives them all, they are divided by the form of their answers, then by what they change and by the
-    truth values in their answers. The largest part comes first, and takes the cases of the others that its branch gives
-    as well.
+    truth values in their answers.
     """
     whole = _branch([[cases[i] for i in group] for group in forms], definitions)
     if whole is not None:
         yield [i for group in forms for i in group], whole
-        return
-    if len(forms) > 1:
+    elif len(forms) == 1:
+        yield from _outcomes_of_form(forms[0], cases, definitions)
+    else:
         kinds: dict[str, list[list[int]]] = {}
         for group in forms:
             changed = sorted({kind for i in group for kind in cases[i].changes})
             kinds.setdefault(repr(changed), []).append(group)
-        parted = list(kinds.values()) if len(kinds) > 1 else [[group] for group in forms]
-        for part in parted:
-            yield from _outcomes(part, cases, definitions)
-        return
+        for parted in kinds.values() if len(kinds) > 1 else [[group] for group in forms]:
+            yield from _outcomes(parted, cases, definitions)
+
+
+def _outcomes_of_form(
+    group: Sequence[int], cases: Sequence[Case], definitions: Definitions
+) -> Iterator[tuple[list[int], Branch | None]]:
+    """Divides cases with one form of answer by what they change and by the truth values in their answers.
+
+    The largest part comes first, and takes the cases of the others that its branch gives as well.
+    """
     parts: dict[str, list[int]] = {}
-    for i in forms[0]:
+    for i in group:
         answer = shown_in(cases[i].result)
         fields = answer.items() if isinstance(answer, dict) else ()
         truths = [(name, value) for name, value in fields if isinstance(value, bool)]
@@ -298,8 +316,7 @@ def _branch(forms: Sequence[Sequence[Case]], definitions: Definitions) -> Branch
     effects = EffectSearch(cases, definitions.ids).find()
     if effects is None:
         return None
-    reads_after = bool(effects) or any(case.changes for case in cases)
-    reads_after = reads_after or not same(cases[0].before.state.state, cases[0].after.state.state)
+    reads_after = bool(effects)
     calls = [[case.after if reads_after else case.before for case in form] for form in forms]
     answers = [_answer(form, bound) for form, bound in zip(forms, calls, strict=True)]
     if len(forms) == 1 and answers[0] is None:
@@ -308,7 +325,7 @@ def _branch(forms: Sequence[Sequence[Case]], definitions: Definitions) -> Branch
     choice = find_decisions(
         [call for bound in calls for call in bound],
         [number for number, bound in enumerate(calls) for _ in bound],
-        [answer and Branch((), is_error, (answer,), DecisionList((), 0), reads_after) for answer in answers],
+        [None if one is None else Branch((), is_error, (one,), DecisionList((), 0), reads_after) for one in answers],
         [is_error for _ in forms],
     )
     branch = Branch(effects, is_error, tuple(answers), choice, reads_after)

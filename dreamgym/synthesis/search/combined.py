@@ -38,8 +38,10 @@ def combined(
 
 def _lists(calls: Sequence[Bindings], paths: Sequence[Path]) -> list[Path]:
     """The paths that are bound to a list in all calls, and the arguments that are lists if they are given."""
-    optional = sorted({path for call in calls for path in call.values if path[0] == "arg" and len(path) == 2})
-    found = [path for path in optional if any(isinstance(call.values.get(path), list) for call in calls)]
+    optional: list[Path] = sorted(
+        {path for call in calls for path in call.values if path[0] == "arg" and len(path) == 2}
+    )
+    found: list[Path] = [path for path in optional if any(isinstance(call.values.get(path), list) for call in calls)]
     found += [path for path in paths if path[0] != "changed" and path not in found]
     return [
         path

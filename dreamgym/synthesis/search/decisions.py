@@ -11,6 +11,7 @@ such questions the cheapest is taken:
 | a text argument is blank | 2 | the subject is empty |
 | a path has one certain value | 2 | the order is `shipped` |
 | two paths are equal | 2 | the ticket is merged into itself |
+| a number that an answer names is 1 | 1 | "after 1 hour" |
 | an argument is above or below a number that a refusal names | 2 | "at most 48 hours" |
 | a path is bound and not empty, if it follows a unique text | 3 | there is no room of this name |
 | there are items of what a branch goes over | 3 | "the queue is empty" |
@@ -45,6 +46,7 @@ from dreamgym.synthesis.decisions import (
     IsAbove,
     IsAlready,
     IsBlank,
+    IsOne,
     IsThere,
     IsValue,
     Question,
@@ -216,6 +218,7 @@ def _questions(
     yield 1, (IsThere(path) for path in paths if "@" not in path[-1])
     yield 1, (IsAbove(Constant("0"), amount) for amount in remainders)
     yield 1, sorted({already for branch in branches for already in _repetitions(branch)}, key=repr)
+    yield 1, (IsOne(number) for number in sorted({one for branch in branches for one in _named(branch)}, key=repr))
     yield 2, (IsBlank(path) for path in paths if path[0] == "arg" and len(path) == 2)
     yield 2, _values(calls, paths)
     yield 2, _equalities(calls, paths)
@@ -242,6 +245,13 @@ def _repetitions(branch: Branch) -> Iterator[Question]:
     for effect in branch.effects:
         if effect.op == "set" and effect.over is None and effect.value is not None and effect.collection:
             yield IsAlready((*effect.target, f">{effect.collection}", *effect.tail), effect.value)
+
+
+def _named(branch: Branch) -> Iterator[Expression]:
+    """The numbers that the texts of a branch are made with."""
+    for answer in branch.answers:
+        if answer is not None and isinstance(answer.text, Template):
+            yield from (part for part in answer.text.parts if isinstance(part, Variable | Calculation | Sum))
 
 
 def _numbers_in_text(branch: Branch) -> Iterator[float]:

@@ -68,7 +68,9 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
         ]
         every: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs]
         # what the call itself says is likelier than what it leads to
-        narrowed = sorted(every, key=lambda part: sum(entities_on(one.other) for one in part if one.other))[:NARROWED]
+        narrowed = sorted(
+            every, key=lambda part: sum(entities_on(one.other) for one in part if isinstance(one.other, tuple))
+        )[:NARROWED]
         filters = list(narrowed)
         categories = categories_of(collections)
         sizes = Counter(category.field for category in categories)
