@@ -23,7 +23,7 @@ from dreamgym.dream.ending import ended
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
 from dreamgym.dream.recorded import RecordedTier
 from dreamgym.dream.refused import RefusedTier
-from dreamgym.dream.synthesized import RECORDINGS, SynthesizedTier
+from dreamgym.dream.synthesized import SynthesizedTier
 from dreamgym.dream.viewed import ViewsTier
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
@@ -37,6 +37,8 @@ ENDED = "The session has ended."
 CANDIDATES = 8
 """Transitions retrieved for each that is shown, if there are several tools. Retrieval weighs the state most: on a
 recorded file system only a quarter of the nearest transitions were calls of the called tool."""
+OF_TOOL = 48
+"""Transitions of the called tool that are retrieved at least, if states are explicit."""
 
 
 class DreamEnvironment:
@@ -185,7 +187,7 @@ class DreamEnvironment:
         if spec.text_argument is not None:
             return found
         if spec.state is not None and not any(shown.exact for shown in found):
-            of_tool = {"tool": action.name, "k": max(retrieval.k, RECORDINGS)}
+            of_tool = {"tool": action.name, "k": max(retrieval.k, OF_TOOL)}
             same_tool = await self._buffer.nearest(retrieval.model_copy(update=of_tool))
             found = tuple({shown.id: shown for shown in (*same_tool, *found)}.values())
         if not is_forbidden(spec, action):
@@ -236,7 +238,7 @@ def tiers_of(
     if spec.state is not None and not without & {Part.CHECKS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(RefusedTier())
     if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
-        tiers.append(AgreeingTier(SynthesizedTier()))
+        tiers.append(AgreeingTier(SynthesizedTier(spec, spec.state, buffer)))
     has_views = spec.has_views or (spec.state is not None and Part.STATE in without)
     views = ViewsTier(spec, buffer) if has_views and not without & {Part.VIEWS, Part.RETRIEVAL} else None
     if views is not None:

@@ -3,42 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakKeyDictionary
 
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.recorded import is_valid
-from dreamgym.replay.buffer import GROUNDED
-from dreamgym.state import as_text
-from dreamgym.synthesis import learn
-from dreamgym.tools import completed
-from dreamgym.types import Provenance, Tier
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.state import StateSchema, as_text
+from dreamgym.synthesis import Programs
+from dreamgym.tools import completed, is_forbidden
+from dreamgym.types import Provenance, Tier, Transition
 
-RECORDINGS = 48
-"""Most recorded calls of the tool that are learned from, the nearest first."""
+SESSIONS = 200
+"""Most recorded episodes that are learned from, the oldest."""
+
+_learned: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, Programs]]] = WeakKeyDictionary()
+"""The programs of each environment of a buffer, and the newest recording when they were learned."""
 
 
 class SynthesizedTier:
-    """Runs the program that explains all recorded calls of the tool."""
+    """Runs the program that explains all recorded calls of the tool.
+
+    Args:
+        spec: what is simulated.
+        schema: of its states.
+        buffer: its recordings.
+    """
 
     infers = True
 
+    def __init__(self, spec: EnvironmentSpec, schema: StateSchema, buffer: ReplayBuffer) -> None:
+        self._spec = spec
+        self._schema = schema
+        self._buffer = buffer
+
     async def answer(self, query: Query) -> Prediction | None:
         """The result of the program; None: some of it has no explanation."""
-        # learning a program takes a tenth of a second, in which a server would answer nobody else
-        return await asyncio.to_thread(synthesized, query) if query.is_explicit else None
+        if not is_answerable(query):
+            return None
+        programs = await self._programs()
+        # learning a program takes a second, in which a server would answer nobody else
+        return await asyncio.to_thread(synthesized, query, programs)
+
+    async def _programs(self) -> Programs:
+        """The programs that the recordings show, learned once for all episodes of this buffer."""
+        name = self._spec.name
+        newest = await self._buffer.newest_recording(name)
+        of_buffer = _learned.setdefault(self._buffer, {})
+        if name not in of_buffer or of_buffer[name][0] != newest:
+            recorded = await self._buffer.trajectories(name, limit=SESSIONS)
+            steps = [step for one in recorded for step in one.transitions]
+            if name not in of_buffer or of_buffer[name][0] != newest:  # another episode may have been faster
+                of_buffer[name] = newest, programs_of(steps, self._spec, self._schema)
+        return of_buffer[name][1]
 
 
-def synthesized(query: Query) -> Prediction | None:
-    """The answer of the tool's learned program; None if some of it has no explanation.
+def programs_of(steps: list[Transition], spec: EnvironmentSpec, schema: StateSchema) -> Programs:
+    """The programs that recorded calls show. A call that its tool's schema forbids was refused for its form."""
+    tried = [step for step in steps if not (step.result.is_error and is_forbidden(spec, step.action))]
+    return Programs((completed(step, spec) for step in tried), schema)
+
+
+def is_answerable(query: Query) -> bool:
+    """True if programs may answer: the state is explicit and the call is one that its tool's schema allows.
 
     A step that was recorded word for word is left to the other tiers: only a recording can end an episode.
     """
-    schema, state = query.spec.state, query.state.content
-    if schema is None or state is None or not query.is_explicit:
+    is_repeated = any(shown.exact for shown in query.demonstrations)
+    return query.is_explicit and not is_repeated and not is_forbidden(query.spec, query.action)
+
+
+def synthesized(query: Query, programs: Programs) -> Prediction | None:
+    """The answer of the tool's program; None if some of it has no explanation."""
+    state = query.state.content
+    if state is None or not is_answerable(query):
         return None
-    if any(shown.exact for shown in query.demonstrations):
-        return None
-    shown = [one for one in query.demonstrations if one.transition.action.name == query.action.name][:RECORDINGS]
-    program = learn((completed(one.transition, query.spec) for one in shown if one.source in GROUNDED), schema)
+    program = programs.of(query.action.name)
     result = None if program is None else program.run(state, query.action.arguments)
     if result is None:
         return None
@@ -47,6 +87,6 @@ def synthesized(query: Query) -> Prediction | None:
         structured=result.structured,
         next_state=as_text(result.after) if result.operations else query.state.text,
         is_error=result.is_error,
-        provenance=Provenance(tier=Tier.EFFECTS, retrieved=tuple(one.id for one in shown), seed=query.seed),
+        provenance=Provenance(tier=Tier.EFFECTS, seed=query.seed),
     )
     return answer if is_valid(query, answer) else None

@@ -75,6 +75,39 @@ class AreSame:
 
 
 @dataclass(frozen=True)
+class IsAlready:
+    """A path is bound to the value that a change would give it."""
+
+    path: Path
+    value: Expression
+
+    def holds(self, bindings: Bindings) -> bool:
+        try:
+            return self.path in bindings.values and same(bindings.values[self.path], self.value.value(bindings))
+        except NoValue:
+            return False
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} = {self.value} already"
+
+
+@dataclass(frozen=True)
+class IsOne:
+    """A number is 1, of which a text speaks in the singular."""
+
+    number: Expression
+
+    def holds(self, bindings: Bindings) -> bool:
+        try:
+            return same(self.number.value(bindings), 1)
+        except NoValue:
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.number} = 1"
+
+
+@dataclass(frozen=True)
 class IsAbove:
     """One number is larger than another."""
 
@@ -93,6 +126,23 @@ class IsAbove:
 
 
 @dataclass(frozen=True)
+class Both:
+    """Two questions have these answers."""
+
+    one: Question
+    is_one: bool
+    other: Question
+    is_other: bool
+
+    def holds(self, bindings: Bindings) -> bool:
+        return self.one.holds(bindings) == self.is_one and self.other.holds(bindings) == self.is_other
+
+    def __str__(self) -> str:
+        one, other = f"{'' if self.is_one else 'not '}{self.one}", f"{'' if self.is_other else 'not '}{self.other}"
+        return f"{one} and {other}"
+
+
+@dataclass(frozen=True)
 class Decision:
     """If the question has this answer, the call has this outcome."""
 
@@ -108,10 +158,13 @@ class DecisionList:
     decisions: tuple[Decision, ...]
     otherwise: int | None
     """The outcome if no decision applies; None if no outcome is likely then."""
+    orders: frozenset[tuple[int, int]] = frozenset()
+    """Outcomes of two decisions that both applied in a recorded call, the one it had first."""
 
     def outcome(self, bindings: Bindings) -> int | None:
-        """The outcome of a call; None if it is not known."""
-        for decision in self.decisions:
-            if decision.question.holds(bindings) == decision.answer:
-                return decision.outcome
-        return self.otherwise
+        """The outcome of a call; None if it is not known, also if no recording shows which of two comes first."""
+        applying = [one.outcome for one in self.decisions if one.question.holds(bindings) == one.answer]
+        if not applying:
+            return self.otherwise
+        first, *others = applying
+        return first if all(other == first or (first, other) in self.orders for other in others) else None

@@ -7,17 +7,18 @@ An expression that has no value under some bindings raises NoValue; there is no 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
 from dreamgym.state import natural, same
 from dreamgym.state.wording import JSON_STYLES
-from dreamgym.synthesis.paths import Bindings, Path, is_number
+from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_number
 from dreamgym.types import JsonObject
 
 Style = tuple[int | str | None, tuple[str, str]]
@@ -151,13 +152,23 @@ class Entities:
         return f"{self.collection}{filters}{order if self.order or self.descending else ''}{limit}"
 
 
+KINDS = ("is", "is not", "contains", "has", "shares", "at least", "at most", "above", "below")
+"""What a filter asks of a field: a text contains another, a list has an item or shares one with another list."""
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+}
+
+
 @dataclass(frozen=True)
 class Filter:
     """A condition on a field of an entity. Every entity passes if the argument to compare with is not given."""
 
     field: str
     kind: str
-    """`is`, `is not`, `contains`, `at least`, `at most`."""
+    """One of KINDS."""
     other: Path | str
     """What the field is compared with: a path, or a constant as JSON."""
 
@@ -183,8 +194,12 @@ class Filter:
             return same(value, other) == (self.kind == "is")
         if self.kind == "contains":
             return isinstance(value, str) and isinstance(other, str) and other.lower() in value.lower()
+        if self.kind == "has":
+            return isinstance(value, list) and any(same(part, other) for part in value)
+        if self.kind == "shares":
+            return isinstance(value, list) and isinstance(other, list) and not _texts(value).isdisjoint(_texts(other))
         if (is_number(value) and is_number(other)) or (isinstance(value, str) and isinstance(other, str)):
-            return value >= other if self.kind == "at least" else value <= other  # type: ignore[operator]
+            return _COMPARED[self.kind](value, other)
         return False
 
     def __str__(self) -> str:
@@ -260,6 +275,94 @@ class ForEach:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """The texts of a list, with a separator between them."""
+
+    of: Expression
+    separator: str
+
+    def value(self, bindings: Bindings) -> JsonValue:
+        parts = self.of.value(bindings)
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise NoValue(f"{self} needs a list of texts")
+        return self.separator.join(map(str, parts))
+
+    def __str__(self) -> str:
+        return f"join({self.of})"
+
+
+@dataclass(frozen=True)
+class Combined:
+    """One list of the items of several lists; an argument that is not given counts as an empty list."""
+
+    lists: tuple[Path, ...]
+    without: Path = ()
+    """A list whose items are left out; empty: none are."""
+    is_distinct: bool = False
+    """Of equal items the first is kept."""
+    is_sorted: bool = False
+    order: str = ""
+    """The field of the items to sort by; empty: by the items themselves."""
+
+    def value(self, bindings: Bindings) -> JsonValue:
+        items = [item for path in self.lists for item in _list_at(path, bindings)]
+        left_out = _texts(_list_at(self.without, bindings)) if self.without else frozenset()
+        keyed = [(json.dumps(item, sort_keys=True), item) for item in items]
+        if self.is_distinct:
+            keyed = list({key: (key, item) for key, item in reversed(keyed)}.values())[::-1]
+        found = [item for key, item in keyed if key not in left_out]
+        if self.is_sorted:
+            found.sort(key=lambda item: _sort_key(item.get(self.order) if isinstance(item, dict) else item))
+        return found
+
+    def __str__(self) -> str:
+        text = (" | " if self.is_distinct else " + ").join(map(shown, self.lists))
+        text += f" without {shown(self.without)}" if self.without else ""
+        return f"sorted({text}{f' by {self.order}' if self.order else ''})" if self.is_sorted else f"({text})"
+
+
+@dataclass(frozen=True)
+class First:
+    """The id of the first of some entities in their order."""
+
+    of: Entities
+    or_any: bool = False
+    """If no entity passes the filters, the first of all."""
+
+    def value(self, bindings: Bindings) -> JsonValue:
+        found = self.of.ids(bindings)
+        if not found and self.or_any:
+            found = replace(self.of, filters=()).ids(bindings)
+        if not found:
+            raise NoValue(f"there are no {self.of}")
+        return found[0]
+
+    def __str__(self) -> str:
+        return f"first({self.of}{', or of all' if self.or_any else ''})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A value for each recorded value of some paths; there is none for other values."""
+
+    of: tuple[Path, ...]
+    rows: tuple[tuple[str, str], ...]
+    """Values of the paths, as a JSON list, and the value of the expression, as JSON."""
+
+    def value(self, bindings: Bindings) -> JsonValue:
+        key = json.dumps([bindings.values.get(path) for path in self.of])
+        for known, text in self.rows:
+            if known == key:
+                value: JsonValue = json.loads(text)
+                return value
+        raise NoValue(f"no recorded call shows what follows from {key}")
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{key[1:-1]}: {value}" for key, value in self.rows)
+        return f"{{{rows}}}[{', '.join(map(shown, self.of))}]"
+
+
+@dataclass(frozen=True)
 class ObjectOf:
     """A JSON object."""
 
@@ -330,6 +433,10 @@ def shown(path: Path) -> str:
         text, steps = f"new {steps[0]}", steps[1:]
     elif root == "first":
         text, steps = f"first({steps[0]})", steps[1:]
+    elif root == "changed":
+        text, steps = f"changed({steps[0]})", steps[1:]
+    elif root == "chosen":
+        text, steps = f"chosen {steps[0]}", steps[1:]
     elif root == "item":
         text = "item"
     else:
@@ -384,6 +491,19 @@ def loaded(text: str) -> JsonValue:
     """The value of a constant, which the caller must not change."""
     value: JsonValue = json.loads(text)
     return value
+
+
+def _list_at(path: Path, bindings: Bindings) -> list[JsonValue]:
+    value = bindings.values.get(path)
+    if isinstance(value, list):
+        return value
+    if value is None and is_argument(path):
+        return []
+    raise NoValue(f"no list is bound to {shown(path)}")
+
+
+def _texts(values: Sequence[JsonValue]) -> frozenset[str]:
+    return frozenset(json.dumps(value, sort_keys=True) for value in values)
 
 
 def _sort_key(value: JsonValue) -> tuple[bool, bool, Decimal, str]:

@@ -9,30 +9,75 @@ is guessed. Same recordings, same program, in whatever order they come.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from threading import Lock
 
 from pydantic import JsonValue
 
 from dreamgym.state import ImpossibleChange, StateSchema, natural, parsed, same, shown_in
 from dreamgym.state.wording import Wording, wording_of
-from dreamgym.synthesis.expressions import Constant, Expression, NoValue
+from dreamgym.synthesis.decisions import DecisionList
+from dreamgym.synthesis.derived import DerivedField
+from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import IndexedState, Path, bind, item_faults
-from dreamgym.synthesis.program import Branch, ToolProgram, bind_before
+from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_faults
+from dreamgym.synthesis.program import Answer, Branch, Definitions, ToolProgram
 from dreamgym.synthesis.search.decisions import find_decisions
-from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between
+from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
+from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
 from dreamgym.synthesis.search.expressions import ExpressionSearch
-from dreamgym.synthesis.search.texts import Token, alike, tokens
-from dreamgym.types import Transition
+from dreamgym.synthesis.search.texts import Token, alike, list_forms, tokens
+from dreamgym.types import JsonObject, Transition
 
 PROGRAMS = 64
-"""Most programs that are kept. A tool with few recordings needs one; one with many needs one for each set of nearest
-recordings, which changes with the state."""
+"""Most programs that are kept."""
+SAMPLE = 96
+"""Recorded calls of a tool in which a program is sought first."""
+STATES = 1000
+"""Most recorded calls whose states are searched for derived fields."""
+ROUNDS = 3
+"""Most searches for one program, each in more recorded calls."""
 
 
-def learn(recordings: Iterable[Transition], schema: StateSchema) -> ToolProgram | None:
+class Programs:
+    """The programs of all tools of an environment, each learned when it is first asked for.
+
+    Several threads may ask.
+
+    Args:
+        recordings: recorded calls of all tools. Equal calls count once.
+        schema: of the states.
+    """
+
+    def __init__(self, recordings: Iterable[Transition], schema: StateSchema) -> None:
+        distinct = {one.digest(): one for one in recordings}
+        self._steps = [distinct[digest] for digest in sorted(distinct)]
+        self._schema = schema
+        self._learned: dict[str, ToolProgram | None] = {}
+        self._lock = Lock()
+
+    def of(self, tool: str) -> ToolProgram | None:
+        """The program of a tool; None if no recorded call of it has an explicit state before and after it."""
+        with self._lock:
+            if tool not in self._learned:
+                of_tool = [step for step in self._steps if step.action.name == tool]
+                self._learned[tool] = learn(of_tool, self._schema, self.derived) if of_tool else None
+            return self._learned[tool]
+
+    @cached_property
+    def derived(self) -> tuple[DerivedField, ...]:
+        """The fields that follow from the rest of the state."""
+        steps = self._steps[:: -(-len(self._steps) // STATES) or 1]
+        pairs = ((parsed(step.state), parsed(step.next_state)) for step in steps)
+        known = [(before, after) for before, after in pairs if before is not None and after is not None]
+        return derived_fields(known, self._schema)
+
+
+def learn(
+    recordings: Iterable[Transition], schema: StateSchema, derived: tuple[DerivedField, ...] = ()
+) -> ToolProgram | None:
     """The program of a tool; None if no recorded call has an explicit state before and after it.
 
     The same recordings are learned from once: the last PROGRAMS programs are kept, by the content of their recordings.
@@ -41,9 +86,10 @@ def learn(recordings: Iterable[Transition], schema: StateSchema) -> ToolProgram 
     Args:
         recordings: recorded calls of one tool. Equal calls count once.
         schema: of the states.
+        derived: fields that follow from the rest of the state.
     """
     distinct = {one.digest: one for one in sorted(map(_Recording.of, recordings))}
-    return _learned(_Recordings(tuple(distinct.values()), schema))
+    return _learned(_Recordings(tuple(distinct.values()), schema, derived))
 
 
 @dataclass(frozen=True, order=True)
@@ -68,11 +114,12 @@ class _Recording:
 class _Recordings:
     calls: tuple[_Recording, ...]
     schema: StateSchema = field(hash=False)
+    derived: tuple[DerivedField, ...]
 
 
 @lru_cache(maxsize=PROGRAMS)
 def _learned(recordings: _Recordings) -> ToolProgram | None:
-    schema = recordings.schema
+    schema, derived = recordings.schema, recordings.derived
     known = [
         (one.step, before, after)
         for one in recordings.calls
@@ -80,29 +127,93 @@ def _learned(recordings: _Recordings) -> ToolProgram | None:
     ]
     if not known:
         return None
-    states = [IndexedState(before, schema) for _, before, _ in known]
-    faults = item_faults(
-        [bind(state, step.action.arguments) for state, (step, _, _) in zip(states, known, strict=True)]
+    names = frozenset((one.collection, one.field) for one in derived)
+    changes = of_one_kind(
+        [changes_between(before, after, schema, names) for _, before, after in known], [after for _, _, after in known]
     )
-    changes = [changes_between(before, after, schema) for _, before, after in known]
-    created = [
+    created: list[dict[str, str]] = [
         {kind.collection: min(changed, key=natural) for kind, changed in found.items() if kind.op == "new"}
         for found in changes
     ]
-    ids: dict[str, IdSequence] = {}
-    for name in sorted({name for made in created for name in made}):
-        sequence = IdSequence.of(
-            [(list(s.collections[name]), made[name]) for s, made in zip(states, created, strict=True) if name in made]
-        )
-        if sequence is not None:
-            ids[name] = sequence
-    cases: list[Case] = []
-    for (step, _, after), state, changed, made in zip(known, states, changes, created, strict=True):
-        call = bind_before(state, step.action.arguments, ids, faults)
-        then = bind(IndexedState(after, schema), step.action.arguments, made, before=call)
-        cases.append(Case(step.action.arguments, step.result, call, then, changed))
+    definitions = Definitions(
+        ids=_id_sequences([before for _, before, _ in known], created, schema),
+        faults=item_faults([bind(IndexedState(b, schema), step.action.arguments) for step, b, _ in known[:SAMPLE]]),
+        derived=derived,
+        changed=tuple(sorted({one for _, old, new in known for one in changed_entity_fields(old, new, schema)})),
+    )
 
-    found = [outcome for group in _by_form(cases) for outcome in _outcomes(group, cases, ids)]
+    def case(i: int) -> Case:
+        step, before, after = known[i]
+        call = definitions.bind_before(IndexedState(before, schema), step.action.arguments)
+        then = definitions.bind_after(after, step.action.arguments, created[i], call)
+        return Case(step.action.arguments, step.result, call, then, changes[i])
+
+    definitions = replace(definitions, chosen=tuple(_chosen([case(i) for i in range(min(SAMPLE, len(known)))])))
+    return _verified(case, len(known), definitions, schema)
+
+
+def _id_sequences(
+    states: Sequence[JsonObject], created: Sequence[Mapping[str, str]], schema: StateSchema
+) -> dict[str, IdSequence]:
+    """How new ids follow each other, for the collections in which the calls made entities."""
+    sequences: dict[str, IdSequence] = {}
+    for name in sorted({name for made in created for name in made}):
+        made_in = [(state, made[name]) for state, made in zip(states, created, strict=True) if name in made]
+        sequence = IdSequence.of([(list(IndexedState(state, schema).collections[name]), new) for state, new in made_in])
+        if sequence is not None:
+            sequences[name] = sequence
+    return sequences
+
+
+def _chosen(cases: Sequence[Case]) -> Iterator[tuple[str, Expression]]:
+    """The entities that a tool chooses: a field is set to the id of the first of some entities in an order."""
+    kinds = sorted({kind for case in cases for kind in case.changes if kind.op == "set" and kind.collection})
+    for kind in kinds:
+        changed = [case for case in cases if len(case.changes.get(kind, {})) == 1]
+        targets = [next(iter(case.changes[kind].values())) for case in changed]
+        found = ExpressionSearch([case.before for case in changed]).find(targets, kind.tail[-1]) if changed else None
+        if any(isinstance(part, First) for part in parts_of(found)):
+            assert found is not None
+            yield ".".join((kind.collection, *kind.tail)), found
+
+
+def _verified(case: Callable[[int], Case], count: int, definitions: Definitions, schema: StateSchema) -> ToolProgram:
+    """The program that some of the recorded calls show and none contradicts.
+
+    Calls that a program contradicts, or has no answer for, join those from which it is learned. An outcome that is
+    contradicted in the end has no branch.
+
+    Args:
+        case: gives a recorded call by its number.
+        count: of the recorded calls.
+        definitions: of the tool.
+        schema: of the states.
+    """
+    sample = {i: case(i) for i in range(min(SAMPLE, count))}
+    for _ in range(ROUNDS):
+        program = _program(list(sample.values()), definitions, schema)
+        missed = [i for i in range(count) if i not in sample and not _answers(program, case(i))]
+        if not missed:
+            break
+        sample.update({i: case(i) for i in missed[:: -(-len(missed) // (SAMPLE // 2))]})
+    wrong: set[int] = set()
+    for i in range(count):
+        one = sample.get(i) or case(i)
+        outcome = program.decisions.outcome(one.before)
+        if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
+            wrong.add(outcome)
+    branches = tuple(None if i in wrong else branch for i, branch in enumerate(program.branches))
+    return replace(program, branches=branches)
+
+
+def _answers(program: ToolProgram, case: Case) -> bool:
+    outcome = program.decisions.outcome(case.before)
+    branch = None if outcome is None else program.branches[outcome]
+    return branch is not None and _gives(branch, case, program.definitions)
+
+
+def _program(cases: Sequence[Case], definitions: Definitions, schema: StateSchema) -> ToolProgram:
+    found = [outcome for group in _groups(cases) for outcome in _outcomes(group, cases, definitions)]
     branches = [branch for _, branch in found]
     outcome_of = {i: number for number, (members, _) in enumerate(found) for i in members}
     decisions = find_decisions(
@@ -115,17 +226,29 @@ def _learned(recordings: _Recordings) -> ToolProgram | None:
         branch and replace(branch, overwritten=_overwritten(branch, [cases[i] for i in members]))
         for members, branch in found
     ]
-    return ToolProgram(schema, ids, faults, decisions, tuple(finished))
+    return ToolProgram(schema, definitions, decisions, tuple(finished))
+
+
+def _groups(cases: Sequence[Case]) -> list[list[list[int]]]:
+    """Outcomes that there may be, each with its cases by the form of their answers.
+
+    Answers of several forms are put together if the calls change the state: which of them is given may depend on the
+    state after the call.
+    """
+    forms = _by_form(cases)
+    changing = [group for group in forms if any(cases[i].changes for i in group)]
+    return [*([changing] if changing else []), *([group] for group in forms if group not in changing)]
 
 
 def _by_form(cases: Sequence[Case]) -> list[list[int]]:
     """Groups of cases whose answers have the same form: the same fields, or the same sentence about other things."""
     groups: list[tuple[object, list[Token], list[int]]] = []
+    forms = list_forms([case.result.observation for case in cases], [case.after for case in cases])
     for i, case in enumerate(cases):
         answer = shown_in(case.result)
         fields = tuple(sorted(answer)) if isinstance(answer, dict) else ()
         form = (case.result.is_error, answer is None, case.result.structured is None, fields)
-        words = tokens(case.result.observation, case.after) if answer is None else []
+        words = tokens(case.result.observation, case.after, forms) if answer is None else []
         for known, other, group in groups:
             if known == form and alike(other, words):
                 group.append(i)
@@ -136,17 +259,34 @@ def _by_form(cases: Sequence[Case]) -> list[list[int]]:
 
 
 def _outcomes(
-    group: list[int], cases: Sequence[Case], ids: Mapping[str, IdSequence]
+    forms: list[list[int]], cases: Sequence[Case], definitions: Definitions
 ) -> Iterator[tuple[list[int], Branch | None]]:
-    """Divides the cases of one form into outcomes with a branch each.
+    """Divides cases into outcomes with a branch each.
 
-    If no branch gives them all, they are divided by what they change and by the truth values in their answers. The
-    largest part comes first, and takes the cases of the others that its branch gives as well.
+    If no branch gives them all, they are divided by the form of their answers, then by what they change and by the
+    truth values in their answers.
     """
-    whole = _branch([cases[i] for i in group], ids)
+    whole = _branch([[cases[i] for i in group] for group in forms], definitions)
     if whole is not None:
-        yield group, whole
-        return
+        yield [i for group in forms for i in group], whole
+    elif len(forms) == 1:
+        yield from _outcomes_of_form(forms[0], cases, definitions)
+    else:
+        kinds: dict[str, list[list[int]]] = {}
+        for group in forms:
+            changed = sorted({kind for i in group for kind in cases[i].changes})
+            kinds.setdefault(repr(changed), []).append(group)
+        for parted in kinds.values() if len(kinds) > 1 else [[group] for group in forms]:
+            yield from _outcomes(parted, cases, definitions)
+
+
+def _outcomes_of_form(
+    group: Sequence[int], cases: Sequence[Case], definitions: Definitions
+) -> Iterator[tuple[list[int], Branch | None]]:
+    """Divides cases with one form of answer by what they change and by the truth values in their answers.
+
+    The largest part comes first, and takes the cases of the others that its branch gives as well.
+    """
     parts: dict[str, list[int]] = {}
     for i in group:
         answer = shown_in(cases[i].result)
@@ -156,22 +296,46 @@ def _outcomes(
     left = sorted(parts.values(), key=lambda part: (-len(part), part))
     while left:
         part, *left = left
-        branch = _branch([cases[i] for i in part], ids)
+        branch = _branch([[cases[i] for i in part]], definitions)
         if branch is not None:
-            part = part + [i for other in left for i in other if _gives(branch, cases[i], ids)]
+            part = part + [i for other in left for i in other if _gives(branch, cases[i], definitions)]
             left = [rest for other in left if (rest := [i for i in other if i not in part])]
         yield part, branch
 
 
-def _branch(cases: Sequence[Case], ids: Mapping[str, IdSequence]) -> Branch | None:
-    """The branch that gives exactly the recorded states and answers of some cases; None if there is none."""
-    results = [case.result for case in cases]
-    if any("content" in result.info for result in results):
+def _branch(forms: Sequence[Sequence[Case]], definitions: Definitions) -> Branch | None:
+    """The branch that gives exactly the recorded states and answers of some cases; None if there is none.
+
+    Args:
+        forms: the cases by the form of their answers.
+        definitions: of the tool.
+    """
+    cases = [case for form in forms for case in form]
+    if any("content" in case.result.info for case in cases):
         return None  # content blocks other than one text are not learned
-    effects = EffectSearch(cases, ids).find()
+    effects = EffectSearch(cases, definitions.ids).find()
     if effects is None:
         return None
-    search = ExpressionSearch([case.after if effects else case.before for case in cases])
+    reads_after = bool(effects)
+    calls = [[case.after if reads_after else case.before for case in form] for form in forms]
+    answers = [_answer(form, bound) for form, bound in zip(forms, calls, strict=True)]
+    if len(forms) == 1 and answers[0] is None:
+        return None
+    is_error = cases[0].result.is_error
+    choice = find_decisions(
+        [call for bound in calls for call in bound],
+        [number for number, bound in enumerate(calls) for _ in bound],
+        [None if one is None else Branch((), is_error, (one,), DecisionList((), 0), reads_after) for one in answers],
+        [is_error for _ in forms],
+    )
+    branch = Branch(effects, is_error, tuple(answers), choice, reads_after)
+    explained = [case for form, answer in zip(forms, answers, strict=True) if answer is not None for case in form]
+    return branch if explained and all(_gives(branch, case, definitions) for case in explained) else None
+
+
+def _answer(cases: Sequence[Case], calls: Sequence[Bindings]) -> Answer | None:
+    results = [case.result for case in cases]
+    search = ExpressionSearch(calls)
     structured: Expression | None = None
     text: Expression | Wording | None = None
     if results[0].structured is not None:
@@ -183,14 +347,13 @@ def _branch(cases: Sequence[Case], ids: Mapping[str, IdSequence]) -> Branch | No
     if text is None:
         return None
     orders = tuple(dict.fromkeys(names for result in results for names in _field_orders(shown_in(result))))
-    branch = Branch(effects, results[0].is_error, structured, text, bool(effects), orders)
-    return branch if all(_gives(branch, case, ids) for case in cases) else None
+    return Answer(structured, text, orders)
 
 
-def _gives(branch: Branch, case: Case, ids: Mapping[str, IdSequence]) -> bool:
+def _gives(branch: Branch, case: Case, definitions: Definitions) -> bool:
     """True if a branch gives exactly what was recorded; JSON in a text may be written in another style."""
     try:
-        result = branch.run(case.before, ids, case.arguments)
+        result = branch.run(case.before, definitions, case.arguments)
     except (NoValue, ImpossibleChange, ValueError):
         return False
     if result.observation != case.result.observation:
@@ -214,7 +377,12 @@ def _overwritten(branch: Branch, cases: Sequence[Case]) -> dict[Path, frozenset[
         for effect in branch.effects
         if effect.op == "set" and effect.over is None and effect.collection and isinstance(effect.value, Constant)
     ]
-    return {path: frozenset(json.dumps(case.before.values.get(path)) for case in cases) for path in paths}
+    known = {path: [case.before.values.get(path) for case in cases] for path in paths}
+    return {
+        path: frozenset(map(json.dumps, values))
+        for path, values in known.items()
+        if not any(isinstance(value, list | dict) for value in values)
+    }
 
 
 def _field_orders(value: JsonValue) -> Iterator[tuple[str, ...]]:

@@ -13,6 +13,8 @@ which is what makes recorded calls comparable.
 | `before` | followed by any path: its value before the call |
 | `item` | one item of a list, or one entity of a collection, inside of a loop over them |
 | `first` | the first item of a list argument that has a certain fault (`ItemFault`) |
+| `chosen` | an entity that the tool chooses, as the one with the smallest number |
+| `changed` | after the call: the ids of the entities in which it changed a certain field, `tickets.status` |
 """
 
 from __future__ import annotations
@@ -77,7 +79,11 @@ class Bindings:
                 self.values[reached] = part
             if path[0] == "arg":
                 self._bind_unique_texts(path, value)
-        self.own = {path for path in self.values if outer is None or path not in outer.values}
+        self.own: set[Path] = {path for path in self.values if outer is None or path not in outer.values}
+
+    def add(self, path: Path, value: JsonValue) -> None:
+        """Binds one more root."""
+        self.values.update(self._reached(path, value, HOPS, frozenset()))
 
     def items(self, path: Path) -> list[Bindings]:
         """Bindings of each item of the list at a path; empty if there is no list."""
@@ -185,6 +191,7 @@ def bind(
     *,
     before: Bindings | None = None,
     faults: Sequence[ItemFault] = (),
+    changed: Mapping[str, Sequence[str]] | None = None,
 ) -> Bindings:
     """The bindings of one call.
 
@@ -192,12 +199,16 @@ def bind(
         state: before the call, or after it.
         arguments: of the call.
         new_ids: the root `new`: an id for each collection that the tool adds to.
-        before: the root `before`: the bindings before the call.
+        before: the root `before`: the bindings before the call. What the tool chose then is bound too.
         faults: the root `first` is bound to the first item that has each of these.
+        changed: the root `changed`.
     """
     roots: dict[Path, JsonValue] = {("arg", name): value for name, value in arguments.items()}
     roots.update({("value", name): state.state[name] for name in state.schema.values if name in state.state})
     roots.update({("new", name): identity for name, identity in (new_ids or {}).items()})
+    roots.update({("changed", name): list(ids) for name, ids in (changed or {}).items()})
+    if before is not None:
+        roots.update({path: part for path, part in before.values.items() if path[0] == "chosen" and len(path) == 2})
     call = Bindings(state, roots)
     if before is not None:
         call.values.update({("before", *path): value for path, value in before.values.items()})

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, pointer
+from dreamgym.state import ImpossibleChange, Operation, StateSchema, apply, difference, natural, pointer, same
 from dreamgym.state.wording import Wording
 from dreamgym.synthesis.decisions import DecisionList
+from dreamgym.synthesis.derived import DerivedField, settled
 from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, shown
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind
@@ -80,35 +82,17 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """The changes and the answer of the calls with one outcome."""
+class Answer:
+    """The answer of the calls with one outcome, or of some of them."""
 
-    effects: tuple[Effect, ...]
-    is_error: bool
     structured: Expression | None
     text: Expression | Wording
     """The observation: an expression, or how it follows from the structured content."""
-    reads_after: bool
-    """The answer is made from the state after the call, and can refer to the state before it."""
     field_orders: tuple[tuple[str, ...], ...] = ()
     """The orders in which objects in the answers have their fields; in a state they are sorted."""
-    overwritten: Mapping[Path, frozenset[str]] = field(default_factory=dict)
-    """For each field that the branch sets to a constant: the recorded values before, as JSON."""
 
-    def run(self, before: Bindings, ids: Mapping[str, IdSequence], arguments: JsonObject) -> ProgramResult:
-        """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
-        schema = before.state.schema
-        state = before.state.state
-        operations = tuple(op for effect in self.effects for op in effect.operations(before, ids))
-        after = apply(state, operations, schema) if operations else state
-        call = before
-        if self.reads_after:
-            created = {
-                effect.collection: str(before.values[effect.target])
-                for effect in self.effects
-                if effect.op == "new" and effect.over is None
-            }
-            call = bind(IndexedState(after, schema), arguments, created, before=before)
+    def of(self, call: Bindings) -> tuple[str, JsonObject | None]:
+        """The observation and the structured content. Raises NoValue, ValueError."""
         structured = None if self.structured is None else self._ordered(self.structured.value(call))
         if isinstance(self.text, Wording):
             assert isinstance(structured, dict)
@@ -120,7 +104,7 @@ class Branch:
             observation = self.text.value(call)
         if not isinstance(observation, str) or not isinstance(structured, dict | None):
             raise NoValue("the observation must be a text and the structured content an object")
-        return ProgramResult(operations, after, observation, structured, self.is_error)
+        return observation, structured
 
     def _ordered(self, value: JsonValue) -> JsonValue:
         if isinstance(value, list):
@@ -130,13 +114,108 @@ class Branch:
         order = next((names for names in self.field_orders if value.keys() == set(names)), tuple(value))
         return {name: self._ordered(value[name]) for name in order}
 
+
+@dataclass(frozen=True)
+class Definitions:
+    """What all branches of a tool refer to."""
+
+    ids: Mapping[str, IdSequence] = field(default_factory=dict)
+    """How new ids follow each other, for the collections that the tool adds to."""
+    faults: tuple[ItemFault, ...] = ()
+    derived: tuple[DerivedField, ...] = ()
+    """Fields that follow from the rest of the state after every call."""
+    chosen: tuple[tuple[str, Expression], ...] = ()
+    """The id of an entity that the tool chooses, by a name."""
+    changed: tuple[tuple[str, str], ...] = ()
+    """Collection and field; the answer can refer to the entities in which the call changed it."""
+
+    def bind_before(self, state: IndexedState, arguments: JsonObject) -> Bindings:
+        """The bindings before a call."""
+        new_ids = {name: sequence.next_after(state.collections[name]) for name, sequence in self.ids.items()}
+        call = bind(state, arguments, new_ids, faults=self.faults)
+        for name, expression in self.chosen:
+            with suppress(NoValue):
+                call.add(("chosen", name), expression.value(call))
+        return call
+
+    def bind_after(
+        self, state: JsonObject, arguments: JsonObject, created: Mapping[str, str], before: Bindings
+    ) -> Bindings:
+        """The bindings after a call, in which entities may have been created."""
+        after = IndexedState(state, before.state.schema)
+        changed = {
+            f"{name}.{field}": sorted(
+                (
+                    identity
+                    for identity, entity in after.collections[name].items()
+                    if (old := before.state.collections[name].get(identity)) is not None
+                    and not same(old.get(field), entity.get(field))
+                ),
+                key=natural,
+            )
+            for name, field in self.changed
+        }
+        return bind(after, arguments, created, before=before, changed=changed)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The changes and the answer of the calls with one outcome."""
+
+    effects: tuple[Effect, ...]
+    is_error: bool
+    answers: tuple[Answer | None, ...]
+    """Which one is given depends on the state after the call; None for one that has no explanation."""
+    choice: DecisionList
+    reads_after: bool
+    """The answer is made from the state after the call, and can refer to the state before it."""
+    overwritten: Mapping[Path, frozenset[str]] = field(default_factory=dict)
+    """For each field that the branch sets to a constant: the recorded values before, as JSON."""
+
+    def run(self, before: Bindings, definitions: Definitions, arguments: JsonObject) -> ProgramResult:
+        """The effect and the answer of a call of this outcome. Raises NoValue, ImpossibleChange, ValueError."""
+        schema = before.state.schema
+        state = before.state.state
+        operations = tuple(op for effect in self.effects for op in effect.operations(before, definitions.ids))
+        call = before
+        after = state
+        if operations or self.reads_after:
+            if settled(state, definitions.derived, schema) is not state:
+                raise NoValue("a derived field is not what it was in every recorded state")
+            changed = apply(state, operations, schema)
+            after = settled(changed, definitions.derived, schema)
+            operations = (*operations, *difference(changed, after))
+        if self.reads_after:
+            created = {
+                effect.collection: str(before.values[effect.target])
+                for effect in self.effects
+                if effect.op == "new" and effect.over is None
+            }
+            call = definitions.bind_after(after, arguments, created, before)
+        chosen = self.choice.outcome(call)
+        answer = None if chosen is None else self.answers[chosen]
+        if answer is None:
+            raise NoValue("the answer has no explanation")
+        observation, structured = answer.of(call)
+        return ProgramResult(operations, after, observation, structured, self.is_error)
+
     def __str__(self) -> str:
         lines = [str(effect) for effect in self.effects]
-        if self.structured is not None:
-            lines.append(f"structured {self.structured}")
-        if not isinstance(self.text, Wording):
-            lines.append(f"{'refuse' if self.is_error else 'answer'} {self.text}")
-        return "\n".join(lines)
+        for decision in self.choice.decisions:
+            lines.append(f"if {'' if decision.answer else 'not '}({decision.question}):")
+            lines += [f"    {line}" for line in self._shown(decision.outcome)]
+        if self.choice.decisions:
+            return "\n".join([*lines, "otherwise:", *(f"    {line}" for line in self._shown(self.choice.otherwise))])
+        return "\n".join([*lines, *self._shown(self.choice.otherwise)])
+
+    def _shown(self, chosen: int | None) -> list[str]:
+        answer = None if chosen is None else self.answers[chosen]
+        if answer is None:
+            return ["no answer"]
+        lines = [] if answer.structured is None else [f"structured {answer.structured}"]
+        if not isinstance(answer.text, Wording):
+            lines.append(f"{'refuse' if self.is_error else 'answer'} {answer.text}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -147,9 +226,7 @@ class ToolProgram:
     """
 
     schema: StateSchema
-    ids: Mapping[str, IdSequence]
-    """How new ids follow each other, for the collections that the tool adds to."""
-    faults: tuple[ItemFault, ...]
+    definitions: Definitions
     decisions: DecisionList
     branches: tuple[Branch | None, ...]
     """By outcome; None for an outcome whose recorded calls have no explanation."""
@@ -161,7 +238,7 @@ class ToolProgram:
         branch needs may be missing; or the branch sets a field to a constant, for instance a status to `sent`, and in
         no recorded call the field had the value that it has now.
         """
-        call = bind_before(IndexedState(state, self.schema), arguments, self.ids, self.faults)
+        call = self.definitions.bind_before(IndexedState(state, self.schema), arguments)
         outcome = self.decisions.outcome(call)
         branch = None if outcome is None else self.branches[outcome]
         if branch is None:
@@ -169,26 +246,18 @@ class ToolProgram:
         if any(json.dumps(call.values.get(path)) not in known for path, known in branch.overwritten.items()):
             return None
         try:
-            return branch.run(call, self.ids, arguments)
+            return branch.run(call, self.definitions, arguments)
         except (NoValue, ImpossibleChange, ValueError):
             return None
 
     def __str__(self) -> str:
-        lines: list[str] = []
+        lines = [f"chosen {name} = {expression}" for name, expression in self.definitions.chosen]
         for decision in self.decisions.decisions:
             lines += [f"if {'' if decision.answer else 'not '}({decision.question}):", self._listing(decision.outcome)]
-        lines += ["otherwise:" if lines else "always:", self._listing(self.decisions.otherwise)]
+        lines += ["otherwise:" if self.decisions.decisions else "always:", self._listing(self.decisions.otherwise)]
         return "\n".join(lines)
 
     def _listing(self, outcome: int | None) -> str:
         branch = None if outcome is None else self.branches[outcome]
         text = "no answer" if branch is None else str(branch)
         return "\n".join(f"    {line}" for line in text.split("\n"))
-
-
-def bind_before(
-    state: IndexedState, arguments: JsonObject, ids: Mapping[str, IdSequence], faults: tuple[ItemFault, ...]
-) -> Bindings:
-    """The bindings before a call, with the ids that it may make and the first faulty items of its lists."""
-    new_ids = {name: sequence.next_after(state.collections[name]) for name, sequence in ids.items()}
-    return bind(state, arguments, new_ids, faults=faults)

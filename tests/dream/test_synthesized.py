@@ -5,14 +5,15 @@ import random
 
 import pytest
 from queries import query
-from stalls import SPEC, call, play, recordings, start
+from stalls import SCHEMA, SPEC, call, play, recordings, start
 
 from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
-from dreamgym.dream.synthesized import synthesized
+from dreamgym.dream.synthesized import programs_of, synthesized
 from dreamgym.errors import NotRecorded, PredictionError
 from dreamgym.state import as_text, parsed
-from dreamgym.types import JsonObject, Transition
+from dreamgym.synthesis import Programs
+from dreamgym.types import JsonObject
 
 READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")
 
@@ -27,7 +28,7 @@ def _said(observation: str) -> object:
     return json.loads(observation) if observation.startswith("{") else observation
 
 
-def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> tuple[int, int]:
+def _free_running(seed: int, programs: Programs) -> tuple[int, int]:
     """(answers of reads that agree with reality, reads) of a session of twenty calls that nothing corrects."""
     draw = random.Random(seed)
     real = dreamed = as_text(start(draw))
@@ -35,7 +36,7 @@ def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> tuple[
     for _ in range(20):
         tool = draw.choice(["get_stall", "list_lots", "reserve", "buy", "cancel", "close_stall", "rename"])
         step = play(state_of(real), call(tool, draw, state_of(real)), draw)
-        prediction = synthesized(query(SPEC, dreamed, step.action, *shown[tool]))
+        prediction = synthesized(query(SPEC, dreamed, step.action), programs)
         if prediction is None:
             reads += real == step.next_state
             continue
@@ -47,8 +48,9 @@ def _free_running(seed: int, shown: dict[str, tuple[Transition, ...]]) -> tuple[
 
 
 def test_reads_after_writes_agree_with_reality_over_sessions_of_twenty_calls() -> None:
-    shown = {tool: tuple(recordings(tool, 40, seed=8)) for tool in READS_AND_WRITES}
-    counts = [_free_running(seed, shown) for seed in range(4)]
+    recorded = [step for tool in READS_AND_WRITES for step in recordings(tool, 40, seed=8)]
+    programs = programs_of(recorded, SPEC, SCHEMA)
+    counts = [_free_running(seed, programs) for seed in range(4)]
     assert sum(reads for _, reads in counts) > 20
     assert sum(right for right, _ in counts) >= 0.95 * sum(reads for _, reads in counts)
 

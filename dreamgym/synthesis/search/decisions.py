@@ -7,11 +7,14 @@ such questions the cheapest is taken:
 |---|---|---|
 | a path is bound and not empty, if it follows ids | 1 | there is no order with this id |
 | a change would make a number negative | 1 | the balance does not cover the price |
+| a change would leave a field as it is | 1 | the ticket has these tags already |
 | a text argument is blank | 2 | the subject is empty |
 | a path has one certain value | 2 | the order is `shipped` |
 | two paths are equal | 2 | the ticket is merged into itself |
+| a number that an answer names is 1 | 1 | "after 1 hour" |
 | an argument is above or below a number that a refusal names | 2 | "at most 48 hours" |
 | a path is bound and not empty, if it follows a unique text | 3 | there is no room of this name |
+| there are items of what a branch goes over | 3 | "the queue is empty" |
 | there are entities that pass filters | 3 | the room is booked on this day |
 | one number is above another | 4 | more are wanted than are left |
 | a number is above a constant, halfway between two calls | 5 | the cart holds more than 10 items |
@@ -23,6 +26,8 @@ Added to the cost of its kind:
 | for each path in the question that the refusal does not name | 2 |
 | for each path in the refusal that the question does not ask about | 1/2 |
 | the question finds only some of the calls that are left of the outcome | 3 |
+
+Two questions together cost as much as both. They are looked at only if a single question is expensive.
 """
 
 from __future__ import annotations
@@ -33,11 +38,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dreamgym.synthesis.decisions import AreSame, Decision, DecisionList, IsAbove, IsBlank, IsThere, IsValue, Question
+from dreamgym.synthesis.decisions import (
+    AreSame,
+    Both,
+    Decision,
+    DecisionList,
+    IsAbove,
+    IsAlready,
+    IsBlank,
+    IsOne,
+    IsThere,
+    IsValue,
+    Question,
+)
 from dreamgym.synthesis.expressions import (
     Calculation,
     Constant,
+    Entities,
     Expression,
+    Items,
     NoValue,
     Sum,
     Template,
@@ -49,6 +68,10 @@ from dreamgym.synthesis.paths import Bindings, Path, is_argument, is_entity, is_
 from dreamgym.synthesis.program import Branch
 from dreamgym.synthesis.search.sources import related
 
+COST_OF_TWO = 4.5
+"""If the best single question costs more than this, two questions together are looked at as well."""
+PAIRED = 150
+"""Most questions that are paired with each other."""
 VALUES = 8
 """A path with more values is not asked for one of them."""
 CUTS = 12
@@ -65,6 +88,10 @@ class _Candidate:
     cost: float
     """Cost of the question's kind."""
     paths: frozenset[Path]
+
+
+_Choice = tuple[float, int, int, Decision, int]
+"""Cost, minus the number of calls found, number of the candidate, the decision, the set of calls that it finds."""
 
 
 def find_decisions(
@@ -89,7 +116,7 @@ def find_decisions(
     left = (1 << len(outcomes)) - 1
     decisions: list[Decision] = []
     while missing := [outcome for outcome in by_count if outcome != last and of_outcome[outcome] & left]:
-        best: tuple[float, int, int, Decision, int] | None = None
+        best: _Choice | None = None
         for outcome in missing:
             wanted = of_outcome[outcome] & left
             for number, one in enumerate(candidates):
@@ -103,13 +130,50 @@ def find_decisions(
                         choice = (cost, -found.bit_count(), number, decision, found)
                         if best is None or choice[:3] < best[:3]:
                             best = choice
+        if best is None or best[0] > COST_OF_TWO:
+            pairs = [
+                pair for outcome in missing if (pair := _pair(candidates, outcome, of_outcome[outcome], left, named))
+            ]
+            best = min([*pairs, *([best] if best else [])], key=lambda choice: choice[:3], default=None)
         if best is None:
             break
         decisions.append(best[3])
         left &= ~best[4]
     rest = Counter(outcome for i, outcome in enumerate(outcomes) if left >> i & 1)
     most = rest.most_common(1)
-    return DecisionList(tuple(decisions), most[0][0] if most and 2 * most[0][1] > rest.total() else None)
+    orders = set()
+    for call in calls:
+        first, *others = [one.outcome for one in decisions if one.question.holds(call) == one.answer] or [-1]
+        orders |= {(first, other) for other in others}
+    otherwise = most[0][0] if most and 2 * most[0][1] > rest.total() else None
+    return DecisionList(tuple(decisions), otherwise, frozenset(orders))
+
+
+def _pair(
+    candidates: Sequence[_Candidate], outcome: int, members: int, left: int, named: Sequence[frozenset[Path]]
+) -> _Choice | None:
+    """The cheapest two questions that together find the calls of one outcome that are left, and no others."""
+    wanted = members & left
+    holding: list[tuple[float, int, int, _Candidate, bool]] = []
+    for number, one in enumerate(candidates):
+        for answer in (True, False):
+            found = (one.holds if answer else ~one.holds) & left
+            if found & wanted == wanted and found != left:
+                cost = one.cost + 2 * len(one.paths - named[outcome])
+                holding.append((cost, number, found, one, answer))
+    holding = sorted(holding, key=lambda choice: choice[:2])[:PAIRED]
+    best: _Choice | None = None
+    for i, (cost, number, found, one, answer) in enumerate(holding):
+        for other_cost, _, other_found, other, other_answer in holding[i + 1 :]:
+            if best is not None and cost + other_cost >= best[0]:
+                break
+            if found & other_found == wanted:
+                unasked = len(named[outcome] - one.paths - other.paths)
+                both = Both(one.question, answer, other.question, other_answer)
+                total = cost + other_cost + unasked / 2
+                if best is None or total < best[0]:
+                    best = (total, -wanted.bit_count(), number, Decision(both, True, outcome), wanted)
+    return best
 
 
 def paths_in(part: object) -> Iterator[Path]:
@@ -146,16 +210,22 @@ def _questions(
         {part for branch in branches for part in parts_of(branch) if isinstance(part, Calculation | Sum)}, key=repr
     )
     remainders = sorted({amount for branch in branches for amount in _remainders(branch)}, key=repr)
+    sources = sorted(
+        {part for branch in branches for part in parts_of(branch) if isinstance(part, Entities | Items)}, key=repr
+    )
     limits = sorted({number for branch in branches if branch.is_error for number in _numbers_in_text(branch)})
 
     yield 1, (IsThere(path) for path in paths if "@" not in path[-1])
     yield 1, (IsAbove(Constant("0"), amount) for amount in remainders)
+    yield 1, sorted({already for branch in branches for already in _repetitions(branch)}, key=repr)
+    yield 1, (IsOne(number) for number in sorted({one for branch in branches for one in _named(branch)}, key=repr))
     yield 2, (IsBlank(path) for path in paths if path[0] == "arg" and len(path) == 2)
     yield 2, _values(calls, paths)
     yield 2, _equalities(calls, paths)
     constants = [Constant(json.dumps(limit)) for limit in limits]
     yield 2, (above for one in of_call for limit in constants for above in (IsAbove(one, limit), IsAbove(limit, one)))
     yield 3, (IsThere(path) for path in paths if "@" in path[-1])
+    yield 3, (IsAbove(Sum(source), Constant("0")) for source in sources)
     yield 3, (IsAbove(Sum(entities), Constant("0")) for entities in related(*_most_bound(calls, paths)))
     left: list[Expression] = [*of_call, *calculated]
     pairs = ((one, other) for one in left for other in numbers if one != other)
@@ -170,8 +240,23 @@ def _remainders(branch: Branch) -> Iterator[Expression]:
             yield Calculation("+", Variable((*effect.target, f">{effect.collection}", *effect.tail)), effect.value)
 
 
+def _repetitions(branch: Branch) -> Iterator[Question]:
+    """For each field that a branch sets, whether it has the value already."""
+    for effect in branch.effects:
+        if effect.op == "set" and effect.over is None and effect.value is not None and effect.collection:
+            yield IsAlready((*effect.target, f">{effect.collection}", *effect.tail), effect.value)
+
+
+def _named(branch: Branch) -> Iterator[Expression]:
+    """The numbers that the texts of a branch are made with."""
+    for answer in branch.answers:
+        if answer is not None and isinstance(answer.text, Template):
+            yield from (part for part in answer.text.parts if isinstance(part, Variable | Calculation | Sum))
+
+
 def _numbers_in_text(branch: Branch) -> Iterator[float]:
-    for part in branch.text.parts if isinstance(branch.text, Template) else (branch.text,):
+    texts = [answer.text for answer in branch.answers if answer is not None]
+    for part in (part for text in texts for part in (text.parts if isinstance(text, Template) else (text,))):
         if isinstance(part, Constant) and is_number(value := loaded(part.text)):
             yield value  # type: ignore[misc]
 

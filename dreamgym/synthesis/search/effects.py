@@ -58,8 +58,10 @@ class Case:
     changes: Changes
 
 
-def changes_between(before: JsonObject, after: JsonObject, schema: StateSchema) -> Changes:
-    """The changes from one state to another."""
+def changes_between(
+    before: JsonObject, after: JsonObject, schema: StateSchema, derived: frozenset[tuple[str, str]] = frozenset()
+) -> Changes:
+    """The changes from one state to another, without those of derived fields (collection and field)."""
     # A collection that came or went as a whole counts as its entities, so both states get all collections.
     old: JsonObject = {}
     new: JsonObject = {}
@@ -76,12 +78,19 @@ def changes_between(before: JsonObject, after: JsonObject, schema: StateSchema) 
     for operation in difference(old, new):
         name, *rest = unescaped(operation.path)
         if name not in schema.collections:
+            if ("", name) in derived:
+                continue
             changes.setdefault(ChangeKind("set", "", (name, *rest)), {})[""] = operation.value
             continue
         identity, *tail = rest
         if not tail:
             op = "gone" if operation.op == "delete" else "new"
-            changes.setdefault(ChangeKind(op, name, ()), {})[identity] = operation.value
+            value = operation.value
+            if isinstance(value, dict):
+                value = {field: part for field, part in value.items() if (name, field) not in derived}
+            changes.setdefault(ChangeKind(op, name, ()), {})[identity] = value
+        elif (name, tail[0]) in derived:
+            continue
         elif operation.op == "append":
             values = changes.setdefault(ChangeKind("append", name, tuple(tail)), {}).setdefault(identity, [])
             assert isinstance(values, list)
@@ -89,6 +98,25 @@ def changes_between(before: JsonObject, after: JsonObject, schema: StateSchema) 
         else:
             changes.setdefault(ChangeKind(operation.op, name, tuple(tail)), {})[identity] = operation.value
     return changes
+
+
+def of_one_kind(changes: Sequence[Changes], after: Sequence[JsonObject]) -> list[Changes]:
+    """The changes of all calls, in which a list that some calls set is set by those too that append to it.
+
+    Args:
+        changes: of each call.
+        after: the state after each call.
+    """
+    kinds = {kind for found in changes for kind in found}
+    both = {kind for kind in kinds if kind.op == "append" and kind._replace(op="set") in kinds}
+    uniform: list[Changes] = []
+    for found, state in zip(changes, after, strict=True):
+        one = {kind: dict(values) for kind, values in found.items() if kind not in both}
+        for kind in both & found.keys():
+            news = {identity: _at(state, (kind.collection, identity, *kind.tail)) for identity in found[kind]}
+            one.setdefault(kind._replace(op="set"), {}).update(news)
+        uniform.append(one)
+    return uniform
 
 
 class EffectSearch:

@@ -7,10 +7,11 @@ Of several that do, the first in this order is taken:
 3. a constant, if all calls have the same value. In a text: after 4, since its words mostly name what it is about;
 4. any other path;
 5. an argument if it is given, and 1, 3 or 4 if it is not;
-6. a calculation: of two numbers, over a list or a collection, or with a constant. Only if the calls have at least two
-   different values;
-7. an object by its fields; a list by its items, one for each item of another list or each entity of a collection; a
-   text by its words; a text that is JSON as that.
+6. the number of items of a list that stands in the same answer; a calculation: of two numbers, over a list or a
+   collection, or with a constant. Only if the calls have at least two different values;
+7. an object by its fields; a list by its items, one for each item of another list or each entity of a collection, or as
+   the items of other lists put together; a text by its words and lists; a text that is JSON as that;
+8. the first entity of a collection in an order; a table of what was recorded for each value of one or two paths.
 
 An expression that fits by chance fails in the next call: the more recordings there are, the fewer are left.
 """
@@ -28,15 +29,21 @@ from dreamgym.synthesis.expressions import (
     Constant,
     Expression,
     Fallback,
+    First,
     ForEach,
     JsonText,
     NoValue,
     ObjectOf,
+    Source,
+    Sum,
+    Table,
     Variable,
     style_of,
 )
 from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_argument, is_number, rank
 from dreamgym.synthesis.search.calculations import CalculationSearch
+from dreamgym.synthesis.search.choices import first_entity, table
+from dreamgym.synthesis.search.combined import combined
 from dreamgym.synthesis.search.sources import collection_of, list_excluding, lists
 from dreamgym.synthesis.search.texts import template_for
 
@@ -50,11 +57,15 @@ class ExpressionSearch:
     Args:
         calls: the bindings of each call, or of each item if the expression stands inside of a loop.
         depth: the number of loops around the expression.
+        without: names of fields that take no part.
     """
 
-    def __init__(self, calls: Sequence[Bindings], depth: int = 0) -> None:
+    def __init__(self, calls: Sequence[Bindings], depth: int = 0, without: frozenset[str] = frozenset()) -> None:
         self.calls = calls
         self._depth = depth
+        self._without = without
+        self._sources: list[Source] = []
+        """What the lists that were found go over."""
 
     @cached_property
     def paths(self) -> list[Path]:
@@ -62,7 +73,7 @@ class ExpressionSearch:
         shared = set(self.calls[0].values)
         for call in self.calls[1:]:
             shared &= call.values.keys()
-        return sorted(shared, key=rank)
+        return sorted((path for path in shared if path[-1] not in self._without), key=rank)
 
     @cached_property
     def _calculations(self) -> CalculationSearch:
@@ -95,11 +106,23 @@ class ExpressionSearch:
         found = self._fallback(targets, name) or (None if in_text else self._composed(targets))
         if found is None and is_constant:
             return Constant(json.dumps(targets[0]))
-        if found is None and paths:
+        if found is None and not in_text and paths:
             return Variable(paths[0])
         if found is None and all(is_number(target) for target in targets):
-            return self._calculations.find(targets)
+            counts = (Sum(source) for source in self._sources)
+            found = next((count for count in counts if self._gives(count, targets)), None)
+            return found or (Variable(paths[0]) if paths else self._calculations.find(targets))
+        if found is None and paths:
+            return Variable(paths[0])
+        if found is None and not in_text and not self._depth:
+            return first_entity(self.calls, targets) or table(self.calls, self.paths, targets, name)
         return found
+
+    def _gives(self, expression: Expression, targets: Sequence[JsonValue]) -> bool:
+        try:
+            return all(same(expression.value(call), target) for call, target in zip(self.calls, targets, strict=True))
+        except NoValue:
+            return False
 
     def _fallback(self, targets: Sequence[JsonValue], name: str) -> Expression | None:
         """An argument that some calls give, and something else for the others."""
@@ -111,7 +134,7 @@ class ExpressionSearch:
             if empty and given and all(same(values[i], targets[i]) for i in given):
                 others = ExpressionSearch([self.calls[i] for i in empty], self._depth)
                 otherwise = others.find([targets[i] for i in empty], name)
-                if isinstance(otherwise, Variable | Constant):
+                if isinstance(otherwise, Variable | Constant | First | Table):
                     return Fallback(path, otherwise)
         return None
 
@@ -123,13 +146,14 @@ class ExpressionSearch:
         if len(objects) == len(targets):
             if any(target.keys() != objects[0].keys() for target in objects):
                 return None
-            parts: list[tuple[str, Expression]] = []
-            for name in objects[0]:
+            parts: dict[str, Expression] = {}
+            # lists first: a number may count the items of one
+            for name in sorted(objects[0], key=lambda name: not isinstance(objects[0][name], list)):
                 part = self.find([target[name] for target in objects], name)
                 if part is None:
                     return None
-                parts.append((name, part))
-            return ObjectOf(tuple(parts))
+                parts[name] = part
+            return ObjectOf(tuple((name, parts[name]) for name in objects[0]))
         if len(arrays) == len(targets):
             return self._list(arrays)
         if len(texts) < len(targets):
@@ -138,7 +162,7 @@ class ExpressionSearch:
         if style is not None:
             content = self.find([json.loads(text) for text in texts])
             return content and JsonText(content, *style)
-        return template_for(texts, self.calls, lambda values: self.find(values, in_text=True))
+        return template_for(texts, self.calls, lambda values: self.find(values, in_text=True), self._list)
 
     def _list(self, targets: Sequence[list[JsonValue]]) -> Expression | None:
         if self._depth > 1:
@@ -146,11 +170,13 @@ class ExpressionSearch:
         for source in lists(self.paths, self.calls):
             for items in (source, *list_excluding(source, self.paths, self.calls)):
                 if expression := self._of_each(items.items, targets):
+                    self._sources.append(items)
                     return ForEach(items, expression)
         for entities in collection_of(self.calls, targets):
             if expression := self._of_each(entities.items, targets):
+                self._sources.append(entities)
                 return ForEach(entities, expression)
-        return None
+        return combined(self.calls, self.paths, targets)
 
     def _of_each(
         self, items: Callable[[Bindings], list[Bindings]], targets: Sequence[list[JsonValue]]

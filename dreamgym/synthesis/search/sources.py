@@ -47,7 +47,7 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
     for name in sorted(calls[0].state.collections):
         collections = [call.state.collections[name] for call in calls]
         matching: list[Filter] = []
-        for field in _fields(collections):
+        for field in fields_of(collections):
             known = [{_scalar(entity.get(field)) for entity in collection.values()} for collection in collections]
             for path in paths:
                 # Further than one entity from the call, a value is compared only with a field of its own name.
@@ -66,9 +66,13 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
             for other in matching[number + 1 :]
             if one.field != other.field
         ]
-        narrowed: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs][:NARROWED]
+        every: list[tuple[Filter, ...]] = [*((one,) for one in matching), *pairs]
+        # what the call itself says is likelier than what it leads to
+        narrowed = sorted(
+            every, key=lambda part: sum(entities_on(one.other) for one in part if isinstance(one.other, tuple))
+        )[:NARROWED]
         filters = list(narrowed)
-        categories = _categories(collections)
+        categories = categories_of(collections)
         sizes = Counter(category.field for category in categories)
         for category in sorted(categories, key=lambda one: (sizes[one.field], one.field, str(one.other))):
             filters += [(*one, category) for one in narrowed]
@@ -76,7 +80,9 @@ def related(calls: Sequence[Bindings], paths: Sequence[Path], most: int = 4 * NA
     return found
 
 
-def collection_of(calls: Sequence[Bindings], targets: Sequence[Sequence[JsonValue]]) -> Iterator[Entities]:
+def collection_of(
+    calls: Sequence[Bindings], targets: Sequence[Sequence[JsonValue]], without: frozenset[str] = frozenset()
+) -> Iterator[Entities]:
     """For each collection, the filters and the order that give exactly the entities in the target lists."""
     for name in sorted(calls[0].state.collections):
         ids: list[list[str]] = []
@@ -84,11 +90,16 @@ def collection_of(calls: Sequence[Bindings], targets: Sequence[Sequence[JsonValu
             found = [_shown_id(element, name, call) for element in target]
             ids.append([identity for identity in found if identity is not None])
         if [len(one) for one in ids] == [len(target) for target in targets] and any(ids):
-            yield from selecting(name, calls, ids)
+            yield from selecting(name, calls, ids, without=without)
 
 
 def selecting(
-    name: str, calls: Sequence[Bindings], ids: Sequence[Sequence[str]], *, ordered: bool = True
+    name: str,
+    calls: Sequence[Bindings],
+    ids: Sequence[Sequence[str]],
+    *,
+    ordered: bool = True,
+    without: frozenset[str] = frozenset(),
 ) -> Iterator[Entities]:
     """The selection with the fewest filters that gives these ids in every call; nothing if there is none.
 
@@ -97,6 +108,7 @@ def selecting(
         calls: the bindings of each call.
         ids: of each call.
         ordered: the ids must come in this order.
+        without: names of fields that take no part.
     """
     collections = [call.state.collections[name] for call in calls]
 
@@ -110,8 +122,9 @@ def selecting(
     # Every filter that all wanted entities pass: if these select too many, so do any of them.
     filters = tuple(
         condition
-        for condition in _filters(collections, calls)
-        if all(
+        for condition in filters_of(collections, calls)
+        if condition.field not in without
+        and all(
             condition.passes(collection[identity], call)
             for collection, call, wanted in zip(collections, calls, ids, strict=True)
             for identity in wanted
@@ -120,7 +133,8 @@ def selecting(
     arguments = sorted({path for call in calls for path in call.values if path[0] == "arg" and len(path) == 2})
     orders = [("", False), ("", True)]
     if ordered:
-        orders += [(field, descending) for field in _fields(collections) for descending in (False, True)]
+        fields = [field for field in fields_of(collections) if field not in without]
+        orders += [(field, descending) for field in fields for descending in (False, True)]
     for limit in ((), *(path for path in arguments if path[-1] in LIMITS)):
         for order, descending in orders:
             entities = Entities(name, filters, order, descending, limit)
@@ -133,25 +147,36 @@ def selecting(
                 return
 
 
-def _filters(collections: Sequence[Mapping[str, JsonObject]], calls: Sequence[Bindings]) -> Iterator[Filter]:
+def filters_of(collections: Sequence[Mapping[str, JsonObject]], calls: Sequence[Bindings]) -> Iterator[Filter]:
     """Every filter that there may be, the likeliest first."""
-    fields = _fields(collections)
+    keys = {collection.key for collection in calls[0].state.schema.collections.values()}
+    fields = sorted(fields_of(collections), key=lambda field: field not in keys)  # the likeliest filter is the id
     paths = sorted({path for call in calls for path in call.values if path[0] in {"arg", "new", "item"}})
-    for kind in ("is", "contains", "at least", "at most"):
-        for field in fields:
-            for path in paths:
-                if not is_entity(path) and (kind == "is" or (path[0] == "arg" and len(path) == 2)):
-                    yield Filter(field, kind, path)
-    categories = _categories(collections)
+    of_call = [path for path in paths if path[0] == "arg" and len(path) == 2]
+    values = sorted({path for call in calls for path in call.values if path[0] == "value" and len(path) == 2})
+    listed = {
+        field for part in collections for one in part.values() for field in fields if isinstance(one.get(field), list)
+    }
+    yield from (Filter(field, "is", path) for field in fields for path in paths if not is_entity(path))
+    yield from (
+        Filter(field, "has", path) for field in fields if field in listed for path in paths if not is_entity(path)
+    )
+    shared = sorted({path for call in calls for path, value in call.values.items() if isinstance(value, list)})
+    shared = [path for path in shared if path[0] in {"arg", "item"}]
+    yield from (Filter(field, "shares", path) for field in fields if field in listed for path in shared)
+    yield from (Filter(field, "contains", path) for field in fields for path in of_call)
+    for kind in ("at least", "at most", "above", "below"):
+        yield from (Filter(field, kind, path) for field in fields for path in (*of_call, *values))
+    categories = categories_of(collections)
     yield from categories
     yield from (Filter(category.field, "is not", category.other) for category in categories)
 
 
-def _categories(collections: Sequence[Mapping[str, JsonObject]]) -> list[Filter]:
+def categories_of(collections: Sequence[Mapping[str, JsonObject]]) -> list[Filter]:
     """A filter for each value of each field that has few values."""
     found: list[Filter] = []
     entities = sum(len(collection) for collection in collections)
-    for field in _fields(collections):
+    for field in fields_of(collections):
         values = {
             json.dumps(entity[field])
             for collection in collections
@@ -167,7 +192,7 @@ def _shown_id(element: JsonValue, collection: str, call: Bindings) -> str | None
     """The id of the entity that an element of a list shows."""
     entities = call.state.collections[collection]
     if isinstance(element, str):
-        return element if element in entities else None
+        return element if element in entities else next((i for i in entities if _begins_with(element, i)), None)
     if not isinstance(element, dict):
         return None
     key = call.state.schema.collections[collection].key
@@ -175,9 +200,14 @@ def _shown_id(element: JsonValue, collection: str, call: Bindings) -> str | None
     return next((one for one in candidates if isinstance(one, str) and one in entities), None)
 
 
-def _fields(collections: Sequence[Mapping[str, JsonObject]]) -> list[str]:
+def fields_of(collections: Sequence[Mapping[str, JsonObject]]) -> list[str]:
+    """Names of the fields of all entities."""
     return sorted({field for collection in collections for entity in collection.values() for field in entity})
 
 
 def _scalar(value: JsonValue) -> str | int | float | None:
     return value if isinstance(value, str) or is_number(value) else None  # type: ignore[return-value]
+
+
+def _begins_with(text: str, identity: str) -> bool:
+    return text.startswith(identity) and not text[len(identity) : len(identity) + 1].isalnum()

@@ -1,0 +1,76 @@
+"""Derived fields: values of a state that follow from the rest of it, whichever tool was called.
+
+That a ticket is overdue follows from its due hour and the hour it is. Such a field is computed after every call, so
+that no program needs an effect for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from dreamgym.state import StateSchema, same
+from dreamgym.synthesis.expressions import Entities, Expression
+from dreamgym.synthesis.paths import IndexedState, bind
+from dreamgym.types import JsonObject
+
+
+@dataclass(frozen=True)
+class DerivedField:
+    """A field that follows from the rest of the state."""
+
+    collection: str
+    """Empty for a single value of the state."""
+    field: str
+    """The field; of a single value, its name."""
+    value: Expression | Entities
+    """The value of the field, in which the entity is the item; entities: the field is true for these and false for the
+    others of their collection."""
+
+    def values(self, state: IndexedState) -> dict[str, JsonValue]:
+        """The value by the entity's id; that of a single value by the empty text. Raises NoValue."""
+        call = bind(state, {})
+        if isinstance(self.value, Entities):
+            passing = self.value.unordered(call)
+            return {identity: identity in passing for identity in state.collections[self.collection]}
+        if not self.collection:
+            return {"": self.value.value(call)}
+        of_entity = {
+            identity: call.of_entity(self.collection, identity) for identity in state.collections[self.collection]
+        }
+        return {identity: self.value.value(item) for identity, item in of_entity.items()}
+
+    def __str__(self) -> str:
+        if not self.collection:
+            return f"state.{self.field} = {self.value}"
+        return f"{self.collection}[].{self.field} = {'in ' if isinstance(self.value, Entities) else ''}{self.value}"
+
+
+def settled(state: JsonObject, derived: Sequence[DerivedField], schema: StateSchema) -> JsonObject:
+    """The state with its derived fields computed anew; the same object if they were right. Raises NoValue.
+
+    Args:
+        state: is not changed.
+        derived: in the order in which they follow from each other.
+        schema: of the state.
+    """
+    for one in derived:
+        values = one.values(IndexedState(state, schema))
+        if not one.collection:
+            if one.field not in state or not same(state[one.field], values[""]):
+                state = {**state, one.field: values[""]}
+            continue
+        collection = state.get(one.collection)
+        if not isinstance(collection, dict):
+            continue
+        changed: JsonObject = {}
+        for identity, value in values.items():
+            entity = collection[identity]
+            assert isinstance(entity, dict)
+            if one.field not in entity or not same(entity[one.field], value):
+                changed[identity] = {**entity, one.field: value}
+        if changed:
+            state = {**state, one.collection: {**collection, **changed}}
+    return state
