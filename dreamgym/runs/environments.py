@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
