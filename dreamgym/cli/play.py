@@ -10,6 +10,7 @@ import typer
 
 from dreamgym.cli.options import EnvName, ModelName
 from dreamgym.runs import play as runs
+from dreamgym.runs.console import say
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
 
 
@@ -19,13 +20,19 @@ def play(
     against: Annotated[Against, typer.Option(help="Play the dream, or the real environment.")] = Against.DREAM,
     task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first training task.")] = None,
     model: ModelName = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="With --against real: store the episode as a recording.")
+    ] = False,
 ) -> None:
     """Play one episode through the server and print it.
 
-    An agent is given the chat model's endpoint that the variable OPENAI_BASE_URL names.
+    A real episode is not stored unless --store is given. An agent is given the chat model's endpoint that the variable
+    OPENAI_BASE_URL names.
 
     Example: dreamgym play coin --agent langgraph --against real
     """
     policy_url = os.environ.get(POLICY_URL_VARIABLE)
-    played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model))
+    played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model, keeps=store))
     typer.echo(runs.render(*played))
+    if against is Against.REAL:
+        say("stored as a recording" if store else "not stored; --store stores a real episode as a recording")

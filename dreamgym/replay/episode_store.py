@@ -37,6 +37,8 @@ class Episode(Frozen):
     policy_version: int | None = None
     as_of: int | None = None
     """The buffer's watermark that the episode's group shares. A dream does not see what was stored after it."""
+    is_kept: bool = True
+    """False: the replay buffer gets nothing of it, whoever ends it."""
     expires_at: datetime
 
     @property
@@ -69,7 +71,10 @@ class EpisodeStore(Protocol):
         """Raises StoreError if the store does not answer at once."""
 
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
-        """Store a new episode, or return the one that an earlier call with the same key made."""
+        """Store a new episode, or return the one that an earlier call with the same key made.
+
+        One that is not kept counts as archived from the start.
+        """
 
     async def load(self, episode_id: str) -> Episode:
         """The episode as it stands. Raises UnknownEpisode."""

@@ -24,6 +24,7 @@ async def play(
     model: str | None = None,
     dsn: str | None = None,
     seed: int = 0,
+    keeps: bool = False,
 ) -> tuple[Trajectory, str | None]:
     """Play one episode; the trajectory, and an agent's final answer.
 
@@ -36,17 +37,20 @@ async def play(
         model: the experience model of a dream.
         dsn: of the store; None: the embedded server.
         seed: of the episode.
+        keeps: store a real episode as a recording, of which dreams are made.
 
     Raises:
-        InvalidInput: the task is unknown, or an agent has no model.
+        InvalidInput: the task is unknown, an agent has no model, or `keeps` without the real environment.
     """
+    if keeps and against is Against.DREAM:
+        raise InvalidInput("--store is for --against real: an episode of a dream is kept apart from recordings")
     spec = load_spec(env)
     real = real_for(env, spec, against)
     chosen = tasks_of(spec, SPLITS[0], real)[0] if task is None else _named(task, spec, real)
     if against is Against.DREAM:
         (chosen,) = await with_recorded_starts(spec, [chosen], dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
-    with server(env, against, model=model, dsn=dsn) as url:
+    with server(env, against, model=model, dsn=dsn, extra=("--store",) if keeps else ()) as url:
         if behaviour is not None:
             from dreamgym_client.environment import RemoteEnvironment
 

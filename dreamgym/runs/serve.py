@@ -28,6 +28,7 @@ async def serving(
     *,
     model: str | None = None,
     real: bool = False,
+    keeps: bool = False,
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
@@ -45,6 +46,7 @@ async def serving(
         envs: names and folders.
         model: the experience model of the dreams, as in `--model`: `local without history`.
         real: serve the real environments.
+        keeps: store real episodes as recordings, of which dreams are made.
         host: address to listen on; one that others can reach needs a token.
         port: to listen on; 0 takes a free one.
         token: the bearer token that every request must carry; None lets everyone in.
@@ -57,7 +59,8 @@ async def serving(
         takes_in: of an environment that is a folder, first store what is new or has changed in it. Real ones need none.
 
     Raises:
-        InvalidInput: an environment, the model, or a file of a folder cannot be used; or options of dreams with `real`.
+        InvalidInput: an environment, the model, or a file of a folder cannot be used; or options of dreams with `real`,
+            or `keeps` without it.
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
@@ -68,16 +71,21 @@ async def serving(
 
     if real and (model or without or calibration or min_confidence):
         raise InvalidInput("--model, --calibration and --min-confidence are for dreams: not with --real")
+    if keeps and not real:
+        raise InvalidInput("--store is for --real: episodes of a dream are kept apart from recordings")
     chosen = dream_setting(model, without)
     check_bind(host, token)
     found = [await read_folder(env) for env in envs] if takes_in and not real else []
     specs = [load_spec(env) for env in envs]  # after the folders were built: recordings may have brought other tools
-    worlds: list[Worlds] = [RealWorlds(spec, real_of(spec).create) for spec in specs] if real else []
+    worlds: list[Worlds] = [RealWorlds(spec, real_of(spec).create, keeps=keeps) for spec in specs] if real else []
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_store(dsn, encoder))
         for seeds in found:
             if seeds is not None:
                 await store(seeds, opened.buffer)
+        if real and takes_in:  # else the verb that started this one says it
+            stored = "are stored as recordings" if keeps else "are not stored as recordings; --store stores them"
+            say(f"real episodes {stored}")
         if not real:
             calibrated = Calibration.load(calibration) if calibration else None
             worlds = await _dreams(specs, chosen, opened, stack, calibrated, min_confidence)

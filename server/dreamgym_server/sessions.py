@@ -108,6 +108,7 @@ class Episodes:
             initial=initial,
             policy_version=order.policy_version,
             as_of=as_of,
+            is_kept=world.keeps,
             expires_at=self._expiry(),
         )
         key = order.idempotency_key or episode_id
@@ -227,9 +228,10 @@ class Episodes:
             return live.episode
 
     async def delete(self, env: str, episode_id: str) -> None:
-        """End the episode and delete it. Its trajectory stays in the buffer."""
+        """End the episode and delete it. Its trajectory stays in the buffer, if episodes of its world are kept."""
         episode = await self.finish(env, episode_id, StopReason.CLOSED)
-        if (trajectory := trajectory_of(episode, self.worlds[env].spec)) is not None:
+        trajectory = trajectory_of(episode, self.worlds[env].spec)
+        if trajectory is not None and episode.is_kept:
             await self._archive.store([trajectory])  # nobody could find it later
         await self._store.delete(episode_id)
 
@@ -260,7 +262,7 @@ class Episodes:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sweep and archive in the background. At the end, all finished episodes are in the buffer."""
+        """Sweep and archive in the background. At the end, all finished episodes that are kept are in the buffer."""
         background = [asyncio.create_task(self._archive.run()), asyncio.create_task(self._sweep_forever())]
         try:
             yield
@@ -480,7 +482,8 @@ class Episodes:
         self._live.pop(live.episode.id, None)
         trajectory = trajectory_of(live.episode, self.worlds[live.episode.env].spec)
         assert trajectory is not None
-        self._archive.put(trajectory)
+        if live.episode.is_kept:
+            self._archive.put(trajectory)
         await self._release(live)
 
     async def _release(self, live: Live) -> None:

@@ -95,6 +95,10 @@ class Worlds(Protocol):
         """The source under which trajectories of this environment are stored."""
 
     @property
+    def keeps(self) -> bool:
+        """True if finished episodes go to the replay buffer."""
+
+    @property
     def admission(self) -> Admission:
         """Redacts what comes in by the rules that the recordings were redacted with."""
 
@@ -137,6 +141,7 @@ class DreamWorlds:
     """Simulated episodes of one environment. The other arguments are those of DreamEnvironment."""
 
     source = Source.SYNTHETIC
+    keeps = True
 
     def __init__(
         self,
@@ -220,12 +225,19 @@ class DreamWorlds:
 
 
 class RealWorlds:
-    """Real episodes of one environment; `create` makes an environment that nobody else uses."""
+    """Real episodes of one environment.
+
+    Args:
+        spec: of the environment.
+        create: makes an environment that nobody else uses.
+        keeps: store the episodes as recordings, which dreams are then made of.
+    """
 
     source = Source.REAL
 
-    def __init__(self, spec: EnvironmentSpec, create: Callable[[], Environment]) -> None:
+    def __init__(self, spec: EnvironmentSpec, create: Callable[[], Environment], *, keeps: bool = True) -> None:
         self.spec = spec
+        self.keeps = keeps
         self.admission = Admission(spec)
         self._create = create
 

@@ -1,5 +1,6 @@
 """The command line does what it says, and answers misuse with one line that names what there is."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import load_real, read_jsonl
+from dreamgym.replay.postgres import open_store
 from dreamgym.types import Trajectory
 
 COIN = str(Path(__file__).parents[2] / "examples" / "coin")
@@ -126,6 +129,28 @@ def test_play_prints_an_episode_of_the_real_game(dreamgym: Command, dsn: str) ->
     code, out, _ = dreamgym("play", "coin", "--agent", "expert", "--against", "real")
     assert code == 0
     assert "[real]" in out
+
+
+async def recordings(dsn: str) -> list[str]:
+    """Ids of what is stored of coin as recorded."""
+    store = await open_store(dsn, TrigramEncoder())
+    found = await store.buffer.trajectories("coin")
+    await store.close()
+    return [one.id for one in found]
+
+
+def test_a_real_episode_is_stored_as_a_recording_only_when_told_to(
+    dreamgym: Command, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    real = ("play", "coin", "--agent", "expert", "--against", "real")
+    code, _, err = dreamgym(*real)
+    assert (code, err) == (0, "not stored; --store stores a real episode as a recording\n")
+    assert asyncio.run(recordings(dsn)) == []
+    assert dreamgym(*real, "--store")[::2] == (0, "stored as a recording\n")
+    assert len(asyncio.run(recordings(dsn))) == 1
+    code, _, err = dreamgym("play", "coin", "--agent", "expert", "--store")
+    assert (code, "--store is for --against real" in err) == (2, True)
 
 
 def test_play_finds_a_task_of_any_split_by_its_id(dreamgym: Command, dsn: str) -> None:

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 from answers import meta_of, text_of
 from dreamgym_client.environment import RemoteEnvironment
+from dreamgym_server.sources import RealWorlds
 from mcp import Client
-from server_stage import Stage, counter_spec, told
+from server_stage import CounterEnvironment, Stage, counter_spec, told
 
 from dreamgym.replay.postgres import Store
 from dreamgym.types import Source, ToolCall
@@ -85,3 +86,24 @@ async def test_a_remote_environment_is_played_over_the_database(store: Store, en
         trajectory = await remote.trajectory()
         await remote.close()
     assert (result.observation, trajectory.success, trajectory.task.id) == ("count 10", True, spec.tasks[1].id)
+
+
+async def test_what_is_played_in_reality_without_being_kept_is_no_recording_whoever_ends_it(
+    store: Store, env: str
+) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    spec = counter_spec(env)
+    unkept = RealWorlds(spec, lambda: CounterEnvironment(spec), keeps=False)
+    async with stage.serve(unkept) as (_, http):
+        finished, deleted, left = [(await http.post(f"/envs/{env}/episodes", json={})).json() for _ in range(3)]
+        for made in (finished, deleted, left):
+            async with told(made["mcp_url"]) as client:
+                await client.call_tool("add", {"n": 1})
+        await http.post(f"/envs/{env}/episodes/{finished['episode']}/finish", json={})
+        await http.delete(f"/envs/{env}/episodes/{deleted['episode']}")
+        forked = (await http.post(f"/envs/{env}/episodes/{left['episode']}/fork", json={"step": 1})).json()
+    async with stage.serve(stage.dream(spec)) as (_, http):
+        for made in (left, forked):
+            await http.post(f"/envs/{env}/episodes/{made['episode']}/finish", json={})
+    assert await store.episodes.unarchived([env], limit=9) == ()
+    assert await store.buffer.trajectories(env, sources=frozenset(Source)) == ()

@@ -39,6 +39,8 @@ class MemoryEpisodeStore:
         if episode.id in self._episodes:
             raise InvalidInput(f"episode {episode.id!r} exists already: a new episode needs an id of its own")
         self._episodes[episode.id], self._used[episode.id] = episode, self.now()
+        if not episode.is_kept:
+            self._archived.add(episode.id)
         if idempotency_key is not None:
             self._keys[idempotency_key] = episode.id
         return episode

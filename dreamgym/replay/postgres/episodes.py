@@ -62,9 +62,9 @@ class PostgresEpisodeStore:
             cursor = await connection.execute(
                 """
                 INSERT INTO episodes (id, body, version, stop_reason, answer, final_reward, error, undelivered,
-                                      expires_at, used_at, idempotency_key)
+                                      expires_at, used_at, idempotency_key, archived)
                 VALUES (%(id)s, %(body)s::json, %(version)s, %(stop_reason)s, %(answer)s, %(final_reward)s::float8,
-                        %(error)s, %(undelivered)s, %(expires_at)s, %(now)s, %(key)s)
+                        %(error)s, %(undelivered)s, %(expires_at)s, %(now)s, %(key)s, %(archived)s)
                 ON CONFLICT (idempotency_key) DO NOTHING
                 """,
                 {
@@ -75,6 +75,7 @@ class PostgresEpisodeStore:
                     "version": episode.version,
                     "now": self.now(),
                     "key": idempotency_key,
+                    "archived": not episode.is_kept,
                 },
             )
             steps = [(episode.id, step, done.model_dump_json()) for step, done in enumerate(episode.transitions)]

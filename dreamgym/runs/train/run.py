@@ -309,7 +309,8 @@ class TrainRun:
         config = self.config
         store = opened.enter_context(portal.wrap_async_context_manager(open_store(self.dsn)))
         model = str(Setting(model=config.model or "", without=config.without)) or None
-        extra = () if config.calibration is None else ("--calibration", str(config.calibration))
+        extra = [] if config.calibration is None else ["--calibration", str(config.calibration)]
+        extra += ["--store"] if config.against is Against.REAL else []
         server = opened.enter_context(server_process(self.env, config.against, model=model, dsn=store.dsn, extra=extra))
         backing = ServerAndStore(self.spec, store, server)
         portal.call(backing.begin)
