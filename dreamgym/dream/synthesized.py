@@ -10,14 +10,14 @@ from dreamgym.dream.recorded import is_valid
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.state import StateSchema, as_text
-from dreamgym.synthesis import Programs
+from dreamgym.synthesis import LearnedPrograms
 from dreamgym.tools import completed, is_forbidden
 from dreamgym.types import Provenance, Tier, Transition
 
 SESSIONS = 200
 """Most recorded episodes that are learned from, the oldest."""
 
-_learned: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, Programs]]] = WeakKeyDictionary()
+_learned: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, LearnedPrograms]]] = WeakKeyDictionary()
 """The programs of each environment of a buffer, and the newest recording when they were learned."""
 
 
@@ -45,7 +45,7 @@ class SynthesizedTier:
         # learning a program takes a second, in which a server would answer nobody else
         return await asyncio.to_thread(synthesized, query, programs)
 
-    async def _programs(self) -> Programs:
+    async def _programs(self) -> LearnedPrograms:
         """The programs that the recordings show, learned once for all episodes of this buffer."""
         name = self._spec.name
         newest = await self._buffer.newest_recording(name)
@@ -58,10 +58,10 @@ class SynthesizedTier:
         return of_buffer[name][1]
 
 
-def programs_of(steps: list[Transition], spec: EnvironmentSpec, schema: StateSchema) -> Programs:
+def programs_of(steps: list[Transition], spec: EnvironmentSpec, schema: StateSchema) -> LearnedPrograms:
     """The programs that recorded calls show. A call that its tool's schema forbids was refused for its form."""
     tried = [step for step in steps if not (step.result.is_error and is_forbidden(spec, step.action))]
-    return Programs((completed(step, spec) for step in tried), schema)
+    return LearnedPrograms((completed(step, spec) for step in tried), schema)
 
 
 def is_answerable(query: Query) -> bool:
@@ -73,7 +73,7 @@ def is_answerable(query: Query) -> bool:
     return query.is_explicit and not is_repeated and not is_forbidden(query.spec, query.action)
 
 
-def synthesized(query: Query, programs: Programs) -> Prediction | None:
+def synthesized(query: Query, programs: LearnedPrograms) -> Prediction | None:
     """The answer of the tool's program; None if some of it has no explanation."""
     state = query.state.content
     if state is None or not is_answerable(query):

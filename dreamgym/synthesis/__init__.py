@@ -1,10 +1,10 @@
 """Learns from recorded calls of a tool what the tool does to an explicit state, as a program that can be run.
 
-`Programs`, `learn` and `ToolProgram` are the whole interface; every other module is private to this package.
+`LearnedPrograms`, `learn` and `ToolProgram` are the whole interface; every other module is private to this package.
 `docs/synthesis.md` explains what is learned, with an example.
 """
 
-from dreamgym.synthesis.learn import Programs, learn
+from dreamgym.synthesis.learn import LearnedPrograms, learn
 from dreamgym.synthesis.program import ProgramResult, ToolProgram
 
-__all__ = ["ProgramResult", "Programs", "ToolProgram", "learn"]
+__all__ = ["LearnedPrograms", "ProgramResult", "ToolProgram", "learn"]

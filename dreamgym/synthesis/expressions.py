@@ -299,7 +299,7 @@ class Combined:
     without: Path = ()
     """A list whose items are left out; empty: none are."""
     is_distinct: bool = False
-    """Of equal items the first is kept."""
+    """The first of equal items is kept."""
     is_sorted: bool = False
     order: str = ""
     """The field of the items to sort by; empty: by the items themselves."""

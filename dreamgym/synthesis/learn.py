@@ -23,7 +23,7 @@ from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
 from dreamgym.synthesis.ids import IdSequence
 from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_faults
-from dreamgym.synthesis.program import Answer, Branch, Definitions, ToolProgram
+from dreamgym.synthesis.program import Branch, Definitions, ProgramAnswer, ToolProgram
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
 from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
@@ -41,7 +41,7 @@ ROUNDS = 3
 """Most searches for one program, each in more recorded calls."""
 
 
-class Programs:
+class LearnedPrograms:
     """The programs of all tools of an environment, each learned when it is first asked for.
 
     Several threads may ask.
@@ -333,7 +333,7 @@ def _branch(forms: Sequence[Sequence[Case]], definitions: Definitions) -> Branch
     return branch if explained and all(_gives(branch, case, definitions) for case in explained) else None
 
 
-def _answer(cases: Sequence[Case], calls: Sequence[Bindings]) -> Answer | None:
+def _answer(cases: Sequence[Case], calls: Sequence[Bindings]) -> ProgramAnswer | None:
     results = [case.result for case in cases]
     search = ExpressionSearch(calls)
     structured: Expression | None = None
@@ -347,7 +347,7 @@ def _answer(cases: Sequence[Case], calls: Sequence[Bindings]) -> Answer | None:
     if text is None:
         return None
     orders = tuple(dict.fromkeys(names for result in results for names in _field_orders(shown_in(result))))
-    return Answer(structured, text, orders)
+    return ProgramAnswer(structured, text, orders)
 
 
 def _gives(branch: Branch, case: Case, definitions: Definitions) -> bool:

@@ -82,7 +82,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """The answer of the calls with one outcome, or of some of them."""
 
     structured: Expression | None
@@ -164,7 +164,7 @@ class Branch:
 
     effects: tuple[Effect, ...]
     is_error: bool
-    answers: tuple[Answer | None, ...]
+    answers: tuple[ProgramAnswer | None, ...]
     """Which one is given depends on the state after the call; None for one that has no explanation."""
     choice: DecisionList
     reads_after: bool

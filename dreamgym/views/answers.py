@@ -114,7 +114,7 @@ class View:
 
     @property
     def said(self) -> JsonValue:
-        """What templates are learned from: the whole text of words, else the value."""
+        """What patterns are learned from: the whole text of words, else the value."""
         return self.observation if isinstance(self.style, LinesStyle) else self.value
 
     def saying(self, said: JsonValue) -> View:

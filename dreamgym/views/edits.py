@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.views.templates import Bindings, Name, NoValue, Template, as_word, is_int
+from dreamgym.views.patterns import Bindings, NoPatternValue, Pattern, ValueName, as_word, is_int
 
 MOST = 8
 """Most changes between two answers that are learned from."""
@@ -25,13 +25,13 @@ class Item:
 
     field: str
     """Empty: the item is the value, or a text with it as a word."""
-    name: Name
+    name: ValueName
 
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
-        """Its position. Raises NoValue where no item or more than one is meant."""
+        """Its position. Raises NoPatternValue where no item or more than one is meant."""
         found = [i for i, item in enumerate(items) if self.holds(item, bindings)]
         if len(found) != 1:
-            raise NoValue(f"{len(found)} items hold the value of {self.name}")
+            raise NoPatternValue(f"{len(found)} items hold the value of {self.name}")
         return found[0]
 
     def holds(self, item: JsonValue, bindings: Bindings) -> bool:
@@ -49,14 +49,14 @@ class Item:
 class Told:
     """The item at the position that a value tells, counted from `first`."""
 
-    name: Name
+    name: ValueName
     first: int
 
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
-        """Its position. Raises NoValue where the list is shorter."""
+        """Its position. Raises NoPatternValue where the list is shorter."""
         value = bindings.get(self.name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value - self.first < len(items):
-            raise NoValue(f"{self.name} is no position")
+            raise NoPatternValue(f"{self.name} is no position")
         return value - self.first
 
 
@@ -67,9 +67,9 @@ class Position:
     at: int
 
     def index(self, items: list[JsonValue], bindings: Bindings) -> int:
-        """Its position. Raises NoValue where the list is shorter."""
+        """Its position. Raises NoPatternValue where the list is shorter."""
         if not -len(items) <= self.at < len(items):
-            raise NoValue(f"there is no item {self.at}")
+            raise NoPatternValue(f"there is no item {self.at}")
         return self.at % len(items)
 
 
@@ -86,8 +86,8 @@ class Edit:
     """`add`, `remove` or `set`."""
     path: tuple[Step, ...]
     """To the list, or to the value that is set."""
-    value: Template | None = None
-    """The template of what is added or set."""
+    value: Pattern | None = None
+    """The pattern of what is added or set."""
     places: tuple[str, ...] = ()
     """Where an item is added: at the `start`, at the `end`, `sorted`, or `-N` before the end."""
     items: tuple[Way, ...] = ()
@@ -116,7 +116,7 @@ class Edit:
         return replace(self, path=tuple(path), value=value, places=places, items=items)
 
     def apply(self, value: JsonValue, bindings: Bindings) -> JsonValue:
-        """The value with the change. Raises NoValue where it does not fit."""
+        """The value with the change. Raises NoPatternValue where it does not fit."""
         return self._apply(value, self.path, bindings)
 
     def _apply(self, value: JsonValue, path: tuple[Step, ...], bindings: Bindings) -> JsonValue:
@@ -124,19 +124,19 @@ class Edit:
             step, rest = path[0], path[1:]
             if isinstance(step, str):
                 if not isinstance(value, dict):
-                    raise NoValue("there is no object")
+                    raise NoPatternValue("there is no object")
                 if step not in value and not (self.kind == "set" and not rest):
-                    raise NoValue(f"there is no {step!r}")
+                    raise NoPatternValue(f"there is no {step!r}")
                 return {**value, step: self._apply(value.get(step), rest, bindings)}
             if not isinstance(value, list):
-                raise NoValue("there is no list")
+                raise NoPatternValue("there is no list")
             at = _index(step, value, bindings)
             return [*value[:at], self._apply(value[at], rest, bindings), *value[at + 1 :]]
         if self.kind == "set":
             assert self.value is not None
             return self.value.evaluate(bindings)
         if not isinstance(value, list):
-            raise NoValue("there is no list")
+            raise NoPatternValue("there is no list")
         if self.kind == "remove":
             at = _index(self.items, value, bindings)
             return [*value[:at], *value[at + 1 :]]
@@ -152,7 +152,7 @@ class Edit:
         return any(isinstance(step, tuple) and isinstance(step[0], Position) for step in steps)
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def patterns(self) -> tuple[Pattern, ...]:
         """What the change writes."""
         return () if self.value is None else (self.value,)
 
@@ -175,13 +175,13 @@ def _edits(base: JsonValue, new: JsonValue, bindings: Bindings, path: tuple[Step
             if name in base:
                 yield from _edits(base[name], part, bindings, (*path, name))
             else:
-                yield Edit("set", (*path, name), Template.of(part, bindings))
+                yield Edit("set", (*path, name), Pattern.of(part, bindings))
     elif isinstance(base, list) and isinstance(new, list):
         yield from _list_edits(base, new, bindings, path)
     elif isinstance(base, dict | list) or isinstance(new, dict | list):
         yield None
     else:
-        yield Edit("set", path, Template.of(new, bindings))
+        yield Edit("set", path, Pattern.of(new, bindings))
 
 
 def _list_edits(
@@ -208,7 +208,7 @@ def _list_edits(
     known = base[:start] + base[len(base) - end :]
     for offset, item in enumerate(made):
         at = start + offset
-        yield Edit("add", path, Template.of(item, bindings), _places(known, at, item))
+        yield Edit("add", path, Pattern.of(item, bindings), _places(known, at, item))
         known = [*known[:at], item, *known[at:]]
 
 
@@ -252,7 +252,7 @@ def _place(place: str, items: list[JsonValue], item: JsonValue) -> int:
     if place == "sorted":
         at = _sorted_place(items, item)
         if at is None:
-            raise NoValue("the list is not sorted")
+            raise NoPatternValue("the list is not sorted")
         return at
     return max(0, len(items) + int(place))
 

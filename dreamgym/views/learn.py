@@ -17,11 +17,11 @@ from pydantic import JsonValue
 from dreamgym.types import JsonObject, ToolCall, Transition
 from dreamgym.views.answers import View
 from dreamgym.views.edits import Edit, edits_between
+from dreamgym.views.patterns import Bindings, Pattern, pattern_of
 from dreamgym.views.reads import reading_tools
-from dreamgym.views.rules import Effect, FormKey, Moment, Rules
+from dreamgym.views.rules import FormKey, Moment, Rules, ViewChange
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
-from dreamgym.views.sql import UNKNOWN, Database, database_of
-from dreamgym.views.templates import Bindings, Template, template_of
+from dreamgym.views.sql import UNKNOWN, KnownDatabase, database_of
 
 FOLDS = 12
 """Most parts into which recordings are divided to try what was learned from the others."""
@@ -92,7 +92,7 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
     return rules
 
 
-def _database(episodes: Sequence[Session], rules: Rules) -> Database | None:
+def _database(episodes: Sequence[Session], rules: Rules) -> KnownDatabase | None:
     if len({episode.world for episode in episodes}) > 1:
         return None  # each world has tables of its own
     start: list[tuple[ToolCall, JsonValue]] = []
@@ -144,7 +144,7 @@ def _recorded(episodes: Sequence[Session], rules: Rules) -> dict[Moment, View]:
     return {moment: view for moment, view in found.items() if moment not in disputed}
 
 
-def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str], dict[Relation, Effect | None]]:
+def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str], dict[Relation, ViewChange | None]]:
     examples: dict[tuple[str, str], dict[Relation, list[Example]]] = defaultdict(lambda: defaultdict(list))
     for episode in episodes:
         for number, call in enumerate(episode.calls):
@@ -159,7 +159,7 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
                 bindings = bindings_of(episode.calls[write], call.action)
                 relation = relation_of(episode.calls[write].action, call.action)
                 examples[pair][relation].append((base, call.view, bindings))
-    found_effects: dict[tuple[str, str], dict[Relation, Effect | None]] = {}
+    found_effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = {}
     for pair, by_relation in examples.items():
         for relation, shown in by_relation.items():
             effect = _effect(shown, pair[1] in rules.reads, is_related=bool(relation))
@@ -194,33 +194,33 @@ def _example(episode: Sequence[Call], number: int, rules: Rules, world: str) -> 
     return (writes[0], base) if writes else None
 
 
-def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> Effect | None:
+def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> ViewChange | None:
     """The effect that all examples show; None if they disagree, or show too little."""
     same_as_before = [base is not None and base.key() == new.key() for base, new, _ in examples]
     if all(same_as_before):
-        return Effect(changes=False, examples=len(examples))
+        return ViewChange(changes=False, examples=len(examples))
     if any(same_as_before) or any(new.blocks for _, new, _ in examples):
         return None
     count = len(examples)
     like = examples[0][1]
     alike = all(type(new.style) is type(like.style) and new.is_error == like.is_error for _, new, _ in examples)
-    template = template_of([(new.said, bindings) for _, new, bindings in examples]) if alike else None
-    if template is not None:
-        is_of_write = any(name[0] in {"write", "said"} for name in template.names)
-        template = template if is_of_write or (is_related and like.is_refusal) else None
-    whole = Effect(True, template=template, like=like, examples=count) if template is not None else None
-    if whole is not None and template is not None and (not is_read or count > 1 or not template.is_guess):
+    pattern = pattern_of([(new.said, bindings) for _, new, bindings in examples]) if alike else None
+    if pattern is not None:
+        is_of_write = any(name[0] in {"write", "said"} for name in pattern.names)
+        pattern = pattern if is_of_write or (is_related and like.is_refusal) else None
+    whole = ViewChange(True, pattern=pattern, like=like, examples=count) if pattern is not None else None
+    if whole is not None and pattern is not None and (not is_read or count > 1 or not pattern.is_guess):
         return whole
     if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
         edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
         is_shown = count > 1 or not any(_is_guess(edit) for edit in edits or ())
         if edits and is_shown and (count > 1 or len(edits) < MOST_EDITS):
-            return Effect(True, edits=edits, examples=count)
+            return ViewChange(True, edits=edits, examples=count)
     return None
 
 
 def _is_guess(edit: Edit) -> bool:
-    return edit.is_guess or any(template.is_guess for template in edit.templates)
+    return edit.is_guess or any(pattern.is_guess for pattern in edit.patterns)
 
 
 def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) -> tuple[Edit, ...] | None:
@@ -241,7 +241,7 @@ def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) ->
     return found
 
 
-def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Template, View]]:
+def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Pattern, View]]:
     examples: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
     for episode in episodes:
         for number, call in enumerate(episode.calls):
@@ -251,7 +251,7 @@ def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Tem
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
                         (call.view, bindings, call.action.canonical())
                     )
-    found: dict[FormKey, tuple[Template, View]] = {}
+    found: dict[FormKey, tuple[Pattern, View]] = {}
     of_any: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
     for (tool, _, kind), known in examples.items():
         of_any[tool, None, kind] += known
@@ -260,21 +260,21 @@ def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Tem
         like = known[0][0]
         if any(type(view.style) is not type(like.style) or view.is_error != like.is_error for view, _, _ in known):
             continue
-        template = template_of([(view.said, bindings) for view, bindings, _ in known])
-        if template is not None and _is_shown(key, template, len({canonical for _, _, canonical in known}), rules):
-            found[key] = (template, like)
+        pattern = pattern_of([(view.said, bindings) for view, bindings, _ in known])
+        if pattern is not None and _is_shown(key, pattern, len({canonical for _, _, canonical in known}), rules):
+            found[key] = (pattern, like)
     return found
 
 
-def _is_shown(key: FormKey, template: Template, distinct: int, rules: Rules) -> bool:
+def _is_shown(key: FormKey, pattern: Pattern, distinct: int, rules: Rules) -> bool:
     """The recordings show that the answers of other calls have this form too.
 
     Two different calls do; one does if the answer is made of the call's values and of no number besides, and the tool
     is no read, or if the database explains it.
     """
     tool, _, kind = key
-    if distinct > 1 or any(name[0] == "sql" for name in template.names):
+    if distinct > 1 or any(name[0] == "sql" for name in pattern.names):
         return True
-    if template.is_guess:
+    if pattern.is_guess:
         return False
     return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in rules.reads

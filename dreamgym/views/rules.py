@@ -11,9 +11,9 @@ from dreamgym.state import same
 from dreamgym.types import ToolCall
 from dreamgym.views.answers import View
 from dreamgym.views.edits import Edit
+from dreamgym.views.patterns import Bindings, Pattern, ValueName, leaves_of
 from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, blamed_in, mentions, relation_of
-from dreamgym.views.sql import Database
-from dreamgym.views.templates import Bindings, Name, Template, leaves_of
+from dreamgym.views.sql import KnownDatabase
 
 Moment = tuple[str, tuple[str, ...], str]
 """A world, the calls of a session that may have changed it, in their order, and the call that is answered then."""
@@ -25,15 +25,15 @@ COUNTED = frozenset({"known", "seen"})
 
 
 @dataclass(frozen=True)
-class Effect:
+class ViewChange:
     """What a write does to the view of a read."""
 
     changes: bool
-    template: Template | None = None
+    pattern: Pattern | None = None
     """The whole answer, as it follows from the two calls."""
     edits: tuple[Edit, ...] | None = None
     like: View | None = None
-    """An answer of the kind that `template` makes."""
+    """An answer of the kind that `pattern` makes."""
     examples: int = 1
 
     def apply(self, view: View | None, bindings: Bindings) -> View | None:
@@ -41,8 +41,8 @@ class Effect:
         if not self.changes:
             return view
         try:
-            if self.template is not None and self.like is not None:
-                return self.like.saying(self.template.evaluate(bindings))
+            if self.pattern is not None and self.like is not None:
+                return self.like.saying(self.pattern.evaluate(bindings))
             if self.edits is None or view is None or view.blocks:
                 return None
             value = view.value
@@ -54,7 +54,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownAnswer:
     """An answer, and how it came about."""
 
     view: View
@@ -72,11 +72,11 @@ class Rules:
     """Recorded answers, by what was written before them."""
     unstable: frozenset[str] = frozenset()
     """Tools whose answers differ with nothing in between."""
-    effects: dict[tuple[str, str], dict[Relation, Effect | None]] = field(default_factory=dict)
+    effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = field(default_factory=dict)
     """By the tool that writes and the tool whose answer changes; None: the recordings disagree."""
-    forms: dict[FormKey, tuple[Template, View]] = field(default_factory=dict)
+    forms: dict[FormKey, tuple[Pattern, View]] = field(default_factory=dict)
     """How the answers of a tool follow from the call alone."""
-    database: Database | None = None
+    database: KnownDatabase | None = None
     """The tables of a server that takes SQL."""
     arguments: dict[str, set[str]] = field(default_factory=dict)
     """The names of all arguments that recorded calls of a tool have."""
@@ -84,7 +84,7 @@ class Rules:
     doubted: frozenset[tuple[str, str]] = frozenset()
     """Tools and ways that were wrong of recordings that they were not learned from."""
 
-    def answer(self, history: Sequence[Call], action: ToolCall, world: str = "") -> Known | None:
+    def answer(self, history: Sequence[Call], action: ToolCall, world: str = "") -> KnownAnswer | None:
         """The answer of a session's next call; None: the recordings do not show it.
 
         Args:
@@ -95,13 +95,13 @@ class Rules:
         known = (one for one in self.ways(history, action, world) if (action.name, one.way) not in self.doubted)
         return next(known, None)
 
-    def ways(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[Known]:
+    def ways(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer]:
         """Every answer that there is, the surest first."""
         return (known for known in self._tried(history, action, world) if known is not None)
 
-    def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[Known | None]:
-        template = self._template(history, action)[0]
-        if action.name in self.unstable or (template is not None and any(n[0] in COUNTED for n in template.names)):
+    def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer | None]:
+        pattern = self._pattern(history, action)[0]
+        if action.name in self.unstable or (pattern is not None and any(n[0] in COUNTED for n in pattern.names)):
             yield self._form(history, action)
             return
         canonical = action.canonical()
@@ -109,7 +109,7 @@ class Rules:
         last = max((i for i, call in enumerate(history) if call.action.canonical() == canonical), default=-1)
         earlier = history[last].view if last >= 0 else None
         if earlier is not None and (is_read or earlier.is_refusal) and not any(c.changes for c in history[last + 1 :]):
-            yield Known(earlier, "repeated")
+            yield KnownAnswer(earlier, "repeated")
             return
         if self.database is not None:
             known = self._form(history, action, only_sql=True)
@@ -122,14 +122,14 @@ class Rules:
         else:
             recorded = self.known.get((world, _texts(history, written), canonical))
             if recorded is not None:
-                yield Known(recorded, "recorded")
+                yield KnownAnswer(recorded, "recorded")
             yield self._after(history, action)
         yield self._refusal(history, action)
         yield self._form(history, action)
 
     def _changed(
         self, history: Sequence[Call], written: Sequence[int], last: int, action: ToolCall, world: str
-    ) -> Known | None:
+    ) -> KnownAnswer | None:
         """A read's view: known since a moment of this session or of a recording, and changed by the writes since then.
 
         Args:
@@ -158,18 +158,18 @@ class Rules:
             view = effect.apply(view, bindings_of(write, action))
             if effect.changes:
                 way = "effect"
-        return None if view is None else Known(view, way)
+        return None if view is None else KnownAnswer(view, way)
 
-    def _after(self, history: Sequence[Call], action: ToolCall) -> Known | None:
+    def _after(self, history: Sequence[Call], action: ToolCall) -> KnownAnswer | None:
         """The answer of a write that an earlier call of the session decides: what is there is not made again."""
         for number in range(len(history) - 1, -1, -1):
             write = history[number]
             if write.changes and (effect := self.effect(write.action, action)) is not None and effect.changes:
                 view = effect.apply(None, bindings_of(write, action))
-                return None if view is None else Known(view, "effect")
+                return None if view is None else KnownAnswer(view, "effect")
         return None
 
-    def _refusal(self, history: Sequence[Call], action: ToolCall) -> Known | None:
+    def _refusal(self, history: Sequence[Call], action: ToolCall) -> KnownAnswer | None:
         """A recorded refusal of a call that is the same in what was refused."""
         said = dict(leaves_of("call", action.arguments))
         for refused in self.refusals.get(action.name, ()):
@@ -179,27 +179,25 @@ class Rules:
                 continue
             if any(call.changes and mentions(call.action, blamed.values()) for call in history):
                 continue
-            template = Template.of(refused.view.said, dict(leaves_of("call", refused.action.arguments)))
+            pattern = Pattern.of(refused.view.said, dict(leaves_of("call", refused.action.arguments)))
             try:
-                return Known(refused.view.saying(template.evaluate(said)), "refusal")
+                return KnownAnswer(refused.view.saying(pattern.evaluate(said)), "refusal")
             except ValueError:
                 continue
         return None
 
-    def _form(self, history: Sequence[Call], action: ToolCall, *, only_sql: bool = False) -> Known | None:
-        template, like, kind, bindings = self._template(history, action)
-        if template is None or like is None:
+    def _form(self, history: Sequence[Call], action: ToolCall, *, only_sql: bool = False) -> KnownAnswer | None:
+        pattern, like, kind, bindings = self._pattern(history, action)
+        if pattern is None or like is None:
             return None
-        if only_sql and not kind and not any(name[0] == "sql" for name in template.names):
+        if only_sql and not kind and not any(name[0] == "sql" for name in pattern.names):
             return None
         try:
-            return Known(like.saying(template.evaluate(bindings)), "form")
+            return KnownAnswer(like.saying(pattern.evaluate(bindings)), "form")
         except ValueError:
             return None
 
-    def _template(
-        self, history: Sequence[Call], action: ToolCall
-    ) -> tuple[Template | None, View | None, str, Bindings]:
+    def _pattern(self, history: Sequence[Call], action: ToolCall) -> tuple[Pattern | None, View | None, str, Bindings]:
         """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
         kind, bindings = self.own_bindings(history, action)
         keys: list[FormKey] = [(action.name, None, kind), (action.name, frozenset(action.arguments), kind)]
@@ -208,10 +206,10 @@ class Rules:
             found = []  # what an argument does that no recording has is not known
         if not found:
             return None, None, kind, bindings
-        template, like = max(found, key=lambda form: len(form[0].names))
-        return template, like, kind, bindings
+        pattern, like = max(found, key=lambda form: len(form[0].names))
+        return pattern, like, kind, bindings
 
-    def effect(self, write: ToolCall, read: ToolCall) -> Effect | None:
+    def effect(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
         """What a write does to a read's view; None: not known."""
         known = self.effects.get((write.name, read.name))
         if known is None:
@@ -224,7 +222,7 @@ class Rules:
         if within:
             return known[max(within, key=len)]
         if changing or any(relation <= one for one in known):
-            return Effect(changes=False)
+            return ViewChange(changes=False)
         return None
 
     def own_bindings(self, history: Sequence[Call], action: ToolCall) -> tuple[str, Bindings]:
@@ -232,7 +230,7 @@ class Rules:
 
         These are its arguments, the tool's earlier calls, and what the database says.
         """
-        bindings: dict[Name, JsonValue] = dict(arguments_of("call", action))
+        bindings: dict[ValueName, JsonValue] = dict(arguments_of("call", action))
         before = [
             call for call in history if call.action.name == action.name and call.view and not call.view.is_refusal
         ]

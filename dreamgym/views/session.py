@@ -11,9 +11,9 @@ from pydantic import JsonValue
 from dreamgym.state import same
 from dreamgym.types import ToolCall, Transition
 from dreamgym.views.answers import LinesStyle, View, view_of
-from dreamgym.views.templates import Bindings, Name, leaves_of
+from dreamgym.views.patterns import Bindings, ValueName, leaves_of
 
-Relation = frozenset[tuple[Name, Name]]
+Relation = frozenset[tuple[ValueName, ValueName]]
 """Pairs of arguments of two calls that have equal values, by their paths."""
 
 _NUMBER = re.compile(r"(?<![\w.])\d{1,15}(?![\w.])")
@@ -43,7 +43,7 @@ def calls_of(session: Iterable[Transition], reads: frozenset[str]) -> list[Call]
 
 def bindings_of(write: Call, read: ToolCall) -> Bindings:
     """The values that a view after a write may be made of: those of the read, of the write and of its answer."""
-    bindings: dict[Name, JsonValue] = dict(arguments_of("call", read))
+    bindings: dict[ValueName, JsonValue] = dict(arguments_of("call", read))
     bindings.update(arguments_of("write", write.action))
     if write.view is not None:
         if isinstance(write.view.style, LinesStyle):
@@ -54,7 +54,7 @@ def bindings_of(write: Call, read: ToolCall) -> Bindings:
     return bindings
 
 
-def arguments_of(root: str, action: ToolCall) -> Iterator[tuple[Name, JsonValue]]:
+def arguments_of(root: str, action: ToolCall) -> Iterator[tuple[ValueName, JsonValue]]:
     """The bindings of a call's arguments and their parts; of a path, its last part too."""
     for name, value in leaves_of(root, action.arguments):
         yield name, value
@@ -65,7 +65,7 @@ def arguments_of(root: str, action: ToolCall) -> Iterator[tuple[Name, JsonValue]
 def relation_of(write: ToolCall, read: ToolCall) -> Relation:
     """Which arguments of two calls have equal values, or of which one is a folder of the other."""
     one, two = dict(leaves_of("write", write.arguments)), dict(leaves_of("read", read.arguments))
-    found: set[tuple[Name, Name]] = set()
+    found: set[tuple[ValueName, ValueName]] = set()
     for path, value in one.items():
         for other, asked in two.items():
             if isinstance(value, bool) or value in (None, "", [], {}) or isinstance(value, dict | list):
@@ -77,12 +77,12 @@ def relation_of(write: ToolCall, read: ToolCall) -> Relation:
     return frozenset(found)
 
 
-def blamed_in(refused: Call) -> dict[Name, JsonValue]:
+def blamed_in(refused: Call) -> dict[ValueName, JsonValue]:
     """The arguments of a refused call that its refusal names."""
     assert refused.view is not None
     text = refused.view.observation
     arguments = dict(leaves_of("call", refused.action.arguments))
-    named: dict[Name, JsonValue] = {
+    named: dict[ValueName, JsonValue] = {
         name: value
         for name, value in arguments.items()
         if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) > 1 and str(value) in text

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from dreamgym.types import JsonObject, ToolCall
-from dreamgym.views.templates import Name
+from dreamgym.views.patterns import ValueName
 
 STATEMENT = re.compile(
     r"\s*(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b", re.IGNORECASE
@@ -47,7 +47,7 @@ FORBIDDEN = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQL
 
 
 @dataclass(frozen=True)
-class Table:
+class KnownTable:
     """A table at the start of a session."""
 
     columns: tuple[JsonObject, ...] = ()
@@ -65,11 +65,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Database:
+class KnownDatabase:
     """The tables of a server, and the argument of each tool that holds SQL."""
 
     arguments: Mapping[str, str]
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, KnownTable] = field(default_factory=dict)
     """In the order in which the server lists them."""
 
     def statement(self, action: ToolCall) -> str | None:
@@ -82,7 +82,7 @@ class Database:
         found = STATEMENT.match(self.statement(action) or "")
         return found[1].lower() if found else ""
 
-    def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> tuple[str, dict[Name, JsonValue]]:
+    def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> tuple[str, dict[ValueName, JsonValue]]:
         """The kind of a call, and what the database says to it.
 
         Args:
@@ -93,7 +93,7 @@ class Database:
             The kind: the first word of its SQL, with ` fails` if the database refuses it and ` of what` if it touches
             what is not known; empty for a call without SQL. The bindings are those of what is known.
         """
-        found: dict[Name, JsonValue] = {}
+        found: dict[ValueName, JsonValue] = {}
         try:
             with closing(self._opened()) as opened:
                 unknown = {name for name, table in self.tables.items() if not table.is_complete}
@@ -186,7 +186,7 @@ def _run(opened: sqlite3.Connection, statement: str) -> _Said:
 
 def _catalogue(
     opened: sqlite3.Connection, action: ToolCall, vague: Collection[str]
-) -> Iterator[tuple[Name, JsonValue]]:
+) -> Iterator[tuple[ValueName, JsonValue]]:
     """What tools without SQL may list: the tables, and the columns of the table that an argument names."""
     names = [row[0] for row in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid")]
     if not action.arguments:
@@ -202,7 +202,7 @@ def _catalogue(
 
 def database_of(
     calls: Sequence[ToolCall], start: Sequence[tuple[ToolCall, JsonValue]], refusals: Iterable[str] = ()
-) -> Database | None:
+) -> KnownDatabase | None:
     """The database that recordings show; None if no tool of them takes SQL.
 
     Args:
@@ -213,7 +213,7 @@ def database_of(
     arguments = _sql_arguments(calls)
     if not arguments:
         return None
-    known = Database(arguments)
+    known = KnownDatabase(arguments)
     names: list[str] = []
     columns: dict[str, tuple[JsonObject, ...]] = {}
     rows: dict[str, dict[str, JsonObject]] = {}
@@ -242,7 +242,7 @@ def database_of(
     complete |= {name for name, count in counts.items() if len(rows.get(name, ())) == count}
     unique = {found.groups() for text in refusals for found in UNIQUE.finditer(text)}
     tables = {
-        name: Table(
+        name: KnownTable(
             columns.get(name) or tuple({"name": column} for column in next(iter(rows.get(name, {}).values()), {})),
             tuple(sorted(rows.get(name, {}).values(), key=_in_order)),
             name in complete,
@@ -251,7 +251,7 @@ def database_of(
         for name in dict.fromkeys([*names, *columns, *rows])
     }
     found_tables = {name: table for name, table in tables.items() if _can_be_made(name, table)}
-    return Database(arguments, found_tables)
+    return KnownDatabase(arguments, found_tables)
 
 
 def _sql_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _only_text(item: JsonValue) -> str | None:
     return item if isinstance(item, str) and item.isidentifier() else None
 
 
-def _definition(name: str, table: Table) -> str:
+def _definition(name: str, table: KnownTable) -> str:
     keys = [str(column["name"]) for column in table.columns if column.get("pk")]
     parts = []
     for column in table.columns:
@@ -303,12 +303,12 @@ def _definition(name: str, table: Table) -> str:
     return f"CREATE TABLE {_quoted(name)} ({', '.join(parts)})"
 
 
-def _can_be_made(name: str, table: Table) -> bool:
+def _can_be_made(name: str, table: KnownTable) -> bool:
     """Its definition and its rows are accepted."""
     if not table.columns:
         return False
     try:
-        Database({}, {name: table})._opened().close()
+        KnownDatabase({}, {name: table})._opened().close()
     except (sqlite3.Error, ValueError, OverflowError):
         return False
     return True

@@ -12,7 +12,7 @@ from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.synthesized import programs_of, synthesized
 from dreamgym.errors import NotRecorded, PredictionError
 from dreamgym.state import as_text, parsed
-from dreamgym.synthesis import Programs
+from dreamgym.synthesis import LearnedPrograms
 from dreamgym.types import JsonObject
 
 READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")
@@ -28,7 +28,7 @@ def _said(observation: str) -> object:
     return json.loads(observation) if observation.startswith("{") else observation
 
 
-def _free_running(seed: int, programs: Programs) -> tuple[int, int]:
+def _free_running(seed: int, programs: LearnedPrograms) -> tuple[int, int]:
     """(answers of reads that agree with reality, reads) of a session of twenty calls that nothing corrects."""
     draw = random.Random(seed)
     real = dreamed = as_text(start(draw))

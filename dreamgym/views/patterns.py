@@ -1,7 +1,7 @@
-"""Templates: how values in an answer follow from the values that a call can refer to.
+"""Patterns: how values in an answer follow from the values that a call can refer to.
 
-A template is learned from examples, each a value and the bindings of its call. A node of it keeps every expression that
-gives the value in all examples; where there is none, its parts are templates of their own. The best expression comes
+A pattern is learned from examples, each a value and the bindings of its call. A node of it keeps every expression that
+gives the value in all examples; where there is none, its parts are patterns of their own. The best expression comes
 first: a value of the call's own, then a calculation, then a constant.
 """
 
@@ -16,9 +16,9 @@ from pydantic import JsonValue
 
 from dreamgym.state import same
 
-Name = tuple[str, ...]
+ValueName = tuple[str, ...]
 """A value's name: where it comes from, and its path there, such as `("call", "title")`."""
-Bindings = Mapping[Name, JsonValue]
+Bindings = Mapping[ValueName, JsonValue]
 """The values that a call can refer to."""
 
 LISTS = frozenset({"seen", "sql"})
@@ -32,12 +32,12 @@ COUNTS = ("count", "length", "total", "size", "number", "len")
 _DIGIT = re.compile(r"\d")
 
 
-class NoValue(ValueError):
-    """A template has no value for a call."""
+class NoPatternValue(ValueError):
+    """A pattern has no value for a call."""
 
 
 @dataclass(frozen=True)
-class Constant:
+class FixedValue:
     """A value that does not depend on the call."""
 
     value: str
@@ -52,25 +52,25 @@ class Constant:
 class Slot:
     """The value of a name."""
 
-    name: Name
+    name: ValueName
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
         if self.name not in bindings:
-            raise NoValue(f"nothing is bound to {self.name}")
+            raise NoPatternValue(f"nothing is bound to {self.name}")
         return bindings[self.name]
 
 
 @dataclass(frozen=True)
-class Sum:
+class Offset:
     """The number of a name and a constant."""
 
-    name: Name
+    name: ValueName
     plus: int
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
         value = bindings.get(self.name)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise NoValue(f"no number is bound to {self.name}")
+            raise NoPatternValue(f"no number is bound to {self.name}")
         return value + self.plus
 
 
@@ -78,7 +78,7 @@ class Sum:
 class Words:
     """A text in which some words are values of names."""
 
-    parts: tuple[str | Name | Sum, ...]
+    parts: tuple[str | ValueName | Offset, ...]
 
     @property
     def count(self) -> int:
@@ -89,29 +89,29 @@ class Words:
         return "".join(part if isinstance(part, str) else self._word(part, bindings) for part in self.parts)
 
     @staticmethod
-    def _word(part: Name | Sum, bindings: Bindings) -> str:
-        word = as_word((part if isinstance(part, Sum) else Slot(part)).evaluate(bindings))
+    def _word(part: ValueName | Offset, bindings: Bindings) -> str:
+        word = as_word((part if isinstance(part, Offset) else Slot(part)).evaluate(bindings))
         if word is None:
-            raise NoValue(f"the value of {part} is no word")
+            raise NoPatternValue(f"the value of {part} is no word")
         return word
 
 
-Expression = Constant | Slot | Sum | Words
+Expression = FixedValue | Slot | Offset | Words
 
 
 @dataclass(frozen=True)
-class Template:
+class Pattern:
     """One node."""
 
     options: tuple[Expression, ...]
     own: Expression | None = None
     """The one of them that the name of this field speaks for: a value of the same name, or a count for a length."""
-    fields: Mapping[str, Template] | None = None
-    items: tuple[Template, ...] | None = None
+    fields: Mapping[str, Pattern] | None = None
+    items: tuple[Pattern, ...] | None = None
 
     @classmethod
-    def of(cls, value: JsonValue, bindings: Bindings, field: str = "") -> Template:
-        """The template of one example, or of the part of it in a field."""
+    def of(cls, value: JsonValue, bindings: Bindings, field: str = "") -> Pattern:
+        """The pattern of one example, or of the part of it in a field."""
         options = tuple(_expressions(value, bindings))
         own = next((one for one in options if _is_own(one, field)), None)
         if isinstance(value, dict):
@@ -120,20 +120,20 @@ class Template:
             return cls(options, own, items=tuple(cls.of(part, bindings) for part in value))
         return cls(options, own)
 
-    def unified(self, other: Template) -> Template | None:
-        """The template of the examples of both; None if there is none."""
+    def unified(self, other: Pattern) -> Pattern | None:
+        """The pattern of the examples of both; None if there is none."""
         shared = tuple(option for option in self.options if option in set(other.options))
         fields = self._unified_fields(other)
         items = self._unified_items(other)
         if not shared and fields is None and items is None:
             return None
         own = self.own if self.own in shared and self.own == other.own else None
-        return Template(shared, own, fields, items)
+        return Pattern(shared, own, fields, items)
 
-    def _unified_fields(self, other: Template) -> Mapping[str, Template] | None:
+    def _unified_fields(self, other: Pattern) -> Mapping[str, Pattern] | None:
         if self.fields is None or other.fields is None or list(self.fields) != list(other.fields):
             return None
-        found: dict[str, Template] = {}
+        found: dict[str, Pattern] = {}
         for name, part in self.fields.items():
             both = part.unified(other.fields[name])
             if both is None:
@@ -141,31 +141,31 @@ class Template:
             found[name] = both
         return found
 
-    def _unified_items(self, other: Template) -> tuple[Template, ...] | None:
+    def _unified_items(self, other: Pattern) -> tuple[Pattern, ...] | None:
         if self.items is None or other.items is None or len(self.items) != len(other.items):
             return None
         found = [one.unified(two) for one, two in zip(self.items, other.items, strict=True)]
         return None if any(part is None for part in found) else tuple(part for part in found if part is not None)
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
-        """The value for a call. Raises NoValue, also if expressions that fit all examples differ for this call."""
+        """The value for a call. Raises NoPatternValue, also if expressions that fit all examples differ."""
         best = self._best()
         if best:
             values = [option.evaluate(bindings) for option in best]
             if not all(same(values[0], value) for value in values):
-                raise NoValue("the examples do not tell which of several values it is")
+                raise NoPatternValue("the examples do not tell which of several values it is")
             return values[0]
         if self.fields is not None:
             return {name: part.evaluate(bindings) for name, part in self.fields.items()}
         if self.items is not None:
             return [part.evaluate(bindings) for part in self.items]
-        raise NoValue("no expression is left")
+        raise NoPatternValue("no expression is left")
 
     def _best(self) -> tuple[Expression, ...]:
         """The expressions that are used: that of the same name, else all that are no constant, else the constant."""
         if self.own is not None:
             return (self.own,)
-        slots = [option for option in self.options if isinstance(option, Slot | Sum)]
+        slots = [option for option in self.options if isinstance(option, Slot | Offset)]
         of_sql = [option for option in slots if option.name[0] == "sql"]  # the database alone knows the tables
         words = [option for option in self.options if isinstance(option, Words)]
         most = max((option.count for option in words), default=0)
@@ -184,15 +184,15 @@ class Template:
             yield from part.chosen()
 
     @property
-    def names(self) -> frozenset[Name]:
+    def names(self) -> frozenset[ValueName]:
         """The names that the value is made of."""
-        found: set[Name] = set()
+        found: set[ValueName] = set()
         for option in self.chosen():
-            if isinstance(option, Slot | Sum):
+            if isinstance(option, Slot | Offset):
                 found.add(option.name)
             elif isinstance(option, Words):
                 found |= {
-                    part.name if isinstance(part, Sum) else part
+                    part.name if isinstance(part, Offset) else part
                     for part in option.parts
                     if part and not isinstance(part, str)
                 }
@@ -216,15 +216,15 @@ class Template:
 def _constants(option: Expression) -> Iterator[str]:
     if isinstance(option, Words):
         yield "".join(part for part in option.parts if isinstance(part, str))
-    elif isinstance(option, Constant):
+    elif isinstance(option, FixedValue):
         yield option.of if isinstance(option.of, str) else option.value
 
 
-def template_of(examples: Sequence[tuple[JsonValue, Bindings]]) -> Template | None:
-    """The template that gives the value of every example; None if there is none."""
-    found: Template | None = None
+def pattern_of(examples: Sequence[tuple[JsonValue, Bindings]]) -> Pattern | None:
+    """The pattern that gives the value of every example; None if there is none."""
+    found: Pattern | None = None
     for number, (value, bindings) in enumerate(examples):
-        one = Template.of(value, bindings)
+        one = Pattern.of(value, bindings)
         found = one if number == 0 else found and found.unified(one)
         if found is None:
             return None
@@ -232,11 +232,11 @@ def template_of(examples: Sequence[tuple[JsonValue, Bindings]]) -> Template | No
         return None
     try:
         return found if all(same(found.evaluate(bindings), value) for value, bindings in examples) else None
-    except NoValue:
+    except NoPatternValue:
         return None
 
 
-def leaves_of(root: str, value: JsonValue, path: Name = ()) -> Iterator[tuple[Name, JsonValue]]:
+def leaves_of(root: str, value: JsonValue, path: ValueName = ()) -> Iterator[tuple[ValueName, JsonValue]]:
     """The bindings of a value: itself and every part, each with the path that leads to it."""
     if path:
         yield (root, *path), value
@@ -264,7 +264,7 @@ def _is_own(option: Expression, field: str) -> bool:
     """A field is named after the argument that it shows, or counts."""
     if isinstance(option, Slot):
         return bool(field) and option.name[0] != "known" and option.name[1:] == (field,)
-    return isinstance(option, Sum) and option.name == ("known", "calls") and field.lower().endswith(COUNTS)
+    return isinstance(option, Offset) and option.name == ("known", "calls") and field.lower().endswith(COUNTS)
 
 
 def _expressions(value: JsonValue, bindings: Bindings) -> Iterator[Expression]:
@@ -275,24 +275,24 @@ def _expressions(value: JsonValue, bindings: Bindings) -> Iterator[Expression]:
     )
     if isinstance(value, int) and not isinstance(value, bool):
         yield from (
-            Sum(name, value - bound)
+            Offset(name, value - bound)
             for name, bound in bindings.items()
             if isinstance(bound, int) and not isinstance(bound, bool) and abs(value - bound) <= 1 and name[0] == "known"
         )
     if isinstance(value, str) and value:
         yield from _texts(value, bindings)
-    yield Constant(repr(value), value)
+    yield FixedValue(repr(value), value)
 
 
 def _texts(text: str, bindings: Bindings) -> Iterator[Words]:
     """Every way to read a text as words of names, those with most names first."""
-    names: dict[str, list[Name | Sum]] = {}
+    names: dict[str, list[ValueName | Offset]] = {}
     for name, bound in bindings.items():
         word = as_word(bound)
         if word is not None and (len(word) > 1 or word.isdigit()) and len(word) < len(text) and word in text:
             names.setdefault(word, []).append(name)
         if name[0] == "known" and isinstance(bound, int) and not isinstance(bound, bool):
-            names.setdefault(str(bound + 1), []).append(Sum(name, 1))
+            names.setdefault(str(bound + 1), []).append(Offset(name, 1))
     if not names:
         return
     words = sorted(names, key=len, reverse=True)
@@ -314,7 +314,7 @@ def _texts(text: str, bindings: Bindings) -> Iterator[Words]:
         if all(isinstance(one, str) for one in variant):
             continue
         as_chosen = dict(zip(kinds, variant, strict=True))
-        parts: list[str | Name | Sum] = []
+        parts: list[str | ValueName | Offset] = []
         for piece, word in zip(pieces, [*found, ""], strict=True):
             for part in (piece, as_chosen.get(word, word)):
                 if isinstance(part, str) and parts and isinstance(parts[-1], str):
