@@ -1,39 +1,106 @@
-"""The litellm backend, in a process of its own: what it imports when, and how a failure reads."""
+"""The litellm backend, in a process of its own: what it answers, imports and refuses."""
 
+import asyncio
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
 
 import pytest
+from test_openai import said, server
 
 from dreamgym.dream.load import load_llm
 from dreamgym.errors import MissingPackage
 
 INSTALLED = find_spec("litellm") is not None
+needs_litellm = pytest.mark.skipif(
+    not INSTALLED, reason="litellm is not installed: pip install -c constraints.txt '.[litellm]'"
+)
+KEY = "sk-very-secret"
 
-SCRIPT = """
+ASK = """
 import asyncio, os, sys
 from dreamgym.llm import Message
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.dream.load import load_llm
-os.environ["ANTHROPIC_API_KEY"] = "sk-very-secret"
-model = load_llm("nobody/nothing")
-assert model.name == "nobody/nothing"
 assert "litellm" not in sys.modules
+model = load_llm(sys.argv[1])
+assert model.name == sys.argv[1].removeprefix("litellm:")
+schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 async def main():
     try:
-        await model.complete([Message(role="user", content="hi")])
+        answer = await model.complete([Message(role="user", content="hi")], schema=schema, max_tokens=7, seed=3)
+        print(answer.model_dump_json(include={"text", "finish_reason", "prompt_tokens", "completion_tokens"}))
     except EnvironmentUnavailable as error:
         print(error)
+    await model.close()
 asyncio.run(main())
 assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
 """
 
 
-@pytest.mark.skipif(not INSTALLED, reason="litellm is not installed: pip install dreamgym[litellm]")
-def test_an_unknown_provider_is_unavailable_and_litellm_is_imported_only_when_asked() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
-    assert done.stdout.strip().splitlines()[-1].startswith("nobody/nothing failed: BadRequestError")
+def environ(**variables: str) -> dict[str, str]:
+    """This process's variables without any key, and these."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    return {**kept, **variables}
+
+
+async def asked(model: str, **variables: str) -> str:
+    """What the script prints at the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ASK, model, env=environ(**variables), stdout=-1, stderr=-1
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode().strip()
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_litellm_asks_a_server_and_its_answer_counts_tokens() -> None:
+    async with server(lambda _: said('{"a": 1}')) as (url, bodies):
+        answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
+    assert answer.startswith('{"text":"{\\"a\\": 1}","finish_reason":"stop"')
+    (body,) = bodies
+    assert (body["model"], body["max_tokens"]) == ("scripted", 7)
+    assert body["messages"] == [{"role": "user", "content": "hi"}]
+    assert body["response_format"]["json_schema"]["strict"] is True
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown() -> None:
+    from test_openai import refused
+
+    async with server(lambda _: refused(401, f"Incorrect API key provided: {KEY}")) as (url, _):
+        answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
+    assert answer.startswith("openai/scripted failed: AuthenticationError: ")
+    assert KEY not in answer
+
+
+@needs_litellm
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("nosuchprovider/x", "model 'nosuchprovider/x': litellm knows no provider 'nosuchprovider'"),
+        ("anthropic/x", "model 'anthropic/x' needs a key of anthropic: set ANTHROPIC_API_KEY"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("serve", "coin", "--port", "0"), ("check", "examples/coin", "--against", "dream")])
+def test_what_cannot_work_is_refused_at_the_start(model: str, reason: str, verb: tuple[str, ...], dsn: str) -> None:
+    command = [sys.executable, "-m", "dreamgym", *verb, "--model", model]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ(DREAMGYM_DSN=dsn, DREAMGYM_ENCODER="trigram"), check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"dreamgym: {reason}" in done.stderr
+
+
+@needs_litellm
+def test_credentials_that_may_come_from_elsewhere_are_not_asked_for_at_the_start() -> None:
+    script = "from dreamgym.dream.load import load_llm; print(load_llm('bedrock/x').name)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ(), check=True)
+    assert done.stdout == "bedrock/x\n"
 
 
 @pytest.mark.skipif(INSTALLED, reason="litellm is installed")

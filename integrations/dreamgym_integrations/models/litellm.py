@@ -1,8 +1,9 @@
 """Providers without an OpenAI-compatible endpoint, through litellm.
 
-litellm takes seconds and 200 MB to import and fetches a price list over the network when it is; so it is imported at
-the first question, told to use the list it brings, and never imported for any other model. Retries are ours: its own
-need a package that it does not bring, and hide the error.
+litellm takes seconds and 200 MB to import and fetches a price list over the network when it is; so it is told to use
+the list it brings, and never imported for any other model. What cannot work, such as a provider that it does not know
+or one without its key, is refused when the model is loaded. Retries are ours: its own need a package that it does not
+bring, and hide the error.
 """
 
 from __future__ import annotations
@@ -21,9 +22,31 @@ ATTEMPTS = 3
 
 
 def load(name: str) -> LiteLLMModel:
-    """The model that litellm calls `provider/model`. Raises InvalidInput, or MissingPackage without litellm."""
+    """The model that litellm calls `provider/model`.
+
+    Raises:
+        InvalidInput: no name, a provider that litellm does not know, or the provider's key is not set.
+        MissingPackage: litellm is not installed.
+    """
     if not name:
         raise InvalidInput("expected litellm:PROVIDER/MODEL")
+    if find_spec("litellm") is None:
+        raise MissingPackage(f"model {name!r}", "litellm")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True  # it would print to stdout
+    try:
+        _, provider, _, _ = litellm.get_llm_provider(model=name)
+    except litellm.BadRequestError as error:
+        raise InvalidInput(
+            f"model {name!r}: litellm knows no provider {name.partition('/')[0]!r}; "
+            "docs.litellm.ai/docs/providers lists them"
+        ) from error
+    missing = litellm.validate_environment(model=name)["missing_keys"]
+    # other credentials, such as those of a cloud, may come from files and roles that only the first question finds
+    if missing and all(variable.endswith("_API_KEY") for variable in missing):
+        raise InvalidInput(f"model {name!r} needs a key of {provider}: set {' or '.join(missing)}")
     return LiteLLMModel(name)
 
 
@@ -31,8 +54,6 @@ class LiteLLMModel:
     """One model of one provider; keys come from the variables that litellm documents."""
 
     def __init__(self, name: str) -> None:
-        if find_spec("litellm") is None:
-            raise MissingPackage(f"model {name!r}", "litellm")
         self.name = name
 
     async def complete(
@@ -45,7 +66,6 @@ class LiteLLMModel:
         seed: int = 0,
     ) -> Completion:
         """Answer the messages. Raises EnvironmentUnavailable."""
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
 
         form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
