@@ -17,7 +17,13 @@ from websockets.exceptions import InvalidStatus
 
 from dreamgym.errors import InvalidInput
 
-PATHS = [("GET", "/envs"), ("POST", "/envs/counter/episodes"), ("POST", "/envs/counter/episodes/x/mcp")]
+PATHS = [
+    ("GET", "/"),
+    ("GET", "/envs"),
+    ("GET", "/envs/counter"),
+    ("POST", "/envs/counter/episodes"),
+    ("POST", "/envs/counter/episodes/x/mcp"),
+]
 
 
 @pytest.mark.anyio
@@ -57,7 +63,13 @@ async def test_an_episodes_token_opens_its_mcp_url_and_nothing_else(stage: Stage
         assert await call(f"{url}/envs/counter/mcp", mine["token"], {"X-DreamGym-Episode": other["episode"]}) == 401
         assert await call(mine["mcp_url"] + "%0A", mine["token"]) == 401
         episode = f"/envs/counter/episodes/{mine['episode']}"
-        control = [("GET", "/envs"), ("POST", "/envs/counter/episodes"), ("GET", episode), ("DELETE", episode)]
+        control = [
+            ("GET", "/"),
+            ("GET", "/envs"),
+            ("POST", "/envs/counter/episodes"),
+            ("GET", episode),
+            ("DELETE", episode),
+        ]
         control += [("POST", f"{episode}/{verb}") for verb in ("fork", "finish")] + [("GET", f"{episode}/events")]
         for method, path in control:
             assert (await http.request(method, path, headers=agent)).status_code == 401, path

@@ -41,6 +41,37 @@ async def test_an_agent_that_stops_before_the_end_has_failed_only_if_the_environ
     assert state["trajectory"]["final_reward"] == reward
 
 
+async def test_a_second_finish_is_the_same_again_or_a_conflict_and_changes_nothing(stage: Stage) -> None:
+    async with stage.serve(stage.dream()) as (_, http):
+        made = (await http.post(EPISODES, json={})).json()
+        place = f"{EPISODES}/{made['episode']}"
+        first = await http.post(f"{place}/finish", json={"answer": "It is 1.", "success": True})
+        again = await http.post(f"{place}/finish", json={"answer": "It is 1.", "success": True})
+        bare = await http.post(f"{place}/finish")
+        others = [
+            await http.post(f"{place}/finish", json=other)
+            for other in ({"answer": "It is 2."}, {"answer": "It is 1.", "success": False})
+        ]
+        after = await http.get(place)
+    assert [response.status_code for response in (first, again, bare, *others)] == [200, 200, 200, 409, 409]
+    assert first.json() == again.json() == bare.json() == after.json()
+    assert "was finished before, and keeps its answer and its verdict" in others[0].json()["error"]
+
+
+async def test_the_servers_address_and_an_environments_say_what_is_served(stage: Stage) -> None:
+    async with stage.serve(stage.dream()) as (url, http):
+        index = (await http.get("/")).json()
+        page = await http.get("/", headers={"accept": "text/html,*/*"})
+        described = (await http.get("/envs/counter")).json()
+        unknown = await http.get("/envs/nope")
+    assert index["environments"] == {"counter": f"{url}/envs/counter"}
+    assert page.headers["content-type"].startswith("text/plain")
+    assert f"counter: MCP at {url}/envs/counter/mcp, described at {url}/envs/counter" in page.text
+    assert described["mcp_url"] == f"{url}/envs/counter/mcp"
+    assert (described["name"], "add" in described["tools"]) == ("counter", True)
+    assert unknown.status_code == 404
+
+
 def verdict(*, accomplished: bool) -> str:
     return json.dumps({"reasoning": "seen", "accomplished": accomplished})
 
@@ -74,10 +105,11 @@ async def test_a_final_answer_in_a_dream_is_rewarded_by_the_models_judge(
         async with Client(made["mcp_url"]) as client:
             await client.call_tool("add", {"n": 1})
         state = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "It is 10."})).json()
-        again = (await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "No, 9."})).json()
+        other = await http.post(f"{EPISODES}/{made['episode']}/finish", json={"answer": "No, 9."})
+        again = (await http.get(f"{EPISODES}/{made['episode']}")).json()
     trajectory = Trajectory.model_validate(state["trajectory"])
     assert (trajectory.final_reward, trajectory.success, state["reward"]) == (reward, accomplished, reward)
-    assert again == state
+    assert (other.status_code, again) == (409, state)
 
 
 @pytest.mark.parametrize(

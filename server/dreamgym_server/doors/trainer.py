@@ -13,13 +13,15 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from dreamgym import __version__
 from dreamgym.environment import first_reason
 from dreamgym.errors import (
     DreamGymError,
     EnvironmentUnavailable,
+    EpisodeFinished,
     InvalidInput,
     StoreError,
     UnknownEpisode,
@@ -31,7 +33,7 @@ from dreamgym_server.archive import trajectory_of
 from dreamgym_server.auth import Keys
 from dreamgym_server.requests import FinalAnswer, Fork, NewEpisode, TooManyEpisodes
 from dreamgym_server.sessions import Episodes
-from dreamgym_server.sources import WorldChanged
+from dreamgym_server.sources import WorldChanged, Worlds
 
 WATCH_INTERVAL_S = 0.5
 
@@ -50,7 +52,9 @@ class TrainerDoor:
         return [
             Route("/healthz", self._alive),
             Route("/readyz", self._ready),
+            Route("/", self._index),
             Route("/envs", self._environments),
+            Route("/envs/{env}", self._environment),
             Route("/envs/{env}/episodes", self._create, methods=["POST"]),
             Route(episode, self._read, methods=["GET"]),
             Route(episode, self._delete, methods=["DELETE"]),
@@ -72,21 +76,23 @@ class TrainerDoor:
         return JSONResponse({"status": "ready"})
 
     async def _environments(self, request: Request) -> Response:
-        return JSONResponse(
-            {
-                "environments": [
-                    {
-                        "name": name,
-                        "description": worlds.spec.description,
-                        "source": worlds.source,
-                        "max_steps": worlds.spec.max_steps,
-                        "tasks": len(worlds.spec.tasks),
-                        "first_task": worlds.spec.tasks[0].model_dump(mode="json") if worlds.spec.tasks else None,
-                    }
-                    for name, worlds in self._episodes.worlds.items()
-                ]
-            }
-        )
+        return JSONResponse({"environments": [_described(worlds) for worlds in self._episodes.worlds.values()]})
+
+    async def _environment(self, request: Request) -> Response:
+        worlds = self._episodes.world(request.path_params["env"])
+        url = f"{_base(request)}/envs/{worlds.spec.name}"
+        tools = [str(tool["name"]) for tool in worlds.spec.tools]
+        links = {"mcp_url": f"{url}/mcp", "episodes_url": f"{url}/episodes"}
+        return JSONResponse({**_described(worlds), "tools": tools, **links})
+
+    async def _index(self, request: Request) -> Response:
+        """What is served, for whoever opens the server's address."""
+        names = [worlds.spec.name for worlds in self._episodes.worlds.values()]
+        urls = {name: f"{_base(request)}/envs/{name}" for name in names}
+        if "text/html" in request.headers.get("accept", ""):
+            lines = [f"{name}: MCP at {url}/mcp, described at {url}" for name, url in urls.items()]
+            return PlainTextResponse("\n".join([f"DreamGym {__version__} serves", "", *lines, ""]))
+        return JSONResponse({"dreamgym": __version__, "environments": urls, "ready": f"{_base(request)}/readyz"})
 
     async def _create(self, request: Request) -> Response:
         env = request.path_params["env"]
@@ -103,7 +109,7 @@ class TrainerDoor:
         return JSONResponse(
             {
                 "episode": episode.id,
-                "mcp_url": f"{request.url.scheme}://{request.url.netloc}{path}",
+                "mcp_url": f"{_base(request)}{path}",
                 **token,
                 "task": episode.task.model_dump(mode="json"),
                 "observation": last.observation,
@@ -117,7 +123,17 @@ class TrainerDoor:
 
     async def _finish(self, request: Request) -> Response:
         final = _parsed(FinalAnswer, await request.body())
-        return self._state(await self._episodes.finish(*_path(request), answer=final.answer, success=final.success))
+        env, name = _path(request)
+        episode = await self._episodes.finish(env, name, answer=final.answer, success=final.success)
+        if episode.stop_reason is StopReason.FINISHED:
+            given = None if final.answer is None else self._episodes.world(env).admission.text(final.answer)
+            other_answer = given is not None and given != episode.answer
+            other_verdict = final.success is not None and float(final.success) != episode.final_reward
+            if other_answer or other_verdict:
+                raise EpisodeFinished(
+                    f"episode {name!r} was finished before, and keeps its answer and its verdict: read them with GET"
+                )
+        return self._state(episode)
 
     async def _delete(self, request: Request) -> Response:
         await self._episodes.delete(*_path(request))
@@ -195,6 +211,22 @@ def _parsed(model: type[Body], body: bytes) -> Body:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise InvalidInput(f"request body: {first_reason(error)}") from error
+
+
+def _described(worlds: Worlds) -> JsonObject:
+    spec = worlds.spec
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "source": worlds.source,
+        "max_steps": spec.max_steps,
+        "tasks": len(spec.tasks),
+        "first_task": spec.tasks[0].model_dump(mode="json") if spec.tasks else None,
+    }
+
+
+def _base(request: Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}"
 
 
 def _path(request: Request) -> tuple[str, str]:

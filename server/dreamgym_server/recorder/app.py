@@ -41,16 +41,11 @@ class Upstream(Protocol):
         """The recording ends: let go of streams that would never end by themselves."""
 
 
-class About(Frozen):
-    """What is not in the traffic and known at the start."""
+class Label(Frozen):
+    """What is not in the traffic of a run."""
 
     task: str | None = None
     task_id: str | None = None
-
-
-class RunOutcome(Frozen):
-    """What is not in the traffic and known at the end."""
-
     answer: str | None = None
     success: bool | None = None
 
@@ -111,20 +106,20 @@ class ControlDoor:
         return self._state(request, checked(request.path_params["run"]))
 
     async def _describe(self, request: Request) -> Response:
-        return self._state(request, await self._note(request, About))
+        return self._state(request, await self._note(request))
 
     async def _finish(self, request: Request) -> Response:
-        run = await self._note(request, RunOutcome)
+        run = await self._note(request)
         self._runs.finish(run)
         await self._upstream.finish(run)
         await asyncio.to_thread(self._build)
         return self._state(request, run)
 
-    async def _note(self, request: Request, kind: type[Frozen]) -> str:
+    async def _note(self, request: Request) -> str:
         """Put what the request says on the tape, and wait until it is on disk; the run."""
         run = checked(request.path_params["run"])
         try:
-            said = kind.model_validate_json(await request.body() or b"{}")
+            said = Label.model_validate_json(await request.body() or b"{}")
         except ValidationError as error:
             raise InvalidInput(f"request body: {first_reason(error)}") from error
         written = self._tape.note(run, **said.model_dump(exclude_none=True))
