@@ -130,7 +130,7 @@ def _spec(env: str, folders: Iterable[Path]) -> EnvironmentSpec:
 
 async def _propose_tasks(folder: Path, model: str) -> None:
     """Note down a proposed task for each run without one, as `dreamgym label` would."""
-    from dreamgym_server.recorder.recording import add_note
+    from dreamgym_server.recorder.recording import add_notes
 
     from dreamgym.curriculum.proposal import propose_tasks
     from dreamgym.dream.load import load_llm
@@ -146,7 +146,7 @@ async def _propose_tasks(folder: Path, model: str) -> None:
     for trajectory_id, task in proposals.tasks.items():
         run = trajectory_id.removeprefix(f"{spec.name}-")
         note = Note(run=run, task=task.instruction, task_id=task.id, proposed=True, at=time.time())
-        add_note(folder, note.model_dump(mode="json", exclude_none=True), dict(os.environ))
+        add_notes(folder, [note.model_dump(mode="json", exclude_none=True)], os.environ)
         say(f"{run}: proposed task: {task.instruction}")
     for trajectory_id, reason in proposals.failures.items():
         say(f"{trajectory_id.removeprefix(f'{spec.name}-')}: no task proposed: {reason}")

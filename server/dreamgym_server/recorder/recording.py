@@ -167,12 +167,13 @@ def _check(command: list[str] | None, url: str | None, headers: Mapping[str, str
         raise InvalidInput("--header is for --upstream; a command takes its secrets from the environment")
 
 
-def add_note(folder: Path, note: JsonObject, environ: Mapping[str, str]) -> None:
-    """Add a note to the recording of a run, redacted. Raises InvalidInput where it cannot be written."""
+def add_notes(folder: Path, notes: Iterable[JsonObject], environ: Mapping[str, str]) -> None:
+    """Add notes to the recordings of their runs, redacted. Raises InvalidInput if one cannot be written."""
     redactor = Redactor(rules_of(folder), key=load_key(), known=secrets_of_environment(environ))
-    said = {name: value if name in {"kind", "run"} else redactor.value(value) for name, value in note.items()}
     try:
-        append_event(folder / "recordings", said)
+        for note in notes:
+            said = {name: value if name in {"kind", "run"} else redactor.value(value) for name, value in note.items()}
+            append_event(folder / "recordings", said)
     except OSError as error:
         raise InvalidInput(f"{folder / 'recordings'}: cannot be written to: {error.strerror}") from error
 

@@ -1,0 +1,76 @@
+"""`dreamgym label FOLDER FILE.tsv`: many runs are labelled at once, or none."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import Command
+
+from dreamgym.environment import read_jsonl
+from dreamgym.recordings.folder import start_folder
+from dreamgym.types import Trajectory
+
+RUN = """\
+{"kind":"exchange","run":"NAME","session":"s","method":"tools/list","params":{},"result":{"tools":[TOOL]},"error":null,\
+"protocol":null,"started_at":1,"ended_at":1}
+{"kind":"exchange","run":"NAME","session":"s","method":"tools/call","params":{"name":"get","arguments":{}},\
+"result":{"content":[{"type":"text","text":"1"}]},"error":null,"protocol":null,"started_at":2,"ended_at":2}
+"""
+
+
+@pytest.fixture
+def crm(tmp_path: Path) -> Path:
+    """A folder with three recorded runs."""
+    folder = tmp_path / "crm"
+    start_folder(folder, "crm", {"adapter": "mcp", "command": [sys.executable]})
+    (folder / "recordings").mkdir()
+    for name in "abc":
+        text = RUN.replace("NAME", name).replace("TOOL", '{"name":"get","inputSchema":{"type":"object"}}')
+        (folder / "recordings" / f"{name}.jsonl").write_text(text)
+    return folder
+
+
+def labels(folder: Path) -> dict[str, tuple[str, float | None]]:
+    found = read_jsonl(folder / "trajectories.jsonl", Trajectory)
+    return {one.id: (one.task.instruction, one.final_reward) for one in found}
+
+
+def test_each_row_labels_its_run_and_an_empty_cell_says_nothing(dreamgym: Command, crm: Path, tmp_path: Path) -> None:
+    table = tmp_path / "labels.tsv"
+    table.write_text("run\tsuccess\ttask\tanswer\na\tyes\tGet one.\t1\n\nb\tno\tGet two.\t\nc\t\tGet three.\t3\n")
+    code, out, err = dreamgym("label", str(crm), str(table))
+    assert (code, out) == (0, "")
+    assert "a: success, task, answer noted" in err
+    assert labels(crm) == {"crm-a": ("Get one.", 1.0), "crm-b": ("Get two.", 0.0), "crm-c": ("Get three.", None)}
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ("run\tsuccess\na\tyes\nnope\tno\n", "line 3: unknown run 'nope': there is a, b, c"),
+        ("run\tsuccess\na\tperhaps\n", "line 2: success: expected one of yes, no, true, false, 1, 0, got 'perhaps'"),
+        ("run\tsuccess\na\tyes\tx\n", "line 2: expected 2 columns, got 3"),
+        ("run\tsuccess\na\tyes\na\tno\n", "line 3: run 'a' has a line before"),
+        ("run,success\na,yes\n", "line 1: expected the names of the columns with tabs between them"),
+        ("run\tsucces\na\tyes\n", "line 1: expected the names of the columns"),
+        ("", "line 1: expected the names of the columns with tabs between them, run and some of"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named_and_nothing_is_noted(
+    dreamgym: Command, crm: Path, tmp_path: Path, table: str, fault: str
+) -> None:
+    file = tmp_path / "labels.tsv"
+    file.write_text(table)
+    before = (crm / "recordings" / "a.jsonl").read_bytes()
+    code, _, err = dreamgym("label", str(crm), str(file))
+    assert code == 2
+    assert f"{file}, {fault}" in err
+    assert (crm / "recordings" / "a.jsonl").read_bytes() == before
+
+
+def test_a_table_and_options_are_not_mixed_and_a_missing_file_is_said(dreamgym: Command, crm: Path) -> None:
+    code, _, err = dreamgym("label", str(crm), "labels.tsv", "--success")
+    assert (code, err) == (2, "dreamgym: success: with a file, its columns say it\n")
+    code, _, err = dreamgym("label", str(crm), "no-such.tsv")
+    assert code == 2
+    assert "No such file" in err
