@@ -6,7 +6,7 @@ ScriptedLLM is public, so that users can test their environments with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
@@ -58,6 +58,14 @@ class LLM(Protocol):
 
     async def close(self) -> None:
         """Release connections and memory."""
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """A model that can tell without a real question whether it can be asked at all."""
+
+    async def check_reachable(self) -> None:
+        """Raises EnvironmentUnavailable if the endpoint does not answer, or refuses the key or the model."""
 
 
 def is_strict(schema: JsonValue) -> bool:

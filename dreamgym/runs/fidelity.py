@@ -12,9 +12,10 @@ from pathlib import Path
 
 from dreamgym.dream.fitted import read_fitting
 from dreamgym.dream.load import load_llm, load_model
+from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
@@ -24,6 +25,7 @@ from dreamgym.evaluation.predictions import played_again
 from dreamgym.evaluation.report import CheckReport, FidelityReport
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
+from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.opening import Against
@@ -52,7 +54,8 @@ def check(
         say: is told how far it is.
 
     Raises:
-        InvalidInput: nothing can be held out, a model is named for the real system, or `trajectories` is missing.
+        InvalidInput: nothing can be held out, a model is named for the real system, its endpoint cannot be asked, or
+            `trajectories` is missing.
     """
     against = Against(against)
     if against is Against.REAL and model is not None:
@@ -82,6 +85,7 @@ def check(
 
         async def predict() -> None:
             try:
+                await _require_reachable(loaded)
                 await measurement.predict()
             finally:
                 await loaded.close()
@@ -95,6 +99,7 @@ def check(
         k=shown,
         seed=seed,
         known=tuple(one.id for one in given.known),
+        known_transitions=sum(len(one.transitions) for one in given.known),
         held_out=tuple(one.id for one in given.held_out),
         complete=complete,
         total=agreement(calls),
@@ -241,6 +246,15 @@ def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Traj
                 f"{file}: {trajectory.id!r} is of environment {trajectory.task.env!r}, not {spec.name!r}"
             )
     return recorded
+
+
+async def _require_reachable(model: ExperienceModel) -> None:
+    """Raises InvalidInput if no question could be answered: that would be measured as a model that is never right."""
+    try:
+        if isinstance(model, Reachable):
+            await model.check_reachable()
+    except EnvironmentUnavailable as error:
+        raise InvalidInput(f"no call was predicted: {error}") from error
 
 
 def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:

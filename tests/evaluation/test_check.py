@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from ledger import NOT_SET, ONLY_UP, SECRET, add, counted, folder, played
+from misuse import refused_start
 from typer.testing import CliRunner
 
-from dreamgym.cli.app import app
+from dreamgym.cli.app import app, main
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.errors import InvalidInput
 from dreamgym.redaction import RedactionRules, Redactor, load_key
@@ -40,8 +43,8 @@ def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed
     printed = checked(env, "--against", "dream", "--model", "nearest", "--held-out", "0.4")
     held_out = json.loads(checked(env, "--against", "real", "--held-out", "0.4", "--json"))["held_out"]
     assert printed.startswith(
-        f"counter against dream of nearest, {NearestModel.demonstrations} transitions shown: 2 trajectories held out, "
-        "3 known"
+        f"counter against dream of nearest, at most {NearestModel.demonstrations} transitions shown: "
+        "2 trajectories held out, 3 known with 12 transitions\n"
     )
     assert [line.split()[:3] for line in printed.splitlines() if line.startswith("secret")] == [["secret", "2", "100"]]
     assert f"  {held_out[0]} step 4: add" in printed
@@ -51,9 +54,35 @@ def test_a_dream_is_compared_with_the_same_calls_and_its_differences_are_printed
 def test_the_model_is_a_setting_and_the_report_names_what_is_left_out(tmp_path: Path) -> None:
     env = folder(tmp_path, RECORDED)
     printed = checked(env, "--against", "dream", "--model", "nearest without recorded,checks -k 3")
-    assert printed.startswith("counter against dream of nearest without checks,recorded, 3 transitions shown:")
+    assert printed.startswith("counter against dream of nearest without checks,recorded, at most 3 transitions shown:")
     whole = json.loads(checked(env, "--against", "dream", "--model", "nearest", "--json"))
     assert (whole["model"], whole["k"]) == ("nearest", NearestModel.demonstrations)
+
+
+def test_an_endpoint_that_is_dead_or_refuses_the_key_is_misuse_before_any_call_is_predicted(tmp_path: Path) -> None:
+    env, asked = folder(tmp_path, RECORDED), []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}/v1#m"
+        code, said = refused_start(main, "check", env, "--against", "dream", "--model", url)
+        http.shutdown()
+    assert code == 2
+    assert f"no call was predicted: {url} failed: Error code: 401" in said
+    assert len(asked) == 1
+    code, said = refused_start(main, "check", env, "--against", "dream", "--model", url)
+    assert code == 2
+    assert f"no call was predicted: {url} cannot be reached: is the server running?" in said
 
 
 def test_without_recordings_the_model_that_repeats_them_has_no_answer(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_the_tables_give_totals_with_intervals_and_tools_with_counts(tmp_path: P
             k=k,
             seed=0,
             known=(),
+            known_transitions=0,
             held_out=(one.id,),
             complete=True,
             total=agreement(calls),

@@ -39,6 +39,8 @@ class CheckReport(Frozen):
     seed: int
     known: tuple[str, ...]
     """Ids of the trajectories that the dream was given."""
+    known_transitions: int
+    """How many recorded transitions are in them."""
     held_out: tuple[str, ...]
     complete: bool
     """False if it was interrupted."""

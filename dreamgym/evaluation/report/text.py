@@ -68,9 +68,10 @@ def as_text(report: FidelityReport) -> str:
 
 def check_as_text(report: CheckReport) -> str:
     """The table, and each differing answer in a few lines."""
-    against = f"dream of {report.model}, {report.k} transitions shown" if report.model else "the real system"
+    against = f"dream of {report.model}, at most {report.k} transitions shown" if report.model else "the real system"
+    known = f"{len(report.known)} known with {report.known_transitions} transitions"
     lines = [
-        f"{report.env} against {against}: {len(report.held_out)} trajectories held out, {len(report.known)} known"
+        f"{report.env} against {against}: {len(report.held_out)} trajectories held out, {known}"
         + ("" if report.complete else "; interrupted, this is what there is"),
         "",
         *aligned(agreement_rows(report.total, report.tools)),

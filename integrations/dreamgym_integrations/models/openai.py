@@ -137,6 +137,15 @@ class OpenAIModel:
             raise self._unavailable(error) from None  # the client's own errors carry the request with its headers
         return self._completion(found, bare=schema is not None)
 
+    async def check_reachable(self) -> None:
+        """Find the model and the dialect now, as the first question would. Raises EnvironmentUnavailable."""
+        import openai
+
+        try:
+            await self._spoken(await self._chosen())
+        except (openai.OpenAIError, ValueError) as error:
+            raise self._unavailable(error) from None
+
     async def close(self) -> None:
         await self._client.close()
 
