@@ -118,6 +118,13 @@ def test_refusals_are_learnt_with_gaps_for_tool_and_reason(
     assert (mirror.unknown_tool, mirror.invalid_arguments) == (learnt_unknown, learnt_invalid)
 
 
+def test_a_server_of_the_python_sdk_refuses_an_unknown_tool_in_that_sdks_words(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    Tape(folder, "a").hello().call("get", "Error executing tool get: no such id", is_error=True)
+    build_folder(folder)
+    assert EnvironmentSpec.load(folder).mirror.unknown_tool == "Unknown tool: {tool}"
+
+
 def test_a_protocol_error_of_a_call_is_what_the_agent_saw(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     error = {"code": -32602, "message": "Unknown tool: nope"}

@@ -75,11 +75,18 @@ _REFUSES = re.compile(r"invalid|validation|required|expected", re.IGNORECASE)
 
 
 def unknown_tool(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> str | None:
-    """The first refusal of a tool that the server has not, with `{tool}` for its name."""
+    """The first refusal of a tool that the server does not have, with `{tool}` for its name.
+
+    If none was recorded, the words of the official Python SDK if another error shows that the server is built on it.
+    """
+    is_python_sdk = False
     for action, result in calls:
         if action.name not in tools and refused(action, result):
             return result.observation.replace(action.name, "{tool}")
-    return None
+        is_python_sdk = is_python_sdk or (
+            result.is_error and result.observation.startswith(f"Error executing tool {action.name}")
+        )
+    return "Unknown tool: {tool}" if is_python_sdk else None
 
 
 def invalid_arguments(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject]) -> str | None:
