@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +43,21 @@ class IsBlank:
 
     def __str__(self) -> str:
         return f"{shown(self.path)} is blank"
+
+
+@dataclass(frozen=True)
+class HasText:
+    """A path is bound to a text with a certain text in it."""
+
+    path: Path
+    text: str
+
+    def holds(self, bindings: Bindings) -> bool:
+        value = bindings.values.get(self.path)
+        return isinstance(value, str) and self.text in value
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} contains {json.dumps(self.text)}"
 
 
 @dataclass(frozen=True)

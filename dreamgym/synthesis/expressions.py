@@ -342,6 +342,27 @@ class First:
 
 
 @dataclass(frozen=True)
+class Larger:
+    """Of the values of two paths the one with the larger number, or the smaller one; the first of equal ones."""
+
+    paths: tuple[Path, Path]
+    number: Path = ()
+    """Leads on from each path to its number; empty: the values are the numbers."""
+    is_smaller: bool = False
+
+    def value(self, bindings: Bindings) -> JsonValue:
+        one, other = (bindings.values.get((*path, *self.number)) for path in self.paths)
+        if not is_number(one) or not is_number(other):
+            raise NoValue(f"{self} compares two numbers")
+        is_other = decimal(other) < decimal(one) if self.is_smaller else decimal(other) > decimal(one)
+        return bindings.values[self.paths[is_other]]
+
+    def __str__(self) -> str:
+        by = f" by {shown(('item', *self.number))}" if self.number else ""
+        return f"{'smaller' if self.is_smaller else 'larger'} of {' and '.join(map(shown, self.paths))}{by}"
+
+
+@dataclass(frozen=True)
 class Table:
     """A value for each recorded value of some paths; there is none for other values."""
 

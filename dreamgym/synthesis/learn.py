@@ -9,6 +9,7 @@ is guessed. Same recordings, same program, in whatever order they come.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -22,7 +23,7 @@ from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_faults
+from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, entities_on, item_faults
 from dreamgym.synthesis.program import Branch, Definitions, ProgramAnswer, ToolProgram
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
@@ -37,6 +38,8 @@ SAMPLE = 96
 """Recorded calls of a tool in which a program is sought first."""
 STATES = 1000
 """Most recorded calls whose states are searched for derived fields."""
+CATEGORY = 5
+"""A field with more values is no category."""
 ROUNDS = 3
 """Most searches for one program, each in more recorded calls."""
 
@@ -197,13 +200,31 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
             break
         sample.update({i: case(i) for i in missed[:: -(-len(missed) // (SAMPLE // 2))]})
     wrong: set[int] = set()
+    values: dict[Path, Counter[str]] = {}
+    links: set[Path] = set()
     for i in range(count):
         one = sample.get(i) or case(i)
+        for path, value in one.before.values.items():
+            if path[0] == "arg" and len(path) == 4 and entities_on(path) == 1:
+                values.setdefault(path, Counter())[json.dumps(value)] += 1
+                if _is_id(value, one.before.state):
+                    links.add(path)
         outcome = program.decisions.outcome(one.before)
         if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
             wrong.add(outcome)
     branches = tuple(None if i in wrong else branch for i, branch in enumerate(program.branches))
-    return replace(program, branches=branches)
+    familiar = {path: frozenset(seen) for path, seen in values.items() if path not in links and _is_category(seen)}
+    return replace(program, branches=branches, familiar=familiar)
+
+
+def _is_id(value: JsonValue, state: IndexedState) -> bool:
+    return isinstance(value, str) and any(value in entities for entities in state.collections.values())
+
+
+def _is_category(seen: Counter[str]) -> bool:
+    """True if a field has few values, each of them often."""
+    is_text = all(value[0] in '"ntf' for value in seen)
+    return is_text and len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY
 
 
 def _answers(program: ToolProgram, case: Case) -> bool:

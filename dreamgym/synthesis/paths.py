@@ -235,9 +235,10 @@ def is_entity(path: Path) -> bool:
     return path[-1].startswith(">")
 
 
-def rank(path: Path) -> tuple[bool, int, bool, Path]:
-    """Sort key: values after the call before those that were, short paths first, the call's own values first."""
-    return path[0] == "before", len(path), path[0] not in {"arg", "new", "item"}, path
+def rank(path: Path) -> tuple[bool, bool, int, bool, Path]:
+    """Sort key: values after the call before those that were, ids before texts, short paths first, the call's own."""
+    by_text = any("@" in step for step in path)
+    return path[0] == "before", by_text, len(path), path[0] not in {"arg", "new", "item"}, path
 
 
 def is_number(value: object) -> bool:

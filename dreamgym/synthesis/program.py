@@ -230,18 +230,24 @@ class ToolProgram:
     decisions: DecisionList
     branches: tuple[Branch | None, ...]
     """By outcome; None for an outcome whose recorded calls have no explanation."""
+    familiar: Mapping[Path, frozenset[str]] = field(default_factory=dict)
+    """For each category of an entity that an argument names: the values that it had in recorded calls, as JSON."""
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ProgramResult | None:
         """The effect and the answer of a call in a state.
 
         None if the recordings do not show them: the call may have an outcome that has no explanation; a value that the
-        branch needs may be missing; or the branch sets a field to a constant, for instance a status to `sent`, and in
-        no recorded call the field had the value that it has now.
+        branch needs may be missing; the branch changes an entity of a category that no recorded call shows; or the
+        branch sets a field to a constant, for instance a status to `sent`, and in no recorded call of this outcome the
+        field had the value that it has now.
         """
         call = self.definitions.bind_before(IndexedState(state, self.schema), arguments)
         outcome = self.decisions.outcome(call)
         branch = None if outcome is None else self.branches[outcome]
         if branch is None:
+            return None
+        seen = self.familiar if branch.effects else {}
+        if any(path in call.values and json.dumps(call.values[path]) not in known for path, known in seen.items()):
             return None
         if any(json.dumps(call.values.get(path)) not in known for path, known in branch.overwritten.items()):
             return None

@@ -10,8 +10,8 @@ from itertools import combinations
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.synthesis.expressions import Entities, Filter, First, NoValue, Table
-from dreamgym.synthesis.paths import Bindings, Path
+from dreamgym.synthesis.expressions import Entities, Expression, Filter, First, Larger, NoValue, Table
+from dreamgym.synthesis.paths import Bindings, Path, is_argument
 from dreamgym.synthesis.search.sources import fields_of, filters_of
 
 VALUES = 8
@@ -60,6 +60,28 @@ def first_entity(calls: Sequence[Bindings], targets: Sequence[JsonValue]) -> Fir
     return None
 
 
+def larger(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[JsonValue], name: str) -> Larger | None:
+    """The choice between two values by their numbers; None if there is none, or it is always the same one.
+
+    Args:
+        calls: the bindings of each call.
+        paths: the paths that are bound in all of them.
+        targets: one for each call.
+        name: the field that the value stands in; both values stand in fields of this name, or are arguments.
+    """
+    likely = [path for path in paths if path[-1] == name or is_argument(path)]
+    for pair in combinations(likely, 2):
+        if not all(t in (c.values[pair[0]], c.values[pair[1]]) for c, t in zip(calls, targets, strict=True)):
+            continue
+        ends = [path[len(pair[0]) :] for path in paths if path[: len(pair[0])] == pair[0]]
+        for end in ends:
+            for is_smaller in (False, True):
+                candidate = Larger(pair, end, is_smaller)
+                if all(_is_value(candidate, call, target) for call, target in zip(calls, targets, strict=True)):
+                    return candidate
+    return None
+
+
 def table(calls: Sequence[Bindings], paths: Sequence[Path], targets: Sequence[JsonValue], name: str) -> Table | None:
     """The table that gives every call its target; None if there is none that explains more than it lists.
 
@@ -102,7 +124,7 @@ def _is_category(values: Sequence[JsonValue]) -> bool:
     return all(isinstance(value, str | bool | None) for value in values) and 1 < len(set(values)) <= VALUES
 
 
-def _is_value(expression: First, call: Bindings, target: str) -> bool:
+def _is_value(expression: Expression, call: Bindings, target: JsonValue) -> bool:
     try:
         return same(expression.value(call), target)
     except NoValue:

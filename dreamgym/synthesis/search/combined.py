@@ -56,7 +56,7 @@ def _candidates(lists: Sequence[Path], fields: Sequence[str]) -> Iterator[Combin
     for count in (1, 2):
         for parts in permutations(lists, count):
             for without in ((), *(path for path in lists if path not in parts)):
-                for is_distinct in (False, True):
+                for is_distinct in (True, False):
                     yield Combined(parts, without, is_distinct)
                     if not fields:
                         yield Combined(parts, without, is_distinct, is_sorted=True)

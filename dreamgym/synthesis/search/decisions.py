@@ -9,6 +9,7 @@ such questions the cheapest is taken:
 | a change would make a number negative | 1 | the balance does not cover the price |
 | a change would leave a field as it is | 1 | the ticket has these tags already |
 | a text argument is blank | 2 | the subject is empty |
+| a text argument has a certain mark in it | 2 | the address has no `@` |
 | a path has one certain value | 2 | the order is `shipped` |
 | two paths are equal | 2 | the ticket is merged into itself |
 | a number that an answer names is 1 | 1 | "after 1 hour" |
@@ -43,6 +44,7 @@ from dreamgym.synthesis.decisions import (
     Both,
     Decision,
     DecisionList,
+    HasText,
     IsAbove,
     IsAlready,
     IsBlank,
@@ -122,7 +124,9 @@ def find_decisions(
             for number, one in enumerate(candidates):
                 for answer in (True, False):
                     found = (one.holds if answer else ~one.holds) & left
-                    if found and not found & ~wanted:
+                    # a value that one call of several has would only remember this call
+                    is_remembered = found != wanted and found.bit_count() == 1 and isinstance(one.question, IsValue)
+                    if found and not found & ~wanted and not is_remembered:
                         unnamed = len(one.paths - named[outcome])
                         unasked = len(named[outcome] - one.paths)
                         cost = one.cost + 2 * unnamed + unasked / 2 + 3 * (found != wanted)
@@ -146,6 +150,8 @@ def find_decisions(
         first, *others = [one.outcome for one in decisions if one.question.holds(call) == one.answer] or [-1]
         orders |= {(first, other) for other in others}
     otherwise = most[0][0] if most and 2 * most[0][1] > rest.total() else None
+    if otherwise is not None and is_error[otherwise] and not is_error[last]:
+        otherwise = None  # a refusal has a reason
     return DecisionList(tuple(decisions), otherwise, frozenset(orders))
 
 
@@ -194,7 +200,8 @@ def _candidates(
         for question in questions:
             holds = sum(1 << i for i, call in enumerate(calls) if question.holds(call))
             if 0 < holds < everything:
-                paths = frozenset(paths_in(question))
+                # a question about what the answers themselves name is as likely as it is for any answer
+                paths = frozenset() if isinstance(question, IsOne) else frozenset(paths_in(question))
                 found.setdefault((holds, paths), _Candidate(question, holds, cost, paths))
     return list(found.values())
 
@@ -220,6 +227,7 @@ def _questions(
     yield 1, sorted({already for branch in branches for already in _repetitions(branch)}, key=repr)
     yield 1, (IsOne(number) for number in sorted({one for branch in branches for one in _named(branch)}, key=repr))
     yield 2, (IsBlank(path) for path in paths if path[0] == "arg" and len(path) == 2)
+    yield 2, _marks(calls, paths)
     yield 2, _values(calls, paths)
     yield 2, _equalities(calls, paths)
     constants = [Constant(json.dumps(limit)) for limit in limits]
@@ -250,7 +258,7 @@ def _repetitions(branch: Branch) -> Iterator[Question]:
 def _named(branch: Branch) -> Iterator[Expression]:
     """The numbers that the texts of a branch are made with."""
     for answer in branch.answers:
-        if answer is not None and isinstance(answer.text, Template):
+        if answer is not None and isinstance(answer.text, Template) and not branch.is_error:
             yield from (part for part in answer.text.parts if isinstance(part, Variable | Calculation | Sum))
 
 
@@ -259,6 +267,15 @@ def _numbers_in_text(branch: Branch) -> Iterator[float]:
     for part in (part for text in texts for part in (text.parts if isinstance(text, Template) else (text,))):
         if isinstance(part, Constant) and is_number(value := loaded(part.text)):
             yield value  # type: ignore[misc]
+
+
+def _marks(calls: Sequence[Bindings], paths: Sequence[Path]) -> Iterator[Question]:
+    """Questions for each character that is no letter, digit or white space in a text argument."""
+    for path in paths:
+        if path[0] == "arg" and len(path) == 2:
+            texts = [value for call in calls if isinstance(value := call.values.get(path), str)]
+            marks = {letter for text in texts for letter in text if not letter.isalnum() and not letter.isspace()}
+            yield from (HasText(path, mark) for mark in sorted(marks))
 
 
 def _values(calls: Sequence[Bindings], paths: Sequence[Path]) -> Iterator[Question]:

@@ -11,7 +11,8 @@ Of several that do, the first in this order is taken:
    collection, or with a constant. Only if the calls have at least two different values;
 7. an object by its fields; a list by its items, one for each item of another list or each entity of a collection, or as
    the items of other lists put together; a text by its words and lists; a text that is JSON as that;
-8. the first entity of a collection in an order; a table of what was recorded for each value of one or two paths.
+8. the larger or smaller of two values; the first entity of a collection in an order; a table of what was recorded for
+   each value of one or two paths.
 
 An expression that fits by chance fails in the next call: the more recordings there are, the fewer are left.
 """
@@ -42,7 +43,7 @@ from dreamgym.synthesis.expressions import (
 )
 from dreamgym.synthesis.paths import Bindings, Path, entities_on, is_argument, is_number, rank
 from dreamgym.synthesis.search.calculations import CalculationSearch
-from dreamgym.synthesis.search.choices import first_entity, table
+from dreamgym.synthesis.search.choices import first_entity, larger, table
 from dreamgym.synthesis.search.combined import combined
 from dreamgym.synthesis.search.sources import collection_of, list_excluding, lists
 from dreamgym.synthesis.search.texts import template_for
@@ -111,11 +112,12 @@ class ExpressionSearch:
         if found is None and all(is_number(target) for target in targets):
             counts = (Sum(source) for source in self._sources)
             found = next((count for count in counts if self._gives(count, targets)), None)
-            return found or (Variable(paths[0]) if paths else self._calculations.find(targets))
+            found = found or (Variable(paths[0]) if paths else self._calculations.find(targets))
         if found is None and paths:
             return Variable(paths[0])
         if found is None and not in_text and not self._depth:
-            return first_entity(self.calls, targets) or table(self.calls, self.paths, targets, name)
+            found = larger(self.calls, self.paths, targets, name) or first_entity(self.calls, targets)
+            return found or table(self.calls, self.paths, targets, name)
         return found
 
     def _gives(self, expression: Expression, targets: Sequence[JsonValue]) -> bool:
