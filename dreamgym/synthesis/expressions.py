@@ -343,7 +343,7 @@ class First:
 
 @dataclass(frozen=True)
 class Larger:
-    """Of the values of two paths the one with the larger number, or the smaller one; the first of equal ones."""
+    """The value with the larger number of two, or with the smaller one; the first if they are equal."""
 
     paths: tuple[Path, Path]
     number: Path = ()
