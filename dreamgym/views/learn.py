@@ -19,12 +19,14 @@ from dreamgym.views.answers import View
 from dreamgym.views.edits import Edit, edits_between
 from dreamgym.views.patterns import Bindings, Pattern, pattern_of
 from dreamgym.views.reads import reading_tools
-from dreamgym.views.rules import FormKey, Moment, Rules, ViewChange
+from dreamgym.views.rules import FormKey, Moment, Rules, ViewChange, items_of
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
 from dreamgym.views.sql import UNKNOWN, KnownDatabase, database_of
 
 FOLDS = 12
 """Most parts into which recordings are divided to try what was learned from the others."""
+MOST_LISTINGS = 16
+"""Most recorded listings in which items are looked up."""
 MOST_EDITS = 3
 """A single example with so many changes does not show which of them belong together."""
 Example = tuple[View | None, View, Bindings]
@@ -82,6 +84,13 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
         rules.known = _recorded(episodes, rules)
         rules.database = _database(episodes, rules)
         rules.effects = _effects(episodes, rules)
+    reads_at_start = {canonical: view for (_, written, canonical), view in rules.known.items() if not written}
+    for episode in episodes:
+        for call in episode.calls:
+            view = reads_at_start.get(call.action.canonical())
+            is_listing = view is not None and not call.is_write and len(items_of(view.value)) > 1
+            if is_listing and len(rules.listings) < MOST_LISTINGS:
+                rules.listings[call.action.canonical()] = call.action
     rules.forms = _forms(episodes, rules)
     for episode in episodes:
         for number, call in enumerate(episode.calls):
@@ -246,7 +255,7 @@ def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Pat
     for episode in episodes:
         for number, call in enumerate(episode.calls):
             if call.view is not None and not call.view.blocks:
-                kind, bindings = rules.own_bindings(episode.calls[:number], call.action)
+                kind, bindings = rules.own_bindings(episode.calls[:number], call.action, episode.world)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
                         (call.view, bindings, call.action.canonical())
@@ -277,4 +286,6 @@ def _is_shown(key: FormKey, pattern: Pattern, distinct: int, rules: Rules) -> bo
         return True
     if pattern.is_guess:
         return False
+    if any(name[0] == "of" for name in pattern.names):
+        return True
     return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in rules.reads

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.types import ToolCall
+from dreamgym.types import JsonObject, ToolCall
 from dreamgym.views.answers import View
 from dreamgym.views.edits import Edit
 from dreamgym.views.patterns import Bindings, Pattern, ValueName, leaves_of
@@ -78,6 +78,8 @@ class Rules:
     """How the answers of a tool follow from the call alone."""
     database: KnownDatabase | None = None
     """The tables of a server that takes SQL."""
+    listings: dict[str, ToolCall] = field(default_factory=dict)
+    """Recorded reads that list items, by their canonical text."""
     arguments: dict[str, set[str]] = field(default_factory=dict)
     """The names of all arguments that recorded calls of a tool have."""
     refusals: dict[str, list[Call]] = field(default_factory=dict)
@@ -100,9 +102,9 @@ class Rules:
         return (known for known in self._tried(history, action, world) if known is not None)
 
     def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer | None]:
-        pattern = self._pattern(history, action)[0]
+        pattern = self._pattern(history, action, world)[0]
         if action.name in self.unstable or (pattern is not None and any(n[0] in COUNTED for n in pattern.names)):
-            yield self._form(history, action)
+            yield self._form(history, action, world)
             return
         canonical = action.canonical()
         is_read = action.name in self.reads
@@ -112,7 +114,7 @@ class Rules:
             yield KnownAnswer(earlier, "repeated")
             return
         if self.database is not None:
-            known = self._form(history, action, only_sql=True)
+            known = self._form(history, action, world, only_sql=True)
             yield known
             if known is None and action.name in self.database.arguments:
                 return
@@ -125,7 +127,7 @@ class Rules:
                 yield KnownAnswer(recorded, "recorded")
             yield self._after(history, action)
         yield self._refusal(history, action)
-        yield self._form(history, action)
+        yield self._form(history, action, world)
 
     def _changed(
         self, history: Sequence[Call], written: Sequence[int], last: int, action: ToolCall, world: str
@@ -186,8 +188,10 @@ class Rules:
                 continue
         return None
 
-    def _form(self, history: Sequence[Call], action: ToolCall, *, only_sql: bool = False) -> KnownAnswer | None:
-        pattern, like, kind, bindings = self._pattern(history, action)
+    def _form(
+        self, history: Sequence[Call], action: ToolCall, world: str, *, only_sql: bool = False
+    ) -> KnownAnswer | None:
+        pattern, like, kind, bindings = self._pattern(history, action, world)
         if pattern is None or like is None:
             return None
         if only_sql and not kind and not any(name[0] == "sql" for name in pattern.names):
@@ -197,9 +201,11 @@ class Rules:
         except ValueError:
             return None
 
-    def _pattern(self, history: Sequence[Call], action: ToolCall) -> tuple[Pattern | None, View | None, str, Bindings]:
+    def _pattern(
+        self, history: Sequence[Call], action: ToolCall, world: str
+    ) -> tuple[Pattern | None, View | None, str, Bindings]:
         """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
-        kind, bindings = self.own_bindings(history, action)
+        kind, bindings = self.own_bindings(history, action, world)
         keys: list[FormKey] = [(action.name, None, kind), (action.name, frozenset(action.arguments), kind)]
         found = [self.forms[key] for key in keys if key in self.forms]
         if not set(action.arguments) <= self.arguments.get(action.name, set()):
@@ -225,10 +231,11 @@ class Rules:
             return ViewChange(changes=False)
         return None
 
-    def own_bindings(self, history: Sequence[Call], action: ToolCall) -> tuple[str, Bindings]:
+    def own_bindings(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[str, Bindings]:
         """The kind of SQL of a call, and what its answer may be made of.
 
-        These are its arguments, the tool's earlier calls, and what the database says.
+        These are its arguments, the tool's earlier calls, what a listing shows of an item that it names, and what the
+        database says.
         """
         bindings: dict[ValueName, JsonValue] = dict(arguments_of("call", action))
         before = [
@@ -246,12 +253,38 @@ class Rules:
             for path, number in leaves_of("known", before[-1].view.value):
                 if isinstance(number, int) and not isinstance(number, bool):
                     bindings[("known", "last", *path[1:])] = number
+        if action.name in self.reads:
+            bindings.update(self._looked_up(history, action, world))
         kind = ""
         if self.database is not None:
             written = [call.action for call in history if call.changes]
             kind, found = self.database.bindings(written, action)
             bindings.update(found)
         return kind, bindings
+
+    def _looked_up(
+        self, history: Sequence[Call], action: ToolCall, world: str
+    ) -> Iterator[tuple[ValueName, JsonValue]]:
+        """What a listing shows now of the only item that holds an argument of the call."""
+        asked = [value for value in action.arguments.values() if isinstance(value, str | int) and value != ""]
+        written = [number for number, call in enumerate(history) if call.changes]
+        for canonical, listing in self.listings.items():
+            if listing.name == action.name or not asked:
+                continue
+            earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
+            known = self._changed(history, written, max(earlier, default=-1), listing, world)
+            items = [] if known is None else items_of(known.view.value)
+            found = [item for item in items if any(same(value, one) for value in item.values() for one in asked)]
+            if len(found) == 1:
+                yield from ((("of", listing.name, name), value) for name, value in found[0].items())
+
+
+def items_of(value: JsonValue) -> list[JsonObject]:
+    """The objects of a list, alone or in the only list of an object; empty if there is none."""
+    if isinstance(value, dict):
+        lists = [part for part in value.values() if isinstance(part, list)]
+        value = lists[0] if len(lists) == 1 else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _texts(history: Sequence[Call], written: Sequence[int]) -> tuple[str, ...]:

@@ -173,3 +173,24 @@ def test_a_table_that_no_recording_shows_whole_is_not_answered_from() -> None:
 )
 def test_hostile_sql_is_not_run(statement: str) -> None:
     assert played(learned(*SQL), ("read_query", {"query": statement})) == [None]
+
+
+ITEMS = [{"id": 1, "name": "rope", "price": 12}, {"id": 2, "name": "buoy", "price": 45}, {"id": 3, "name": "lamp"}]
+SHOP: tuple[list[Step], ...] = (
+    [("list_items", {}, list(ITEMS)), ("get_item", {"id": 1}, ITEMS[0])],
+    [("list_items", {}, list(ITEMS)), ("get_item", {"id": 2}, ITEMS[1])],
+    [
+        ("add_item", {"id": 4, "name": "sail", "price": 90}, "Added sail"),
+        ("list_items", {}, [*ITEMS, {"id": 4, "name": "sail", "price": 90}]),
+    ],
+)
+
+
+def test_an_item_is_looked_up_in_the_listing_of_this_session() -> None:
+    answers = played(
+        learned(*SHOP),
+        ("add_item", {"id": 9, "name": "oar", "price": 30}),
+        ("get_item", {"id": 9}),
+        ("get_item", {"id": 7}),
+    )
+    assert answers == ["Added oar", '{"id": 9, "name": "oar", "price": 30}', None]
