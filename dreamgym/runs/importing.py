@@ -13,6 +13,7 @@ from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
+from dreamgym.runs.seed import claim, folder_of
 
 REASONS = 20
 """How many reasons of one kind are printed."""
@@ -56,6 +57,8 @@ async def import_files(
         write_tasks(Path(env), [trajectory.task for trajectory in report.trajectories])
     if out is None:
         async with open_store(dsn) as store:
+            if (folder := folder_of(env)) is not None:
+                await claim([folder], store)
             stored = await store.buffer.add(report.trajectories)
         say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
         return
