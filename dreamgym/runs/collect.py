@@ -12,6 +12,7 @@ from dreamgym.episode import Agent, check_policy_url, load_agent
 from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of, with_recorded_starts
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
+from dreamgym.runs.seed import claim, folder_of
 from dreamgym.runs.versions import version_of
 from dreamgym.types import Trajectory
 
@@ -72,6 +73,8 @@ async def collect(
         store = None
         if out is None or where is Against.DREAM:
             store = await stack.enter_async_context(open_store(dsn))
+            if isinstance(env, str) and (folder := folder_of(env)) is not None:
+                await claim([folder], store)
         worlds = await stack.enter_async_context(open_worlds(spec, where, model=model, store=store))
         players: Sequence[Play]
         if loaded is not None:

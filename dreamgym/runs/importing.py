@@ -14,6 +14,7 @@ from dreamgym.recordings.importers.folder import defined_tools, has_tools, make_
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
+from dreamgym.runs.seed import claim, folder_of
 
 REASONS = 20
 """How many reasons of one kind are printed."""
@@ -59,6 +60,8 @@ async def import_files(
         say(f"{env}: serve it with `dreamgym serve {env}`")
     if out is None:
         async with open_store(dsn) as store:
+            if (folder := folder_of(env)) is not None:
+                await claim([folder], store)
             stored = await store.buffer.add(report.trajectories)
         say(f"{stored} of {len(report.trajectories)} trajectories are new in the buffer of {spec.name!r}")
         return

@@ -111,7 +111,8 @@ async def open_worlds(
         min_confidence: an episode ends if an answer has less.
 
     Raises:
-        InvalidInput: the model or the environment means nothing here, or parts are left out of the real environment.
+        InvalidInput: the model or the environment means nothing here, parts are left out of the real environment, or
+            the store holds another folder's environment of the same name.
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
     """
@@ -129,8 +130,10 @@ async def open_worlds(
         return
     async with AsyncExitStack() as stack:
         known: Store = store if store is not None else await stack.enter_async_context(open_store(dsn))
+        if isinstance(env, str) and (folder := seed.folder_of(env)) is not None:
+            await seed.claim([folder], known)
         if found is not None:
-            await seed.store(found, known.buffer)
+            await seed.store(found, known)
         predictions = None if Part.CACHE in left_out else known.predictions
         chosen = load_model(wanted.model or None, env=spec.name, predictions=predictions)
         stack.push_async_callback(chosen.close)

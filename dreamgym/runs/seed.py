@@ -11,21 +11,24 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.recordings.contradictions import contradictions, summary
 from dreamgym.recordings.folder import is_recorded, update_folder
 from dreamgym.recordings.folder.env_file import name_in
+from dreamgym.recordings.folder.identity import identity_of
 from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.trajectories import unlisted
 from dreamgym.recordings.log import Note
-from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.keys import check_storable
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import open_store
 from dreamgym.types import Task, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym.replay.postgres import Store
 
 
 class Seeds(NamedTuple):
@@ -35,6 +38,27 @@ class Seeds(NamedTuple):
     trajectories: dict[Path, list[Trajectory]]
     """By the folder or the file that holds them."""
     tasks: list[Task]
+    folders: tuple[Path, ...] = ()
+    """Folders of this environment."""
+
+
+async def claim(folders: Iterable[Path], store: Store) -> None:
+    """Note in a store which folders its environments are from.
+
+    Raises:
+        InvalidInput: another folder of the same name is stored.
+    """
+    from dreamgym.replay.postgres.identity import Claim
+    from dreamgym.replay.postgres.identity import claim as claim_in
+
+    known = [(folder, identity_of(folder)) for folder in folders]
+    claims = [Claim(name_in(folder), identity, str(folder.resolve())) for folder, identity in known if identity]
+    await claim_in(store.database, claims)
+
+
+def folder_of(env: str) -> Path | None:
+    """The folder that a name of an environment is; None if it is no folder's."""
+    return Path(env) if (Path(env) / "env.toml").is_file() else None
 
 
 async def seed(
@@ -51,7 +75,7 @@ async def seed(
     """
     found = await read(env, paths, model=model, derives_state=derives_state)
     async with open_store(dsn) as opened:
-        await store(found, opened.buffer)
+        await store(found, opened)
 
 
 async def read(env: str, paths: Sequence[Path], *, model: str | None = None, derives_state: bool = False) -> Seeds:
@@ -88,16 +112,23 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
                 f"{folder}: {unnamed} of {len(trajectories[folder])} episodes have no task: name it with "
                 "`dreamgym label`, or let one be proposed with `dreamgym seed --model MODEL`"
             )
-    return Seeds(spec, trajectories, [task for folder in folders for task in _tasks(folder, spec.name)])
+    tasks = [task for folder in folders for task in _tasks(folder, spec.name)]
+    named = folder_of(env)
+    return Seeds(spec, trajectories, tasks, tuple(dict.fromkeys([*([named] if named else []), *folders])))
 
 
-async def store(seeds: Seeds, buffer: ReplayBuffer) -> None:
+async def store(seeds: Seeds, opened: Store) -> None:
     """Store what is new or has changed, all or nothing per path; say what that is, and which recordings contradict.
 
     Args:
         seeds: what `read` gave.
-        buffer: of the store.
+        opened: where to store it.
+
+    Raises:
+        InvalidInput: the store holds another folder's environment of the same name.
     """
+    await claim(seeds.folders, opened)
+    buffer = opened.buffer
     await buffer.upsert((), seeds.tasks)
     for path, trajectories in seeds.trajectories.items():
         done = await buffer.upsert(trajectories)
@@ -111,8 +142,8 @@ async def store(seeds: Seeds, buffer: ReplayBuffer) -> None:
 
 async def read_folder(env: str) -> Seeds | None:
     """What a folder holds, as `read` gives it; None if the name is no folder's, or no trajectories are in it."""
-    folder = Path(env)
-    if not (folder / "env.toml").is_file() or not (is_recorded(folder) or (folder / "trajectories.jsonl").is_file()):
+    folder = folder_of(env)
+    if folder is None or not (is_recorded(folder) or (folder / "trajectories.jsonl").is_file()):
         return None
     return await read(env, [folder])
 

@@ -14,7 +14,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.setting import Setting
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import dream_setting, open_store
-from dreamgym.runs.seed import read_folder, store
+from dreamgym.runs.seed import claim, folder_of, read_folder, store
 
 if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
@@ -59,7 +59,8 @@ async def serving(
         takes_in: of an environment that is a folder, first store what is new or has changed in it. Real ones need none.
 
     Raises:
-        InvalidInput: an environment, the model, or a file of a folder cannot be used; or options of dreams with `real`,
+        InvalidInput: an environment, the model, or a file of a folder cannot be used; the store holds another folder's
+            environment of the same name; or options of dreams with `real`,
             or `keeps` without it.
         UnknownName: there is no such environment.
         StoreError: the store cannot be reached.
@@ -80,9 +81,11 @@ async def serving(
     worlds: list[Worlds] = [RealWorlds(spec, real_of(spec).create, keeps=keeps) for spec in specs] if real else []
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_store(dsn, encoder))
+        if not real or keeps:
+            await claim([folder for env in envs if (folder := folder_of(env)) is not None], opened)
         for seeds in found:
             if seeds is not None:
-                await store(seeds, opened.buffer)
+                await store(seeds, opened)
         if real and takes_in:  # else the verb that started this one says it
             stored = "are stored as recordings" if keeps else "are not stored as recordings; --store stores them"
             say(f"real episodes {stored}")

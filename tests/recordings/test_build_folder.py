@@ -144,7 +144,7 @@ def test_building_twice_changes_nothing_and_leaves_nothing_behind(tmp_path: Path
     assert build_folder(folder) == report
     assert contents(folder) == before
     assert list(trajectories(folder)) == ["crm-a", "crm-b"]
-    names = "env.toml observed.json server.json tasks.jsonl tools.json trajectories.jsonl"
+    names = "env.toml environment.id observed.json server.json tasks.jsonl tools.json trajectories.jsonl"
     assert sorted(before) == names.split()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dreamgym.environment import EnvironmentSpec, StateSetting, state_setting
 from dreamgym.errors import InvalidInput, MissingPackage
 from dreamgym.files import write_whole
+from dreamgym.recordings.folder.identity import identity_of
 from dreamgym.redaction import RedactionRules
 from dreamgym.state import StateSchema
 from dreamgym.types import JsonObject
@@ -66,6 +67,7 @@ def start_folder(folder: Path, name: str, real: JsonObject) -> None:
         write_whole(file, text)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
+    identity_of(folder)
 
 
 def name_for(folder: Path) -> str:

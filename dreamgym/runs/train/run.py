@@ -369,7 +369,7 @@ def _warm_start(env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, see
         found = await seeding.read_folder(env)
         async with open_store(dsn) as store:
             if found is not None:
-                await seeding.store(found, store.buffer)
+                await seeding.store(found, store)
             return await store.buffer.trajectories(spec.name)
 
     say("warm start: a tiny policy learns from the recorded play …")

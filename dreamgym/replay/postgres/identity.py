@@ -1,0 +1,55 @@
+"""Which folder an environment in PostgreSQL is of: recordings of two folders of one name must not mix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.postgres.database import Database
+
+
+class Claim(NamedTuple):
+    """A folder whose recordings are to be stored or dreamed of under a name."""
+
+    env: str
+    identity: str
+    folder: str
+    """Where it lies, for messages."""
+
+
+CLAIM = """
+UPDATE environments AS env SET identity = %(identity)s, folder = %(folder)s
+WHERE name = %(env)s
+  AND (identity IS NULL OR identity = %(identity)s OR NOT EXISTS (SELECT FROM trajectories WHERE env_id = env.id))
+RETURNING id
+"""
+
+
+async def claim(database: Database, claims: Sequence[Claim]) -> None:
+    """Note from which folders these environments are, all or none. One that holds nothing is anybody's.
+
+    Raises:
+        InvalidInput: the recordings of another folder are stored under a name; the message says what to do.
+    """
+    first = {one.env: one for one in reversed(claims)}
+    async with database.transaction() as connection:
+        for one in claims:
+            if one.identity != first[one.env].identity:
+                raise _two(one, first[one.env].folder)
+            names = one._asdict()
+            await connection.execute("SELECT ensure_environment(%(env)s)", names)
+            if (await (await connection.execute(CLAIM, names)).fetchone()) is not None:
+                continue
+            row = await (
+                await connection.execute("SELECT folder FROM environments WHERE name = %(env)s", names)
+            ).fetchone()
+            raise _two(one, str(row[0]) if row else "another folder")
+
+
+def _two(one: Claim, other: str) -> InvalidInput:
+    return InvalidInput(
+        f"{one.folder} and {other} are two environments of one name, {one.env!r}, and their recordings must not mix: "
+        f"give one another name in its env.toml, or delete what is stored with `dreamgym db forget {one.env}`. If they "
+        "are one environment, copy environment.id from one folder into the other"
+    )
