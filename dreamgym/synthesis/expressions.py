@@ -142,7 +142,7 @@ class Entities:
         """Ids of all entities that pass, without the limit."""
         if not self.filters:
             return frozenset(bindings.state.collections[self.collection])
-        passing = [condition.ids(self.collection, bindings) for condition in self.filters]
+        passing = sorted((condition.ids(self.collection, bindings) for condition in self.filters), key=len)
         return passing[0].intersection(*passing[1:])
 
     def __str__(self) -> str:
@@ -174,17 +174,27 @@ class Filter:
 
     def ids(self, collection: str, bindings: Bindings) -> frozenset[str]:
         """Ids of the entities of a collection that pass."""
+        state = bindings.state
+        if self.kind == "is" and isinstance(self.other, tuple) and not self._is_open(bindings):
+            values = bindings.values
+            return state.having(collection, self.field, values[self.other]) if self.other in values else frozenset()
+        known = state.passing if isinstance(self.other, str) else bindings.passing
         place = collection, self
-        if place not in bindings.passing:
-            entities = bindings.state.collections[collection]
-            bindings.passing[place] = frozenset(i for i, entity in entities.items() if self.passes(entity, bindings))
-        return bindings.passing[place]
+        if place not in known:
+            entities = state.collections[collection]
+            known[place] = frozenset(i for i, entity in entities.items() if self.passes(entity, bindings))
+        return known[place]
+
+    def _is_open(self, bindings: Bindings) -> bool:
+        """True if the filter compares with an argument that is not given, so that every entity passes."""
+        other = self.other
+        return isinstance(other, tuple) and len(other) == 2 and other[0] == "arg" and is_empty(bindings, other)
 
     def passes(self, entity: JsonObject, bindings: Bindings) -> bool:
         value = entity.get(self.field)
         if isinstance(self.other, str):
             other = loaded(self.other)
-        elif self.other[0] == "arg" and len(self.other) == 2 and is_empty(bindings, self.other):
+        elif self._is_open(bindings):
             return True
         elif self.other not in bindings.values:
             return False

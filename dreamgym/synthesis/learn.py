@@ -23,8 +23,8 @@ from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField
 from dreamgym.synthesis.expressions import Constant, Expression, First, NoValue, parts_of
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, entities_on, item_faults
-from dreamgym.synthesis.program import Branch, Definitions, ProgramAnswer, ToolProgram
+from dreamgym.synthesis.paths import Bindings, IndexedState, Path, bind, item_faults
+from dreamgym.synthesis.program import Branch, Definitions, ProgramAnswer, ToolProgram, traits
 from dreamgym.synthesis.search.decisions import find_decisions
 from dreamgym.synthesis.search.derived import changed_entity_fields, derived_fields
 from dreamgym.synthesis.search.effects import Case, EffectSearch, changes_between, of_one_kind
@@ -200,20 +200,19 @@ def _verified(case: Callable[[int], Case], count: int, definitions: Definitions,
             break
         sample.update({i: case(i) for i in missed[:: -(-len(missed) // (SAMPLE // 2))]})
     wrong: set[int] = set()
-    values: dict[Path, Counter[str]] = {}
+    categories: dict[Path, Counter[str]] = {}
     links: set[Path] = set()
     for i in range(count):
         one = sample.get(i) or case(i)
-        for path, value in one.before.values.items():
-            if path[0] == "arg" and len(path) == 4 and entities_on(path) == 1:
-                values.setdefault(path, Counter())[json.dumps(value)] += 1
-                if _is_id(value, one.before.state):
-                    links.add(path)
+        for path, category in traits(one.before):
+            categories.setdefault(path, Counter())[category] += 1
+            if _is_id(one.before.values[path], one.before.state):
+                links.add(path)
         outcome = program.decisions.outcome(one.before)
         if outcome is not None and program.run(one.before.state.state, one.arguments) and not _answers(program, one):
             wrong.add(outcome)
     branches = tuple(None if i in wrong else branch for i, branch in enumerate(program.branches))
-    familiar = {path: frozenset(seen) for path, seen in values.items() if path not in links and _is_category(seen)}
+    familiar = {path: frozenset(seen) for path, seen in categories.items() if path not in links and _is_category(seen)}
     return replace(program, branches=branches, familiar=familiar)
 
 
@@ -222,9 +221,8 @@ def _is_id(value: JsonValue, state: IndexedState) -> bool:
 
 
 def _is_category(seen: Counter[str]) -> bool:
-    """True if a field has few values, each of them often."""
-    is_text = all(value[0] in '"ntf' for value in seen)
-    return is_text and len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY
+    """True if there are few values, seen often."""
+    return len(seen) <= CATEGORY and seen.total() >= 4 * CATEGORY
 
 
 def _answers(program: ToolProgram, case: Case) -> bool:

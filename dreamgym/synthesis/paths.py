@@ -19,6 +19,7 @@ which is what makes recorded calls comparable.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,19 @@ class IndexedState:
             part = state.get(name)
             entities = part.items() if isinstance(part, dict) else ()
             self.collections[name] = {identity: one for identity, one in entities if isinstance(one, dict)}
+        self.passing: dict[object, frozenset[str]] = {}
+        """Ids of the entities that pass a filter on a constant, kept by collection and filter."""
+        self._having: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
+
+    def having(self, collection: str, field: str, value: JsonValue) -> frozenset[str]:
+        """Ids of the entities in which a field has a value."""
+        place = collection, field
+        if place not in self._having:
+            found: dict[str, set[str]] = {}
+            for identity, entity in self.collections[collection].items():
+                found.setdefault(json.dumps(entity.get(field), sort_keys=True), set()).add(identity)
+            self._having[place] = {text: frozenset(ids) for text, ids in found.items()}
+        return self._having[place].get(json.dumps(value, sort_keys=True), frozenset())
 
     def with_unique_text(self, text: str) -> Iterator[tuple[str, str, str]]:
         """(collection, field, id) of each entity that is the only one with this text in a field."""

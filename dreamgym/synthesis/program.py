@@ -18,7 +18,7 @@ from dreamgym.synthesis.decisions import DecisionList
 from dreamgym.synthesis.derived import DerivedField, settled
 from dreamgym.synthesis.expressions import Expression, JsonText, NoValue, Source, in_style, shown
 from dreamgym.synthesis.ids import IdSequence
-from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind
+from dreamgym.synthesis.paths import Bindings, IndexedState, ItemFault, Path, bind, is_number
 from dreamgym.types import JsonObject
 
 
@@ -231,23 +231,25 @@ class ToolProgram:
     branches: tuple[Branch | None, ...]
     """By outcome; None for an outcome whose recorded calls have no explanation."""
     familiar: Mapping[Path, frozenset[str]] = field(default_factory=dict)
-    """For each category of an entity that an argument names: the values that it had in recorded calls, as JSON."""
+    """The traits that arguments and the entities that they name had in recorded calls."""
 
     def run(self, state: JsonObject, arguments: JsonObject) -> ProgramResult | None:
         """The effect and the answer of a call in a state.
 
-        None if the recordings do not show them: the call may have an outcome that has no explanation; a value that the
-        branch needs may be missing; the branch changes an entity of a category that no recorded call shows; or the
-        branch sets a field to a constant, for instance a status to `sent`, and in no recorded call of this outcome the
-        field had the value that it has now.
+        None if the recordings do not show them:
+
+        - the call may have an outcome that has no explanation;
+        - a value that the branch needs may be missing;
+        - the branch may change the state for an argument, or an entity, of a category that no recorded call shows;
+        - the branch may set a field to a constant, for instance a status to `sent`, although in no recorded call of
+          this outcome the field had the value that it has now.
         """
         call = self.definitions.bind_before(IndexedState(state, self.schema), arguments)
         outcome = self.decisions.outcome(call)
         branch = None if outcome is None else self.branches[outcome]
         if branch is None:
             return None
-        seen = self.familiar if branch.effects else {}
-        if any(path in call.values and json.dumps(call.values[path]) not in known for path, known in seen.items()):
+        if branch.effects and any(one not in self.familiar.get(path, (one,)) for path, one in traits(call)):
             return None
         if any(json.dumps(call.values.get(path)) not in known for path, known in branch.overwritten.items()):
             return None
@@ -267,3 +269,18 @@ class ToolProgram:
         branch = None if outcome is None else self.branches[outcome]
         text = "no answer" if branch is None else str(branch)
         return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+def traits(call: Bindings) -> Iterator[tuple[Path, str]]:
+    """The category of each argument, and of each field of an entity that an argument names.
+
+    A text is its own category; a number of an argument is positive, negative or zero.
+    """
+    for path, value in call.values.items():
+        is_own = path[0] == "arg" and len(path) == 2
+        if is_own and is_number(value):
+            yield path, "positive" if value > 0 else "negative" if value < 0 else "zero"  # type: ignore[operator]
+            continue
+        of_entity = path[0] == "arg" and len(path) == 4 and path[2].startswith(">") and "@" not in path[2]
+        if (is_own or of_entity) and isinstance(value, str | bool | None):
+            yield path, json.dumps(value)
