@@ -8,9 +8,15 @@ from typing import Annotated
 import typer
 
 from dreamgym.runs import prune as runs
+from dreamgym.runs import stored
+from dreamgym.runs.console import say
 
-app = typer.Typer(help="The embedded PostgreSQL, used unless DREAMGYM_DSN names another.", no_args_is_help=True)
+app = typer.Typer(
+    help="The database: the embedded PostgreSQL, unless DREAMGYM_DSN names another.", no_args_is_help=True
+)
 
+NAMED = "Id of a trajectory, or a run: a recorded one, or one of training."
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 TABLES = ("environments", "tasks", "trajectories", "transitions", "episodes")
 
 
@@ -52,6 +58,40 @@ def prune(
     """
     for name, count in asyncio.run(runs.prune(days)).model_dump().items():
         typer.echo(f"{count:>12,} {name} deleted")
+
+
+@app.command()
+def show(
+    env: Annotated[str | None, typer.Argument(metavar="ENV", help="Name of an environment, or its folder.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="RUN|TRAJECTORY", help=NAMED)] = None,
+) -> None:
+    """List what is stored: of each environment, of one, of a run of it, or one trajectory with its steps.
+
+    Example: dreamgym db show crm
+    """
+    typer.echo(asyncio.run(stored.described(None if env is None else stored.env_named(env), name)))
+
+
+@app.command()
+def forget(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="Name of an environment, or its folder.")],
+    name: Annotated[str | None, typer.Argument(metavar="RUN|TRAJECTORY", help=NAMED)] = None,
+    yes: Yes = False,
+) -> None:
+    """Delete what is stored of an environment, of a run of it, or one trajectory. Folders stay as they are.
+
+    All or nothing, and nothing of another environment. Episodes that are being played end; what a server has learned
+    it forgets when it is started anew. A folder that is served or seeded again is stored again.
+
+    Example: dreamgym db forget crm --yes
+    """
+    env = stored.env_named(env)
+    say(asyncio.run(stored.described(env, name)))
+    if not yes and not typer.confirm("Delete all of this?", err=True):
+        raise typer.Exit(1)
+    done = asyncio.run(stored.forget(env, name))
+    for counted, count in done.model_dump().items():
+        typer.echo(f"{count:>12,} {counted} deleted")
 
 
 @app.command()

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from command_line import Command
 
@@ -13,6 +15,7 @@ from dreamgym.embedding import TrigramEncoder
 from dreamgym.recordings.folder import start_folder
 from dreamgym.recordings.folder.identity import FILE
 from dreamgym.replay.postgres import open_store
+from dreamgym.runs.stored import forget
 from dreamgym.types import JsonObject, Trajectory
 
 GET: JsonObject = {"name": "get", "inputSchema": {"type": "object"}}
@@ -123,8 +126,6 @@ def test_a_folder_and_a_store_without_an_identity_go_on_to_work(dreamgym: Comman
     assert dreamgym("seed", "crm", "crm")[0] == 0
     assert (folder / FILE).exists(), "it has one from now on"
     # a store that an older edition filled
-    import psycopg
-
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("UPDATE environments SET identity = NULL, folder = NULL")
     assert dreamgym("seed", "crm", "crm")[0] == 0
@@ -139,3 +140,111 @@ def test_an_identity_that_is_damaged_is_named(dreamgym: Command) -> None:
     assert code == 2
     assert "environment.id: expected 32 digits of 0-9a-f, got b'xxxx" in err
     assert len(err) < 400
+
+
+def tables(dsn: str, env: str) -> dict[str, int]:
+    """Number of rows of an environment in each table that has any."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT id FROM environments WHERE name = %s", [env]).fetchone()
+        assert found is not None
+        parents = connection.execute(
+            "SELECT relname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid "
+            "WHERE attname = 'env_id' AND relkind IN ('r', 'p') AND NOT relispartition"
+        ).fetchall()
+        rows = {
+            str(name): connection.execute(f"SELECT count(*) FROM {name} WHERE env_id = %s", found).fetchone()
+            for (name,) in parents
+        }
+        episodes = connection.execute("SELECT count(*) FROM episodes WHERE body ->> 'env' = %s", [env]).fetchone()
+    counts = {name: int(row[0]) for name, row in rows.items() if row is not None} | {"episodes": (episodes or (0,))[0]}
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_what_is_stored_is_listed_by_environment_by_run_and_as_one_episode(dreamgym: Command) -> None:
+    assert dreamgym("db", "show")[1] == "nothing is stored\n"
+    folder = recorded("crm")
+    run(folder, "b", "Bob", "Bert")
+    recorded("shops/one", "shop", "Eve")
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    assert dreamgym("seed", "shops/one", "shops/one")[0] == 0
+    lines = dreamgym("db", "show")[1].splitlines()
+    assert lines[0].split() == ["environment", "recorded", "imported", "dreamed", "tasks", "last", "stored", "folder"]
+    assert [line.split()[:5] for line in lines[1:]] == [["crm", "2", "0", "0", "2"], ["shop", "1", "0", "0", "1"]]
+    assert [line.split()[-1] for line in lines[1:]] == [str(Path(place).resolve()) for place in ("crm", "shops/one")]
+    of_env = dreamgym("db", "show", "crm")[1].splitlines()
+    assert f"folder        {folder.resolve()}" in of_env
+    assert "trajectories  2 recorded, 0 imported, 0 dreamed" in of_env
+    assert [line.split("  ")[0] for line in of_env[-2:]] == ["crm-b", "crm-a"]
+    assert dreamgym("db", "show", "shops/one")[1].startswith("environment   shop\n"), "a folder names one too"
+    for name in ("b", "crm-b"):
+        one = dreamgym("db", "show", "crm", name)[1]
+        assert "crm-b  recorded  " in one
+        assert "1.  get()\n       Bob   [real]\n   2.  get()\n       Bert   [real]" in one
+
+
+@pytest.mark.parametrize("arguments", [("show", "nope"), ("forget", "nope"), ("forget", "nope", "a", "--yes")])
+def test_an_environment_that_is_not_stored_is_misuse_and_the_stored_ones_are_named(
+    dreamgym: Command, arguments: tuple[str, ...]
+) -> None:
+    recorded("crm")
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    code, _, err = dreamgym("db", *arguments)
+    assert (code, "unknown environment 'nope': there is crm" in err) == (2, True)
+    code, _, err = dreamgym("db", arguments[0], "crm", ".*")
+    assert (code, "unknown run or trajectory '.*': there is crm-a. 1 in all" in err) == (2, True)
+
+
+def test_an_environment_is_forgotten_whole_and_no_other_one_loses_anything(
+    dreamgym: Command, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded("crm")
+    recorded("shop", "shop")
+    for env in ("crm", "shop"):
+        assert dreamgym("seed", env, env)[0] == 0
+    there = tables(dsn, "shop")
+    assert {"trajectories", "transitions", "sightings", "vectors_1", "worlds", "goals", "tasks"} <= there.keys()
+    assert tables(dsn, "crm") == there
+    for answer in ("n\n", ""):  # no, and nobody to ask
+        monkeypatch.setattr("sys.stdin", StringIO(answer))
+        code, out, err = dreamgym("db", "forget", "crm")
+        assert (code, out.strip()) == (1, "")
+        assert "1 recorded" in err
+    assert tables(dsn, "crm") == there, "it was asked, and the answer was no"
+    code, out, _ = dreamgym("db", "forget", "crm", "--yes")
+    assert (code, [line.split() for line in out.splitlines()]) == (
+        0,
+        [["1", "trajectories", "deleted"], ["0", "episodes", "deleted"], ["1", "tasks", "deleted"]],
+    )
+    assert tables(dsn, "crm") == {}
+    assert tables(dsn, "shop") == there
+    assert "crm" not in dreamgym("db", "show")[1]
+    recorded("other/crm", answer="Eve")
+    assert dreamgym("seed", "other/crm", "other/crm")[0] == 0, "the name is free"
+    assert answers(dsn) == ["Eve"]
+
+
+def test_a_run_is_forgotten_with_all_that_only_it_held(dreamgym: Command, dsn: str) -> None:
+    folder = recorded("crm")
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    before = tables(dsn, "crm")
+    run(folder, "b", "Bob", task="Who else?")
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    assert tables(dsn, "crm") != before
+    assert dreamgym("db", "forget", "crm", "b", "--yes")[0] == 0
+    assert tables(dsn, "crm") == before
+    assert answers(dsn) == ["Ada"]
+    assert dreamgym("seed", "crm", "crm")[2].splitlines()[-1] == "crm: 1 of 2 trajectories are new", "it is still there"
+    (folder / "recordings" / "b.jsonl").unlink()
+    assert dreamgym("db", "forget", "crm", "crm-b", "--yes")[0] == 0
+    assert dreamgym("seed", "crm", "crm")[2].splitlines()[-1] == "crm: 0 of 1 trajectories are new"
+
+
+def test_a_deletion_that_fails_in_the_middle_deletes_nothing(dreamgym: Command, dsn: str) -> None:
+    recorded("crm")
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    there = tables(dsn, "crm")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("ALTER TABLE environments ADD CHECK (identity IS NOT NULL)")  # the last statement fails
+    with pytest.raises(psycopg.errors.CheckViolation):
+        asyncio.run(forget("crm"))
+    assert tables(dsn, "crm") == there

@@ -138,7 +138,7 @@ def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
 async def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "alfworld", None)
     real = alfworld({"data": str(pack(tmp_path / "data", [row(1, 1)])), "cache": str(tmp_path / "cache")})
-    with pytest.raises(MissingPackage, match=r"dreamgym\[alfworld\]"):
+    with pytest.raises(MissingPackage, match=r"\.\[alfworld\]"):
         await real.create().reset(real.tasks("train")[0])
 
 

@@ -11,9 +11,12 @@ from answers import meta_of, text_of
 from dreamgym_client.environment import RemoteEnvironment
 from dreamgym_server.sources import RealWorlds
 from mcp import Client
+from mcp.shared.exceptions import MCPError
 from server_stage import CounterEnvironment, Stage, counter_spec, told
 
+from dreamgym.errors import UnknownName
 from dreamgym.replay.postgres import Store
+from dreamgym.replay.postgres.forget import forget
 from dreamgym.types import Source, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -107,3 +110,28 @@ async def test_what_is_played_in_reality_without_being_kept_is_no_recording_whoe
             await http.post(f"/envs/{env}/episodes/{made['episode']}/finish", json={})
     assert await store.episodes.unarchived([env], limit=9) == ()
     assert await store.buffer.trajectories(env, sources=frozenset(Source)) == ()
+
+
+async def test_a_server_goes_on_when_its_environment_is_forgotten_and_its_episodes_are_unknown(
+    store: Store, env: str
+) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    spec = counter_spec(env)
+    async with stage.serve(stage.dream(spec)) as (url, http):
+        over, begun = [(await http.post(f"/envs/{env}/episodes", json={})).json() for _ in range(2)]
+        for made in (over, begun):
+            async with told(made["mcp_url"]) as client:
+                await client.call_tool("add", {"n": 1})
+        await http.delete(f"/envs/{env}/episodes/{over['episode']}")
+        done = await forget(store.database, env)
+        assert (done.trajectories, done.episodes) == (1, 1)
+        assert (await http.get(f"/envs/{env}/episodes/{begun['episode']}")).status_code == 404
+        async with Client(begun["mcp_url"]) as client:
+            with pytest.raises(MCPError, match="unknown episode"):
+                await client.call_tool("add", {"n": 1})
+        async with Client(f"{url}/envs/{env}/mcp") as client:
+            assert text_of(await client.call_tool("add", {"n": 1}))
+        made = (await http.post(f"/envs/{env}/episodes", json={})).json()
+        await http.delete(f"/envs/{env}/episodes/{made['episode']}")
+    with pytest.raises(UnknownName):
+        await forget(store.database, "nothing of this name")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from dreamgym.embedding import Encoder
@@ -54,6 +56,26 @@ class Store:
         await self.database.close()
         if self.server is not None:
             await asyncio.to_thread(self.server.release)
+
+
+@asynccontextmanager
+async def open_database(dsn: str | None) -> AsyncIterator[Database]:
+    """The database of a store, for what needs no encoder; without an address, that of the embedded server.
+
+    Raises:
+        StoreError: the store cannot be used; the message says what to do.
+        MissingPackage: the embedded server is not installed.
+    """
+    server = await asyncio.to_thread(EmbeddedServer.start) if dsn is None else None
+    try:
+        database = await Database.open(dsn or "" if server is None else server.dsn)
+        try:
+            yield database
+        finally:
+            await database.close()
+    finally:
+        if server is not None:
+            await asyncio.to_thread(server.release)
 
 
 async def open_store(dsn: str | None, encoder: Encoder) -> Store:

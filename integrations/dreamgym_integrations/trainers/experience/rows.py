@@ -99,7 +99,7 @@ async def examples(
             if "asks" in transition.result.info or tools.refusal(transition.action, transition.action.canonical()):
                 continue
             asked = _Questions(demonstrations)
-            left_out = without | {Part.RECORDED, Part.EFFECTS, Part.CACHE, Part.CHECKS}
+            left_out = without | {Part.RECORDED, Part.EFFECTS, Part.VIEWS, Part.CACHE, Part.CHECKS}
             dream = DreamEnvironment(spec, asked, buffer, episode_id=trajectory.id, without=left_out)
             own_seed = draw_seed(seed, trajectory.id)
             dream.resume(trajectory.task, seed=own_seed, transitions=trajectory.transitions[:step])

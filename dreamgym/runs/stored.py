@@ -1,0 +1,124 @@
+"""What a store holds of each environment, for a person to read, and forgetting it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dreamgym.recordings.folder.env_file import name_in
+from dreamgym.runs.opening import DSN_VARIABLE
+from dreamgym.runs.play import render
+
+if TYPE_CHECKING:
+    from dreamgym.replay.postgres.database import Database
+    from dreamgym.replay.postgres.forget import Forgotten, Held, HeldTrajectory
+
+LISTED = 20
+"""Trajectories of an environment that are listed; those of a run are listed all."""
+
+
+@asynccontextmanager
+async def _database(dsn: str | None) -> AsyncIterator[Database]:
+    from dreamgym.replay.postgres.store import open_database
+
+    async with open_database(dsn or os.environ.get(DSN_VARIABLE)) as database:
+        yield database
+
+
+def env_named(env: str) -> str:
+    """The name of an environment, which may be given as its folder."""
+    return name_in(Path(env)) if (Path(env) / "env.toml").is_file() else env
+
+
+async def forget(env: str, name: str | None = None, dsn: str | None = None) -> Forgotten:
+    """Delete what is stored of an environment, of a run or of one trajectory; all or nothing.
+
+    Args:
+        env: name of the environment.
+        name: a trajectory's id, a recorded run, or a training run; None: all of the environment.
+        dsn: of the store; None: the embedded server.
+
+    Raises:
+        UnknownName: nothing is stored of this name.
+    """
+    from dreamgym.replay.postgres import forget as stored
+
+    async with _database(dsn) as database:
+        return await stored.forget(database, env, name)
+
+
+async def described(env: str | None = None, name: str | None = None, dsn: str | None = None) -> str:
+    """What is stored, as a person reads it: of all environments, of one, of a run, or one whole trajectory.
+
+    Args:
+        env: name of the environment; None: a line for each.
+        name: a trajectory's id, a recorded run, or a training run.
+        dsn: of the store; None: the embedded server.
+
+    Raises:
+        UnknownName: nothing is stored of this name.
+    """
+    from dreamgym.replay.postgres import forget as stored
+    from dreamgym.replay.postgres.upsert import READ, trajectory_of
+
+    async with _database(dsn) as database:
+        if env is None:
+            return _overview(await stored.held(database))
+        of_env = await stored.held_of(database, env)
+        if name is None:
+            return _environment(of_env, await stored.held_trajectories(database, env, limit=LISTED))
+        found = await stored.held_trajectories(database, env, name)
+        if len(found) != 1:
+            return "\n".join(_line(one) for one in found)
+        ((number,),) = await database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": env})
+        query = f"{READ.format(env=number)} AND trajectory.id = %(id)s"
+        rows = await database.fetch(query, {"id": found[0].id})
+    return "\n".join([_line(found[0]), *(render(trajectory_of(body, steps)) for body, steps in rows)])
+
+
+def _overview(found: list[Held]) -> str:
+    if not found:
+        return "nothing is stored"
+    rows: list[tuple[str, ...]] = [("environment", "recorded", "imported", "dreamed", "tasks", "last stored", "folder")]
+    for one in found:
+        counts = (f"{count:,}" for count in (one.real, one.imported, one.synthetic, one.tasks))
+        rows.append((one.env, *counts, _when(one), one.folder or ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    numbers = range(1, 5)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _environment(of: Held, newest: list[HeldTrajectory]) -> str:
+    lines = [
+        f"environment   {of.env}",
+        f"folder        {of.folder or 'unknown'}",
+        f"trajectories  {of.real:,} recorded, {of.imported:,} imported, {of.synthetic:,} dreamed",
+        f"tasks         {of.tasks:,}",
+        f"episodes      {of.episodes:,} on servers, running or over",
+        f"training runs {', '.join(of.runs) or 'none'}",
+        f"last stored   {_when(of)}",
+    ]
+    total = of.real + of.imported + of.synthetic
+    lines += ["", *map(_line, newest)]
+    return "\n".join([*lines, f"and {total - len(newest):,} older ones"] if total > len(newest) else lines).rstrip()
+
+
+def _line(one: HeldTrajectory) -> str:
+    """One trajectory in one line."""
+    kind = {"real": "recorded", "imported": "imported", "synthetic": "dreamed"}[one.source]
+    what = f"{one.steps} {'step' if one.steps == 1 else 'steps'}"
+    task = one.instruction.partition("\n")[0][:60] or "no task"
+    return f"{one.id}  {kind}  {one.stored_at:%Y-%m-%d %H:%M}  {what}  {task}"
+
+
+def _when(of: Held) -> str:
+    return f"{of.stored_at:%Y-%m-%d %H:%M}" if of.stored_at else "never"
