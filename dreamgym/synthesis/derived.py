@@ -29,6 +29,11 @@ class DerivedField:
     """The value of the field, in which the entity is the item; entities: the field is true for these and false for the
     others of their collection."""
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Collection and field."""
+        return self.collection, self.field
+
     def values(self, state: IndexedState) -> dict[str, JsonValue]:
         """The value by the entity's id; that of a single value by the empty text. Raises NoValue."""
         call = bind(state, {})

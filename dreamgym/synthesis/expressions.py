@@ -309,7 +309,7 @@ class Combined:
     without: Path = ()
     """A list whose items are left out; empty: none are."""
     is_distinct: bool = False
-    """The first of equal items is kept."""
+    """Only the first of equal items is kept."""
     is_sorted: bool = False
     order: str = ""
     """The field of the items to sort by; empty: by the items themselves."""
@@ -353,7 +353,7 @@ class First:
 
 @dataclass(frozen=True)
 class Larger:
-    """The value with the larger number of two, or with the smaller one; the first if they are equal."""
+    """The value of two that has the larger number, or the smaller one; the first of equal ones."""
 
     paths: tuple[Path, Path]
     number: Path = ()

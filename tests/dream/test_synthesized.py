@@ -2,18 +2,23 @@
 
 import json
 import random
+from collections.abc import Iterable
 
 import pytest
 from queries import query
 from stalls import SCHEMA, SPEC, call, play, recordings, start
 
+from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.synthesized import programs_of, synthesized
+from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import NotRecorded, PredictionError
+from dreamgym.replay.buffer import GROUNDED
+from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.state import as_text, parsed
 from dreamgym.synthesis import LearnedPrograms
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, Source, StepResult, StopReason, Task, Trajectory, Transition
 
 READS_AND_WRITES = ("get_stall", "list_lots", "rename", "reserve", "buy", "cancel", "close_stall")
 
@@ -60,6 +65,62 @@ async def test_nearest_has_no_answer_to_a_call_whose_effect_nobody_can_tell() ->
     *shown, step = recordings("stamp", 12, seed=1)
     with pytest.raises(PredictionError, match="'stamp' do not show what this call does"):
         await NearestModel().predict(query(SPEC, step.state, step.action, *shown))
+
+
+class CountingBuffer(MemoryBuffer):
+    """A buffer that counts how often all its recordings are read."""
+
+    reads = 0
+
+    async def trajectories(
+        self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
+    ) -> tuple[Trajectory, ...]:
+        self.reads += 1
+        return await super().trajectories(env, sources=sources, limit=limit)
+
+
+def _recorded(steps: Iterable[Transition], source: Source = Source.REAL) -> Trajectory:
+    task = Task(id="recorded", env=SPEC.name, instruction="")
+    chain = tuple(steps)
+    return Trajectory(
+        id=f"{source} {len(chain)}", task=task, transitions=chain, source=source, stop_reason=StopReason.FINISHED
+    )
+
+
+async def _answer(buffer: MemoryBuffer, step: Transition) -> StepResult | None:
+    """What a new episode that begins in the state of a step answers to its call."""
+    made = DreamEnvironment(SPEC, NearestModel(), buffer)
+    await made.reset(Task(id="new", env=SPEC.name, instruction="", initial_state=step.state))
+    try:
+        return await made.step(step.action)
+    except PredictionError:
+        return None
+
+
+@pytest.mark.anyio
+async def test_programs_are_learned_once_for_all_episodes_and_anew_after_a_recording() -> None:
+    buffer = CountingBuffer(TrigramEncoder())
+    shown = list(recordings("rename", 20, seed=1))
+    await buffer.add([_recorded(shown)])
+    steps = [step for step in recordings("rename", 30, seed=4) if not step.result.is_error]
+    first = await _answer(buffer, steps[0])
+    assert first is not None
+    assert first.state == steps[0].next_state
+    for step in steps:
+        result = await _answer(buffer, step)
+        assert result is not None
+        assert result.state == step.next_state
+    assert buffer.reads == 1
+
+    one = next(step for step in shown if not step.result.is_error)
+    other = one.result.model_copy(update={"observation": one.result.observation.replace("label", "name")})
+    contradiction = one.model_copy(update={"result": other})
+    await buffer.add([_recorded([contradiction] * 2, Source.SYNTHETIC)])
+    assert await _answer(buffer, steps[0]) is not None
+    assert buffer.reads == 1
+    await buffer.add([_recorded([contradiction])])
+    assert await _answer(buffer, steps[0]) is None
+    assert buffer.reads == 2
 
 
 @pytest.mark.anyio

@@ -58,7 +58,7 @@ def derived_fields(recorded: Sequence[tuple[JsonObject, JsonObject]], schema: St
     for (collection, field), count in sorted(changes.items()):
         if count < CHANGES:
             continue
-        cyclic = frozenset({field, *(one.field for one in found if field in _reads_of(one, found))})
+        cyclic = frozenset({(collection, field), *(one.place for one in found if field in _reads_of(one, found))})
         sample = states[:: max(1, len(states) // SAMPLE)]
         for _ in range(ROUNDS):
             derived = _find(collection, field, sample, cyclic)
@@ -72,7 +72,9 @@ def derived_fields(recorded: Sequence[tuple[JsonObject, JsonObject]], schema: St
     return tuple(sorted(found, key=lambda one: len(_reads_of(one, found) & {other.field for other in found})))
 
 
-def _find(collection: str, field: str, sample: Sequence[IndexedState], cyclic: frozenset[str]) -> DerivedField | None:
+def _find(
+    collection: str, field: str, sample: Sequence[IndexedState], cyclic: frozenset[tuple[str, str]]
+) -> DerivedField | None:
     calls = [bind(state, {}) for state in sample]
     if not collection:
         targets = [state.state.get(field) for state in sample]
@@ -87,18 +89,20 @@ def _find(collection: str, field: str, sample: Sequence[IndexedState], cyclic: f
     if values and all(isinstance(value, bool) for value in values):
         ids = [[i for i, entity in s.collections[collection].items() if entity.get(field) is True] for s in sample]
         if min(values.count(True), values.count(False)) >= CHANGES:
-            for entities in selecting(collection, calls, ids, ordered=False, without=cyclic):
+            for entities in selecting(collection, calls, ids, ordered=False, without=_names(cyclic)):
                 return DerivedField(collection, field, entities)
         return None
     return next((DerivedField(collection, field, one) for one in _values(items, values, cyclic)), None)
 
 
-def _values(calls: Sequence[Bindings], targets: Sequence[JsonValue], cyclic: frozenset[str]) -> Iterator[Expression]:
+def _values(
+    calls: Sequence[Bindings], targets: Sequence[JsonValue], cyclic: frozenset[tuple[str, str]]
+) -> Iterator[Expression]:
     """Expressions that give every target."""
     if len({repr(target) for target in targets}) < 2:
         return  # too little is seen of it
     if all(is_number(target) for target in targets):
-        found = ExpressionSearch(calls, 1, cyclic).find(targets)
+        found = ExpressionSearch(calls, 1, _names(cyclic)).find(targets)
         if isinstance(found, Calculation):
             yield found
         for one in _sums(calls, cyclic):
@@ -106,34 +110,46 @@ def _values(calls: Sequence[Bindings], targets: Sequence[JsonValue], cyclic: fro
                 yield one
     elif all(isinstance(target, list) for target in targets) and ("item",) not in calls[0].values:
         lists = [target for target in targets if isinstance(target, list)]
-        for entities in collection_of(calls, lists, cyclic):
+        for entities in collection_of(calls, lists, _names(cyclic)):
             listed = ForEach(entities, Variable(("item", calls[0].state.schema.collections[entities.collection].key)))
             if _gives(listed, calls, targets):
                 yield listed
 
 
-def _sums(calls: Sequence[Bindings], cyclic: frozenset[str]) -> Iterator[Expression]:
+def _sums(calls: Sequence[Bindings], cyclic: frozenset[tuple[str, str]]) -> Iterator[Expression]:
     """Counts of the entities that name the item and have up to two categories, and sums over their numbers."""
     own = [path for path in calls[0].values if path[0] == "item" and len(path) == 2]
+    names = _names(cyclic)
     for name in sorted(calls[0].state.collections):
         collections = [call.state.collections[name] for call in calls]
-        fields = [field for field in fields_of(collections) if field not in cyclic]
+        fields = [field for field in fields_of(collections) if field not in names]
         anchors: list[tuple[Filter, ...]] = [
             (Filter(field, "is", path),)
             for field in fields
             for path in own
             if any(_is_named(call, path, field, entities) for call, entities in zip(calls, collections, strict=True))
         ]
-        categories = [one for one in categories_of(collections) if one.field not in cyclic]
+        categories = [one for one in categories_of(collections) if one.field not in names]
         categories += [Filter(one.field, "is not", one.other) for one in categories]
-        numbers = [f for f in fields if any(is_number(one.get(f)) for part in collections for one in part.values())]
+        numbers = [
+            field
+            for field in fields_of(collections)
+            if (name, field) not in cyclic
+            and any(is_number(one.get(field)) for part in collections for one in part.values())
+        ]
+        key = calls[0].state.schema.collections[name].key
         for anchor in anchors if own else [()]:
-            for count in range(3):
+            # the field of one entity is no sum, and often a copy that stays as it was when it was made
+            for count in range(any(one.field == key for one in anchor), 3):
                 for chosen in combinations(categories, count):
                     over = Entities(name, (*anchor, *chosen))
                     yield Sum(over)
                     if count < 2:
                         yield from (Sum(over, Variable(("item", field))) for field in numbers)
+
+
+def _names(places: frozenset[tuple[str, str]]) -> frozenset[str]:
+    return frozenset(field for _, field in places)
 
 
 def _is_named(call: Bindings, path: tuple[str, ...], field: str, entities: dict[str, JsonObject]) -> bool:
