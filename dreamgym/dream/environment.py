@@ -240,8 +240,8 @@ def tiers_of(
     if spec.state is not None and not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}:
         tiers.append(AgreeingTier(SynthesizedTier(spec, spec.state, buffer)))
     has_views = spec.has_views or (spec.state is not None and Part.STATE in without)
-    views = ViewsTier(spec, buffer) if has_views and not without & {Part.VIEWS, Part.RETRIEVAL} else None
-    if views is not None:
+    views = ViewsTier(spec, buffer) if has_views and Part.RETRIEVAL not in without else None
+    if views is not None and Part.VIEWS not in without:
         tiers.append(views)
     tiers += [AgreeingTier(make(spec), Tier.PLUGIN) for make in of_other_packages()]
     return (*tiers, ModelTier(model, shown, views))

@@ -73,7 +73,7 @@ async def test_a_row_has_the_prompt_that_the_fitted_model_is_asked_in_a_dream(
     buffer = MemoryBuffer(TrigramEncoder())
     await buffer.add(PLAYED)
     dream = DreamEnvironment(
-        SPEC, FittedModel(llm, fitting), buffer, without=frozenset(without) | {Part.CHECKS, Part.EFFECTS}
+        SPEC, FittedModel(llm, fitting), buffer, without=frozenset(without) | {Part.CHECKS, Part.EFFECTS, Part.VIEWS}
     )
     for step, transition in enumerate(held_out.transitions):
         dream.resume(held_out.task, seed=draw_seed(0, held_out.id), transitions=held_out.transitions[:step])
@@ -110,7 +110,7 @@ async def test_a_recorded_answer_taken_from_a_row_leads_to_the_recorded_state() 
     llm = Asked(lambda messages: next(answers))
     for trajectory in held_out:
         dream = DreamEnvironment(
-            SPEC, FittedModel(llm, fitting), buffer, without=frozenset({Part.CHECKS, Part.EFFECTS})
+            SPEC, FittedModel(llm, fitting), buffer, without=frozenset({Part.CHECKS, Part.EFFECTS, Part.VIEWS})
         )
         await dream.reset(trajectory.task)
         for transition in trajectory.transitions:
