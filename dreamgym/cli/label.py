@@ -42,7 +42,8 @@ def label(
     report = update_folder(folder)
     for message in report.messages if report is not None else ():
         say(message)
-    say(f"{run}: {', '.join(given)} noted")
+    noted = [name if value is not False else "failure" for name, value in given.items()]
+    say(f"{run}: {', '.join(noted)} noted")
 
 
 def _known(folder: Path, run: str) -> str:
