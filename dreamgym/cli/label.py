@@ -63,7 +63,7 @@ def label(
     for message in report.messages if report is not None else ():
         say(message)
     for name, said in notes.items():
-        say(f"{name}: {', '.join(said)} noted")
+        say(f"{name}: {', '.join('failure' if value is False else key for key, value in said.items())} noted")
 
 
 def _rows(folder: Path, file: Path) -> dict[str, JsonObject]:

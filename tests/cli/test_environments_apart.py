@@ -248,3 +248,31 @@ def test_a_deletion_that_fails_in_the_middle_deletes_nothing(dreamgym: Command, 
     with pytest.raises(psycopg.errors.CheckViolation):
         asyncio.run(forget("crm"))
     assert tables(dsn, "crm") == there
+
+
+def test_edits_of_a_folder_and_a_mended_label_reach_the_store_and_neither_undoes_the_other(
+    dreamgym: Command, dsn: str
+) -> None:
+    folder = recorded("crm")
+    run(folder, "b", "Bob", task="Who else?", success=True)
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    for file, old, new in (
+        ("tools.json", '"name": "get"', '"name": "get", "description": "Mine."'),
+        ("tasks.jsonl", "Who else?", "Who is the other?"),
+        ("trajectories.jsonl", "Ada", "Adele"),
+    ):
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new))
+    assert dreamgym("label", "crm", "b", "--failure")[2] == "b: failure noted\n"
+    assert dreamgym("seed", "crm", "crm")[2].splitlines()[-1] == (
+        "changed since they were stored, and replaced: crm-a, crm-b"
+    )
+    first, second = stored(dsn)
+    assert first.transitions[0].result.observation == "Adele"
+    assert (second.task.instruction, second.final_reward) == ("Who is the other?", 0.0)
+    assert "Mine." in (folder / "tools.json").read_text()
+    assert list(folder.glob("*.bak")) == []
+    assert dreamgym("label", "crm", "a", "--failure")[2].startswith("trajectories.jsonl was made again, although")
+    assert dreamgym("seed", "crm", "crm")[0] == 0
+    assert (stored(dsn)[0].final_reward, answers(dsn)) == (0.0, ["Ada", "Bob"]), "the label wins"

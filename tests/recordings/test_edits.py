@@ -1,13 +1,13 @@
-"""What a person edits in trajectories.jsonl stays until its recording changes, and is never lost without a copy."""
+"""What a person edits in the files of a folder stays until its recording changes, and is never lost without a copy."""
 
 from pathlib import Path
 
 import pytest
 from folder_stage import GET, Tape, contents, crm, trajectories
 
-from dreamgym.environment import EnvironmentSpec
+from dreamgym.environment import EnvironmentSpec, read_jsonl
 from dreamgym.recordings.folder import build_folder, update_folder
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, Task
 
 
 @pytest.fixture
@@ -118,3 +118,45 @@ def test_an_edit_off_the_schema_is_left_out_by_name_once_and_kept_beside(tmp_pat
     assert made_again.startswith("trajectories.jsonl was made again, although it was edited in crm-a")
     assert copies(folder) == [edited]
     assert len(trajectories(folder)["crm-a"].transitions) == 1
+
+
+def test_an_edited_tool_list_stays_until_the_server_lists_other_tools(folder: Path) -> None:
+    file = folder / "tools.json"
+    edited = file.read_text().replace('"name": "get"', '"name": "get", "description": "Better."')
+    file.write_text(edited)
+    Tape(folder, "c", at=3000).hello().call("get", "Cyd", id="x3").note(task="Who is x3?")
+    report = update_folder(folder)
+    assert report is not None
+    assert (report.messages, file.read_text(), copies(folder)) == ((), edited, [])
+    assert update_folder(folder) is None
+    Tape(folder, "d", at=4000).hello({**GET, "title": "New"}).call("get", "Dan", id="x4")
+    report = update_folder(folder)
+    assert report is not None
+    assert any(line.startswith("tools.json was made again, although it was edited") for line in report.messages)
+    assert copies(folder) == [edited.encode()]
+    assert "Better." not in file.read_text()
+
+
+def test_an_edited_task_stays_and_is_that_of_its_episodes_until_it_is_labelled_again(folder: Path) -> None:
+    Tape(folder, "a").note(task="Who is x1?")
+    update_folder(folder)
+    file = folder / "tasks.jsonl"
+    (task,) = read_jsonl(file, Task)
+    check: JsonObject = {"type": "object"}
+    mine = task.model_copy(update={"instruction": "Find x1.", "metadata": {**task.metadata, "success": check}})
+    file.write_text(f"{mine.model_dump_json()}\n")
+    for run in ("c", "d"):
+        Tape(folder, run, at=3000).hello().call("get", "Cyd", id="x3")
+        report = update_folder(folder)
+        assert report is not None
+        assert (report.messages, read_jsonl(file, Task), copies(folder)) == ((), [mine], [])
+        assert trajectories(folder)["crm-a"].task.instruction == "Find x1."
+    edited = file.read_bytes()
+    Tape(folder, "a").note(task="Who was x1?")
+    report = update_folder(folder)
+    assert report is not None
+    assert [line.partition(";")[0] for line in report.messages] == [
+        f"tasks.jsonl was made again, although it was edited in {task.id}"
+    ]
+    assert copies(folder) == [edited]
+    assert trajectories(folder)["crm-a"].task.instruction == "Who was x1?"

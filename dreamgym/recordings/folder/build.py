@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.mirror import Mirror
-from dreamgym.recordings.folder.edits import digest_of_recordings, last_built, made_from, with_edits, write_built
+from dreamgym.recordings.folder.edits import (
+    digest_of_recordings,
+    edited_tasks,
+    is_edited_list,
+    last_built,
+    made_from,
+    with_edits,
+    write_built,
+)
 from dreamgym.recordings.folder.env_file import describe, name_in, write_state
 from dreamgym.recordings.folder.examples import observed_in
 from dreamgym.recordings.folder.listings import Pages, ToolLists, tool_lists
@@ -65,8 +73,8 @@ def is_recorded(folder: Path) -> bool:
 def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     """Make tools.json, server.json, tasks.jsonl, trajectories.jsonl and observed.json from the recordings.
 
-    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it. A trajectory
-    that a person has edited stays until its recording changes.
+    Where the server tells its states, `[state]` in env.toml is made too, unless a person has written it. A trajectory,
+    a task or a tools.json that a person has edited stays until its recording changes.
 
     Args:
         folder: of the environment.
@@ -93,11 +101,17 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     ]
     known = stated(folder, episodes, tools.definitions, say, derives_facts=derives_facts)
     tasks.start_in(known.starts)
-    trajectories = with_edits(folder, known.trajectories, lambda one: on_schema(one, known.schema, one.id, say), say)
+    edited = edited_tasks(folder, tasks.all, listed, say)
+    built = [_asked_as_edited(one, edited) for one in known.trajectories]
+    trajectories = with_edits(folder, built, lambda one: on_schema(one, known.schema, one.id, say), say)
+    all_tasks = [edited.get(task.id, task) for task in tasks.all]
+    listing = _readable(tools.current[0] if len(tools.current) == 1 else list(tools.current))
     try:
-        _write(folder, mirror_of(runs, tools, calls), tools.current, tasks.all, known, trajectories)
+        _write(folder, mirror_of(runs, tools, calls), all_tasks, known, trajectories)
+        if not is_edited_list(folder, listing, say):
+            write_whole(folder / "tools.json", listing)
         if is_recorded(folder):
-            write_built(folder, recorded, known.trajectories)
+            write_built(folder, recorded, built, tasks.all, listing)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from error
     return FolderReport(
@@ -110,6 +124,14 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
         without_task=sum(not trajectory.task.instruction for trajectory in trajectories),
         messages=tuple(messages),
     )
+
+
+def _asked_as_edited(one: Trajectory, edited: Mapping[str, Task]) -> Trajectory:
+    """The trajectory with its task as a person has edited it; where it began stays as it was recorded."""
+    if one.task.id not in edited:
+        return one
+    task = edited[one.task.id].model_copy(update={"initial_state": one.task.initial_state})
+    return one.model_copy(update={"task": task})
 
 
 def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
@@ -144,7 +166,6 @@ def _pages_in(folder: Path) -> Pages:
 def _write(
     folder: Path,
     mirror: Mirror,
-    pages: Pages,
     tasks: Iterable[Task],
     known: Stated,
     trajectories: Sequence[Trajectory],
@@ -152,7 +173,6 @@ def _write(
     if known.write is not None:
         write_state(folder, known.write)  # before observed.json, which says that this is what we wrote
     write_whole(folder / "server.json", _readable(mirror.model_dump(mode="json", exclude_defaults=True)))
-    write_whole(folder / "tools.json", _readable(pages[0] if len(pages) == 1 else list(pages)))
     write_whole(folder / "tasks.jsonl", "".join(f"{task.model_dump_json()}\n" for task in tasks))
     lines = (f"{trajectory.model_dump_json()}\n" for trajectory in trajectories)
     write_whole(folder / "trajectories.jsonl", "".join(lines))

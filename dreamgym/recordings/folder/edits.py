@@ -1,8 +1,8 @@
-"""What a person has edited in a folder's trajectories.jsonl, kept when the file is made again from the recordings.
+"""What a person has edited in a folder's files, kept when they are made again from the recordings.
 
-`recordings/built.json` holds a digest of each trajectory as it was built last, so that an edited one is recognised. It
-stays until the recording that it came from changes, by a label for instance. What a teacher model wrote as reasoning
-is no edit: it stays as long as its step does.
+`recordings/built.json` holds a digest of each trajectory, of each recorded task and of tools.json as they were built
+last, so that an edited one is recognised. It stays until the recording that it came from changes, by a label for
+instance. What a teacher model wrote as reasoning is no edit: it stays as long as its step does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput
 from dreamgym.files import write_whole
 from dreamgym.recordings.folder.runs import Say
-from dreamgym.types import Frozen, Trajectory
+from dreamgym.recordings.folder.trajectories import RECORDED
+from dreamgym.types import Frozen, Task, Trajectory
 
 MADE_FROM = ("env.toml", "tasks.jsonl", "tools.json", "trajectories.jsonl")
 """Files of a folder that building it reads, besides the recordings."""
@@ -31,6 +32,10 @@ class Built(Frozen):
     """Digest of everything that it was made from."""
     trajectories: dict[str, str] = Field(default_factory=dict)
     """Digest of each trajectory that the recordings gave, by id."""
+    tasks: dict[str, str] = Field(default_factory=dict)
+    """Digest of each task that the recordings gave, by id."""
+    tools: str = ""
+    """Digest of tools.json as the recordings gave it."""
 
 
 def last_built(folder: Path) -> Built | None:
@@ -41,15 +46,22 @@ def last_built(folder: Path) -> Built | None:
         return None
 
 
-def write_built(folder: Path, recorded: str, built: Iterable[Trajectory]) -> None:
+def write_built(folder: Path, recorded: str, built: Iterable[Trajectory], tasks: Iterable[Task], tools: str) -> None:
     """Note how the folder was built, after its files were written.
 
     Args:
         folder: of the environment.
         recorded: what `digest_of_recordings` gave before they were read.
-        built: what they gave.
+        built: the trajectories that they gave.
+        tasks: the tasks that they gave.
+        tools: the tools.json that they gave.
     """
-    noted = Built(made_from=made_from(folder, recorded), trajectories={one.id: _digest(one) for one in built})
+    noted = Built(
+        made_from=made_from(folder, recorded),
+        trajectories={one.id: _digest(one) for one in built},
+        tasks={task.id: _digest_of_task(task) for task in tasks if RECORDED in task.metadata},
+        tools=sha256(tools.encode()).hexdigest(),
+    )
     write_whole(folder / "recordings" / "built.json", noted.model_dump_json(indent=1) + "\n")
 
 
@@ -62,6 +74,53 @@ def made_from(folder: Path, recorded: str) -> str:
     """Digest of everything that a folder is made from. Raises OSError."""
     files = [folder / name for name in MADE_FROM]
     return sha256(f"{recorded} {_digest_of_files(file for file in files if file.exists())}".encode()).hexdigest()
+
+
+def edited_tasks(folder: Path, given: Iterable[Task], listed: Iterable[Task], say: Say) -> dict[str, Task]:
+    """The recorded tasks that a person has edited, by id. If an edit is lost, a copy of the file is kept.
+
+    Args:
+        folder: of the environment.
+        given: the tasks that the recordings give now.
+        listed: those of tasks.jsonl.
+        say: takes messages.
+    """
+    last = last_built(folder)
+    before = last.tasks if last is not None else {}
+    now = {task.id: _digest_of_task(task) for task in given}
+    edited = {
+        task.id: task for task in listed if RECORDED in task.metadata and before.get(task.id) != _digest_of_task(task)
+    }
+    lost = [name for name in edited if name in before and now.get(name) != before[name]]
+    if lost:
+        say(
+            f"tasks.jsonl was made again, although it was edited in {', '.join(lost)}; "
+            f"the edited file is {_copied(folder / 'tasks.jsonl').name}"
+        )
+    return {name: task for name, task in edited.items() if name in before and name not in lost}
+
+
+def is_edited_list(folder: Path, tools: str, say: Say) -> bool:
+    """True if a person has edited tools.json, and it stays. If an edit is lost, a copy of the file is kept.
+
+    Args:
+        folder: of the environment.
+        tools: the tools.json that the recordings give now.
+        say: takes messages.
+    """
+    file, last = folder / "tools.json", last_built(folder)
+    if last is None or not last.tools or not file.exists():
+        return False
+    there, given = (sha256(content).hexdigest() for content in (file.read_bytes(), tools.encode()))
+    if there in {given, last.tools}:
+        return False
+    if given == last.tools:
+        return True
+    say(
+        "tools.json was made again, although it was edited: the server has other tools now; "
+        f"the edited file is {_copied(file).name}"
+    )
+    return False
 
 
 def with_edits(
@@ -130,6 +189,10 @@ def _copied(file: Path) -> Path:
 def _digest(trajectory: Trajectory) -> str:
     bare = tuple(step.model_copy(update={"reasoning": ""}) for step in trajectory.transitions)
     return trajectory.model_copy(update={"transitions": bare}).digest().hex()
+
+
+def _digest_of_task(task: Task) -> str:
+    return sha256(task.model_dump_json().encode()).hexdigest()
 
 
 def _digest_of_files(files: Iterable[Path]) -> str:
