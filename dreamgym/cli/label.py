@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import os
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dreamgym.errors import InvalidInput, UnknownName
+from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
+from dreamgym.runs.labels import known_run, note, rows_of
 from dreamgym.types import JsonObject
 
-LAST = "last"
 TABLE = ".tsv"
-COLUMNS = ("success", "task", "task_id", "answer")
-OUTCOMES = {"yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
 
 
 def label(
@@ -46,71 +41,15 @@ def label(
     if run.endswith(TABLE):
         if given:
             raise InvalidInput(f"{', '.join(given)}: with a file, its columns say it")
-        notes = _rows(folder, Path(run))
+        notes = rows_of(folder, Path(run))
     elif given:
-        notes = {_known(folder, run): given}
+        notes = {known_run(folder, run): given}
     else:
         raise InvalidInput(
             "expected at least one of --task, --task-id, --answer, --success and --failure, or FILE.tsv for RUN"
         )
-    from dreamgym_server.recorder.recording import add_notes
-
-    from dreamgym.recordings.folder import update_folder
-
-    now = time.time()
-    add_notes(folder, [{"kind": "note", "run": name, **said, "at": now} for name, said in notes.items()], os.environ)
-    report = update_folder(folder)
+    report = note(folder, notes)
     for message in report.messages if report is not None else ():
         say(message)
     for name, said in notes.items():
         say(f"{name}: {', '.join('failure' if value is False else key for key, value in said.items())} noted")
-
-
-def _rows(folder: Path, file: Path) -> dict[str, JsonObject]:
-    """What a table says of each run. Raises InvalidInput naming the line; then nothing is noted."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            lines = list(csv.reader(text, dialect="excel-tab"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{file}: {error}") from error
-    header = lines[0] if lines else []
-    if "run" not in header or len(header) == 1 or set(header) - {"run", *COLUMNS} or len(set(header)) < len(header):
-        raise InvalidInput(
-            f"{file}, line 1: expected the names of the columns with tabs between them, run and some of "
-            f"{', '.join(COLUMNS)}; got {', '.join(map(repr, header)) or 'nothing'}"
-        )
-    notes: dict[str, JsonObject] = {}
-    for number, cells in enumerate(lines[1:], start=2):
-        if not any(cells):
-            continue
-        try:
-            if len(cells) != len(header):
-                raise InvalidInput(f"expected {len(header)} columns, got {len(cells)}")
-            row = dict(zip(header, cells, strict=True))
-            run = _known(folder, row.pop("run"))
-            said: JsonObject = {name: cell for name, cell in row.items() if cell}
-            if "success" in said:
-                said["success"] = _outcome(row["success"])
-            if run in notes:
-                raise InvalidInput(f"run {run!r} has a line before")
-        except InvalidInput as error:
-            raise InvalidInput(f"{file}, line {number}: {error}") from error
-        if said:
-            notes[run] = said
-    return notes
-
-
-def _outcome(cell: str) -> bool:
-    word = cell.strip().lower()
-    if word not in OUTCOMES:
-        raise InvalidInput(f"success: expected one of {', '.join(OUTCOMES)}, got {cell!r}")
-    return OUTCOMES[word]
-
-
-def _known(folder: Path, run: str) -> str:
-    files = {file.stem: file.stat().st_mtime for file in (folder / "recordings").glob("*.jsonl")}
-    if run == LAST and files:
-        return max(files, key=lambda name: files[name])
-    if run not in files:
-        raise UnknownName("run", run, files, f"They are in {folder / 'recordings'}")
-    return run
