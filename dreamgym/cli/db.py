@@ -1,4 +1,4 @@
-"""`dreamgym db`: look at the embedded PostgreSQL, stop it, or print its address for other programs."""
+"""`dreamgym db`: look at the database and at what it holds, delete parts of it or all that stays on the machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def status() -> None:
 
 @app.command()
 def stop() -> None:
-    """Stop the embedded PostgreSQL, even if it is in use. Whoever needs it next starts it again."""
+    """Stop the embedded PostgreSQL, even if it is in use. Whoever needs it next starts it again.
+
+    Example: dreamgym db stop
+    """
     from dreamgym.replay import embedded
 
     typer.echo("stopped" if embedded.stop() else "it was not running")
@@ -95,8 +98,34 @@ def forget(
 
 
 @app.command()
+def remove(yes: Yes = False) -> None:
+    """Delete all that stays on this machine when the packages are uninstalled, the embedded database first.
+
+    It lists what that is: the database, the key of the redaction, models, and for root the system user that runs
+    PostgreSQL. With DREAMGYM_HOME set, only what lies below it. Environment folders and runs/ stay. Refused while other
+    processes use the database.
+
+    Example: dreamgym db remove
+    """
+    from dreamgym.runs import remove as runs
+
+    found = runs.leftovers()
+    if not found:
+        typer.echo("there is nothing to remove")
+        return
+    say(runs.described(found))
+    if not yes and not typer.confirm("Delete all of this?", err=True):
+        raise typer.Exit(1)
+    runs.remove(found)
+    typer.echo("removed; `pip uninstall dreamgym` removes the packages")
+
+
+@app.command()
 def url() -> None:
-    """Print the address of the embedded PostgreSQL, for psql or other programs. Fails if it does not run."""
+    """Print the address of the embedded PostgreSQL, for psql or other programs. Fails if it does not run.
+
+    Example: psql "$(dreamgym db url)"
+    """
     from dreamgym.replay import embedded
 
     found = embedded.status()

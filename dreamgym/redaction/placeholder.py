@@ -18,6 +18,12 @@ MARK = re.compile(r"REDACTED-[A-Z0-9-]+-[a-p]{8}|user-[a-p]{8}(?:@|%40)example\.
 """Pattern of a placeholder. Its hash has letters only, so that no rule takes it for a number."""
 
 
+def key_file() -> Path:
+    """Where the key of this user's placeholders is, or would be."""
+    home = os.environ.get("DREAMGYM_HOME")
+    return (Path(home) if home else platformdirs.user_data_path("dreamgym")) / "redaction.key"
+
+
 def load_key() -> bytes:
     """The key of this user's placeholders, created at first use.
 
@@ -27,8 +33,7 @@ def load_key() -> bytes:
     Raises:
         InvalidInput: the file cannot be read or made.
     """
-    home = os.environ.get("DREAMGYM_HOME")
-    path = (Path(home) if home else platformdirs.user_data_path("dreamgym")) / "redaction.key"
+    path = key_file()
     try:
         if not path.exists():
             _make(path)

