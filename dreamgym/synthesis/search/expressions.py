@@ -7,8 +7,8 @@ Of several that do, the first in this order is taken:
 3. a constant, if all calls have the same value. In a text: after 4, since its words mostly name what it is about;
 4. any other path;
 5. an argument if it is given, and 1, 3 or 4 if it is not;
-6. the number of items of a list that stands in the same answer; a calculation: of two numbers, over a list or a
-   collection, or with a constant. Only if the calls have at least two different values;
+6. a calculation: of two numbers, over a list or a collection, or with a constant. Only if the calls have at least two
+   different values. The number of items of a list that stands in the same answer comes before 3;
 7. an object by its fields; a list by its items, one for each item of another list or each entity of a collection, or as
    the items of other lists put together; a text by its words and lists; a text that is JSON as that;
 8. the larger or smaller of two values; the first entity of a collection in an order; a table of what was recorded for
@@ -104,15 +104,17 @@ class ExpressionSearch:
         names_call = in_text and not is_common and not (len(targets) > 1 and is_number(targets[0]) and is_constant)
         if chosen := own_name[:1] or of_call[:1] or (paths[:1] if names_call else []):
             return Variable(chosen[0])
+        if all(is_number(target) for target in targets):
+            counts = (Sum(source) for source in self._sources)
+            if count := next((one for one in counts if self._gives(one, targets)), None):
+                return count
         found = self._fallback(targets, name) or (None if in_text else self._composed(targets))
         if found is None and is_constant:
             return Constant(json.dumps(targets[0]))
         if found is None and not in_text and paths:
             return Variable(paths[0])
         if found is None and all(is_number(target) for target in targets):
-            counts = (Sum(source) for source in self._sources)
-            found = next((count for count in counts if self._gives(count, targets)), None)
-            found = found or (Variable(paths[0]) if paths else self._calculations.find(targets))
+            found = Variable(paths[0]) if paths else self._calculations.find(targets)
         if found is None and paths:
             return Variable(paths[0])
         if found is None and not in_text and not self._depth:

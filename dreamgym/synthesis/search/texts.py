@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from pydantic import JsonValue
 
-from dreamgym.synthesis.expressions import FORMATS, Expression, Joined, Template, written
+from dreamgym.synthesis.expressions import FORMATS, Constant, Expression, Joined, Template, written
 from dreamgym.synthesis.paths import Bindings, is_number
 
 Token = tuple[str, bool]
@@ -142,7 +142,13 @@ def _piece(
     for form in FORMATS if all(number is not None for number in numbers) else ():
         if all(written(n, form) == word for n, word in zip(numbers, words, strict=True)) and (one := find(numbers)):
             return one, form
-    if one := find(list(words)):
+    one = find(list(words))
+    is_list = all(
+        any(value == [word] for value in call.values.values()) for word, call in zip(words, calls, strict=True)
+    )
+    if isinstance(one, Constant) and is_list and (listed := find_list([[word] for word in words])):
+        return Joined(listed, SEPARATORS[0]), ""  # a list that had the same one item in all calls
+    if one is not None:
         return one, ""
     for separator in SEPARATORS:
         if any(separator in word for word in words):
