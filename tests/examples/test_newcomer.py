@@ -12,6 +12,7 @@ HERE = Path(__file__).parents[2] / "benchmarks" / "newcomer"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.long  # each of its stages has a test of its own in `make test`
 def test_a_newcomer_simulates_a_server_plays_an_environment_and_trains_an_agent(dsn: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(HERE / "newcomer.py"), str(Path(sys.executable).parent)],
