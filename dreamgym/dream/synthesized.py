@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
 
+from dreamgym.dream.learned import LearnedOnce
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.recorded import is_valid
 from dreamgym.environment import EnvironmentSpec
@@ -12,13 +13,9 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.state import StateSchema, as_text
 from dreamgym.synthesis import LearnedPrograms
 from dreamgym.tools import completed, is_forbidden
-from dreamgym.types import Provenance, Tier, Transition
+from dreamgym.types import Provenance, Tier, Trajectory, Transition
 
-SESSIONS = 200
-"""Most recorded episodes that are learned from, the oldest."""
-
-_learned: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, LearnedPrograms]]] = WeakKeyDictionary()
-"""The programs of each environment of a buffer, and the newest recording when they were learned."""
+_programs = LearnedOnce[LearnedPrograms]()
 
 
 class SynthesizedTier:
@@ -41,21 +38,12 @@ class SynthesizedTier:
         """The result of the program; None: some of it has no explanation."""
         if not is_answerable(query):
             return None
-        programs = await self._programs()
+        programs = await _programs.of(self._buffer, self._spec.name, self._learned)
         # learning a program takes a second, in which a server would answer nobody else
         return await asyncio.to_thread(synthesized, query, programs)
 
-    async def _programs(self) -> LearnedPrograms:
-        """The programs that the recordings show, learned once for all episodes of this buffer."""
-        name = self._spec.name
-        newest = await self._buffer.newest_recording(name)
-        of_buffer = _learned.setdefault(self._buffer, {})
-        if name not in of_buffer or of_buffer[name][0] != newest:
-            recorded = await self._buffer.trajectories(name, limit=SESSIONS)
-            steps = [step for one in recorded for step in one.transitions]
-            if name not in of_buffer or of_buffer[name][0] != newest:  # another episode may have been faster
-                of_buffer[name] = newest, programs_of(steps, self._spec, self._schema)
-        return of_buffer[name][1]
+    def _learned(self, recorded: Sequence[Trajectory]) -> LearnedPrograms:
+        return programs_of([step for one in recorded for step in one.transitions], self._spec, self._schema)
 
 
 def programs_of(steps: list[Transition], spec: EnvironmentSpec, schema: StateSchema) -> LearnedPrograms:

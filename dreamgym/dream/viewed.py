@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import chain, zip_longest
-from weakref import WeakKeyDictionary
 
+from dreamgym.dream.learned import LearnedOnce
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.dream.recorded import is_valid
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration, ReplayBuffer
 from dreamgym.state import mentioned
 from dreamgym.tools import completed
-from dreamgym.types import Provenance, Task, Tier
+from dreamgym.types import Provenance, Task, Tier, Trajectory
 from dreamgym.views.learn import learn
 from dreamgym.views.rules import Rules
 from dreamgym.views.session import calls_of
 
-SESSIONS = 200
-"""Most recorded sessions that are learned from, the oldest."""
-
-_learned: WeakKeyDictionary[ReplayBuffer, dict[str, tuple[int, asyncio.Task[Rules]]]] = WeakKeyDictionary()
-"""The rules of each environment of a buffer, and the newest recording when they were learned."""
+_rules = LearnedOnce[Rules]()
 
 
 class ViewsTier:
@@ -40,7 +37,7 @@ class ViewsTier:
 
     async def answer(self, query: Query) -> Prediction | None:
         """The answer; None: no recording shows it."""
-        rules = await self._rules()
+        rules = await self._learned_rules()
         history = calls_of(query.history, rules.reads)
         known = await asyncio.to_thread(rules.answer, history, query.action, self._world(query.task))
         if known is None:
@@ -65,7 +62,7 @@ class ViewsTier:
         The same call comes first. Then, in turn, the nearest call of the same tool and a read from the start of this
         world, those first whose words are most like those of the call and of the session's last ones.
         """
-        rules = await self._rules()
+        rules = await self._learned_rules()
         world = self._world(query.task)
         asked = query.action.canonical()
         said = mentioned([step.action.arguments for step in query.history[-3:]]) | mentioned(query.action.arguments)
@@ -89,21 +86,14 @@ class ViewsTier:
         rest = [one for one in query.demonstrations if one.id not in kept]
         return query.model_copy(update={"demonstrations": (*kept.values(), *rest)})
 
-    async def _rules(self) -> Rules:
-        """The rules that the recordings show, learned once for all episodes of this buffer."""
-        name = self._spec.name
-        newest = await self._buffer.newest_recording(name)
-        of_buffer = _learned.setdefault(self._buffer, {})
-        if name not in of_buffer or of_buffer[name][0] != newest:
-            of_buffer[name] = newest, asyncio.create_task(self._learn())
-        return await asyncio.shield(of_buffer[name][1])
+    async def _learned_rules(self) -> Rules:
+        return await _rules.of(self._buffer, self._spec.name, self._learned)
 
-    async def _learn(self) -> Rules:
-        recorded = await self._buffer.trajectories(self._spec.name, limit=SESSIONS)
+    def _learned(self, recorded: Sequence[Trajectory]) -> Rules:
         sessions = [
             (self._world(one.task), [completed(step, self._spec) for step in one.transitions]) for one in recorded
         ]
-        return await asyncio.to_thread(learn, sessions, {str(tool["name"]): tool for tool in self._spec.tools})
+        return learn(sessions, {str(tool["name"]): tool for tool in self._spec.tools})
 
     def _world(self, task: Task) -> str:
         """Where a task begins. A server that is not declared to have a world for each task begins alike each time."""

@@ -56,11 +56,11 @@ def wording_of(results: Iterable[StepResult]) -> Wording | None:
     structured = [result for result in results if result.structured is not None and not result.is_error]
     if not structured or any("content" in result.info for result in structured):
         return None
-    shared = (way for way in _wordings(structured[0]) if all(way.fits(result) for result in structured))
+    shared = (way for way in wordings(structured[0]) if all(way.fits(result) for result in structured))
     return next(shared, None)
 
 
-def _wordings(result: StepResult) -> Iterator[Wording]:
+def wordings(result: StepResult) -> Iterator[Wording]:
     """Every wording that one answer shows, the plainest first."""
     assert result.structured is not None
     for field in (None, *result.structured):

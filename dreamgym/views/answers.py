@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from dreamgym.state.wording import JSON_STYLES, Wording
+from dreamgym.state.wording import JSON_STYLES, Wording, wordings
 from dreamgym.types import JsonObject, StepResult
 
 MAX_LITERAL = 100_000
@@ -140,7 +140,7 @@ def view_of(result: StepResult) -> View:
     blocks = json.dumps(result.content) if "content" in result.info else ""
     text = result.observation
     if result.structured is not None:
-        wording = _wording(result)
+        wording = next(wordings(result), None)
         if wording is not None:
             return View(result.structured, StructuredStyle(wording), result.is_error, blocks)
         return View({"text": text, "structured": result.structured}, BothStyle(), result.is_error, blocks)
@@ -149,18 +149,6 @@ def view_of(result: StepResult) -> View:
             if style.text(value) == text:
                 return View(value, style, result.is_error, blocks)
     return View(list(text.split("\n")), LinesStyle(), result.is_error, blocks)
-
-
-def _wording(result: StepResult) -> Wording | None:
-    if result.structured is None:
-        return None
-    for field in (None, *result.structured):
-        for style in (None, *JSON_STYLES) if field is not None else JSON_STYLES:
-            for is_ascii in (False, True):
-                wording = Wording(field, style, is_ascii)
-                if wording.fits(result):
-                    return wording
-    return None
 
 
 def _readings(text: str) -> list[tuple[Style, JsonValue]]:

@@ -207,7 +207,7 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
     """The effect that all examples show; None if they disagree, or show too little."""
     same_as_before = [base is not None and base.key() == new.key() for base, new, _ in examples]
     if all(same_as_before):
-        return ViewChange(changes=False, examples=len(examples))
+        return ViewChange(changes=False)
     if any(same_as_before) or any(new.blocks for _, new, _ in examples):
         return None
     count = len(examples)
@@ -217,14 +217,14 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
     if pattern is not None:
         is_of_write = any(name[0] in {"write", "said"} for name in pattern.names)
         pattern = pattern if is_of_write or (is_related and like.is_refusal) else None
-    whole = ViewChange(True, pattern=pattern, like=like, examples=count) if pattern is not None else None
+    whole = ViewChange(True, pattern=pattern, like=like) if pattern is not None else None
     if whole is not None and pattern is not None and (not is_read or count > 1 or not pattern.is_guess):
         return whole
     if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
         edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
         is_shown = count > 1 or not any(_is_guess(edit) for edit in edits or ())
         if edits and is_shown and (count > 1 or len(edits) < MOST_EDITS):
-            return ViewChange(True, edits=edits, examples=count)
+            return ViewChange(True, edits=edits)
     return None
 
 

@@ -34,7 +34,6 @@ class ViewChange:
     edits: tuple[Edit, ...] | None = None
     like: View | None = None
     """An answer of the kind that `pattern` makes."""
-    examples: int = 1
 
     def apply(self, view: View | None, bindings: Bindings) -> View | None:
         """The view after the write; None if it is not known."""

@@ -14,8 +14,9 @@ from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import NotRecorded, PredictionError
+from dreamgym.errors import NotRecorded, PredictionError, StoreError
 from dreamgym.llm import Message, ScriptedLLM
+from dreamgym.replay.buffer import GROUNDED
 from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.types import (
     JsonObject,
@@ -112,6 +113,27 @@ async def test_a_dream_teaches_nothing_and_a_new_recording_does() -> None:
         await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))
     await buffer.add([recorded(3, step("cancel", {"name": "Ann"}, "Cancelled Ann"))])
     assert (await made.step(ToolCall(name="cancel", arguments={"name": "Ann"}))).observation == "Cancelled Ann"
+
+
+async def test_recordings_that_could_not_be_read_once_are_learned_from_at_the_next_call() -> None:
+    class FailingOnce(MemoryBuffer):
+        fails = True
+
+        async def trajectories(
+            self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
+        ) -> tuple[Trajectory, ...]:
+            if self.fails:
+                self.fails = False
+                raise StoreError("the database is restarting")
+            return await super().trajectories(env, sources=sources, limit=limit)
+
+    buffer = FailingOnce(TrigramEncoder())
+    await buffer.add(RECORDINGS)
+    made = DreamEnvironment(SPEC, NearestModel(), buffer)
+    await made.reset(Task(id="new", env="desk", instruction=""))
+    with pytest.raises(StoreError):
+        await made.step(ToolCall(name="list_bookings"))
+    assert (await made.step(ToolCall(name="list_bookings"))).observation == "Ann"
 
 
 async def test_an_answer_off_its_output_schema_is_not_given() -> None:
