@@ -7,6 +7,7 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -252,6 +253,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     best: Path
     on_learned: Callable[[JsonObject], None]
     trainer: RolloutTrainer = field(init=False)
+    since: float = field(default_factory=time.monotonic)
+    """Time of the last line of figures."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the policy before the first update; a resumed run has already done so."""
@@ -281,8 +284,10 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Pass the trainer's figures on."""
         if state.is_world_process_zero and logs and "loss" in logs:
             figures = {name: logs[name] for name in LEARNED if name in logs}
-            waited_s = round(self.trainer.waited_s, 3)
-            self.on_learned({"step": self.trainer.updates, "waited_s": waited_s, **figures})
+            now = time.monotonic()
+            times = {"update_s": round(now - self.since, 3), "waited_s": round(self.trainer.waited_s, 3)}
+            self.since = now
+            self.on_learned({"step": self.trainer.updates, **times, **figures})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Put the curriculum into the checkpoint that all processes have just written."""
