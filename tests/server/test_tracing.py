@@ -135,7 +135,8 @@ async def test_a_step_belongs_to_the_trace_that_the_agent_names(
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         assert (await http.post(made["mcp_url"], json=call, headers=headers)).status_code == 200
     span = ours(exporter)["dreamgym.call"]
-    assert span.context and span.parent
+    assert span.context
+    assert span.parent
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
 
 
