@@ -1,6 +1,6 @@
 """The parts of a step, timed: spans of OpenTelemetry, and numbers for a listener.
 
-A `Span` costs about a microsecond if nobody listens. OpenTelemetry is used only if this process has set a tracer
+A `TimedSpan` costs about a microsecond if nobody listens. OpenTelemetry is used only if this process has set a tracer
 provider, and is never imported here: whoever sets a provider has imported it. An attribute is a name, a size or an id,
 never a text that was played or recorded, and never the message of an error.
 """
@@ -33,7 +33,7 @@ _CONVENTIONS = {
 """Attributes that OpenTelemetry has names for. All others are `dreamgym.NAME`."""
 
 
-class Span:
+class TimedSpan:
     """One part of a step, from `with` to its end."""
 
     __slots__ = ("_began", "_manager", "_open", "attributes", "error", "name", "seconds")
@@ -52,7 +52,7 @@ class Span:
         """Add attributes. Those that are None are left out of the trace."""
         self.attributes.update(attributes)
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> TimedSpan:
         if (tracer := _tracer()) is not None:
             self._manager = tracer.start_as_current_span(
                 f"dreamgym.{self.name}", record_exception=False, set_status_on_exception=False
@@ -81,7 +81,7 @@ class Span:
             opened.set_attribute("error.type", type(self.error).__name__)
 
 
-Listener = Callable[[Span], None]
+Listener = Callable[[TimedSpan], None]
 _listener: ContextVar[Listener | None] = ContextVar("_listener", default=None)
 
 
@@ -98,7 +98,7 @@ def timed(
     def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         @wraps(function)
         async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Span(name, **attributes):
+            with TimedSpan(name, **attributes):
                 return await function(*args, **kwargs)
 
         return call

@@ -28,7 +28,7 @@ from dreamgym.dream.viewed import ViewsTier
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
-from dreamgym.spans import Span
+from dreamgym.spans import TimedSpan
 from dreamgym.state import State, shown_in, with_facts
 from dreamgym.tools import is_forbidden
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Transition
@@ -121,7 +121,7 @@ class DreamEnvironment:
         query = await self._query(action)
         self.asked = None
         for tier in self._tiers:
-            with Span("tier", asked=_name_of(tier)) as asking:
+            with TimedSpan("tier", asked=_name_of(tier)) as asking:
                 prediction = await tier.answer(query)
                 asking.note(answered=prediction is not None)
             if prediction is not None:
@@ -147,7 +147,7 @@ class DreamEnvironment:
         if self._transitions and self._transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
-        with Span("retrieval") as retrieval:
+        with TimedSpan("retrieval") as retrieval:
             demonstrations = await self._retrieved(task, state, action)
             retrieval.note(found=len(demonstrations))
         return Query(

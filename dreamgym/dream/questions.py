@@ -25,7 +25,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MalformedAnswer, PredictionError
 from dreamgym.llm import LLM, Completion, Message, Pingable
 from dreamgym.replay.keys import check_storable
-from dreamgym.spans import Span
+from dreamgym.spans import TimedSpan
 from dreamgym.types import JsonObject
 
 SHOWN_CHARACTERS = 2_000
@@ -213,7 +213,7 @@ async def ask(
     asked, completions = [list(messages)], list[Completion]()
     for _ in range(2):
         try:
-            with Span("model_call", model=_shown_name(llm)) as calling:
+            with TimedSpan("model_call", model=_shown_name(llm)) as calling:
                 completion = await llm.complete(
                     asked[-1], schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed
                 )

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dreamgym.errors import StoreError
-from dreamgym.spans import Span, join_trace, listen
+from dreamgym.spans import TimedSpan, join_trace, listen
 from dreamgym_server.sessions import Episodes
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -78,7 +78,7 @@ class Metrics:
         )
         self._handlers = {"call": self._call, "model_call": self._model_call, "store": self._store}
 
-    def hear(self, span: Span) -> None:
+    def hear(self, span: TimedSpan) -> None:
         """Count a span that has ended. A listener of dreamgym.spans."""
         handler = self._handlers.get(span.name)
         if handler is not None:
@@ -94,13 +94,13 @@ class Metrics:
     def _gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         Gauge(name, help_text, registry=self._registry).set_function(value)
 
-    def _call(self, span: Span) -> None:
+    def _call(self, span: TimedSpan) -> None:
         env, tier = str(span.attributes["env"]), str(span.attributes.get("tier") or "")
         outcome = "error" if span.error is not None else str(span.attributes.get("outcome"))
         self._calls.labels(env, tier, outcome).inc()
         self._call_seconds.labels(env, tier).observe(span.seconds)
 
-    def _model_call(self, span: Span) -> None:
+    def _model_call(self, span: TimedSpan) -> None:
         if span.error is not None:
             self._model_calls.labels("failed").inc()
             return
@@ -111,7 +111,7 @@ class Metrics:
             for kind in ("prompt", "completion"):
                 self._tokens.labels(kind).inc(int(span.attributes[f"{kind}_tokens"] or 0))
 
-    def _store(self, span: Span) -> None:
+    def _store(self, span: TimedSpan) -> None:
         operation = str(span.attributes["operation"])
         self._store_seconds.labels(operation).observe(span.seconds)
         if isinstance(span.error, StoreError):

@@ -29,7 +29,7 @@ from dreamgym.errors import (
 )
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode, EpisodeStore
-from dreamgym.spans import Span
+from dreamgym.spans import TimedSpan
 from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
@@ -365,7 +365,7 @@ class Episodes:
             if live.environment is None:
                 live.environment = await self._restored(episode)
             async with self._in_time(world):
-                with Span("step", tool=action.name, step=episode.version + 1):
+                with TimedSpan("step", tool=action.name, step=episode.version + 1):
                     result = await live.environment.step(action)
             self._check(world, action, result)
             transition = world.transition(live.environment, episode, action, result)

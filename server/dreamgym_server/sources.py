@@ -19,7 +19,7 @@ from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode
-from dreamgym.spans import Span, timed
+from dreamgym.spans import TimedSpan, timed
 from dreamgym.types import Source, StepResult, Task, ToolCall, Transition
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Admission:
         if self._redactor is None:
             return action
         said = {"arguments": action.arguments, "answers": action.answers}
-        with Span("redaction"):
+        with TimedSpan("redaction"):
             clean = {key: self._redactor.value(said[key]) for key in said}
         return ToolCall.model_validate({"name": action.name, **clean})
 
@@ -79,7 +79,7 @@ class Admission:
         )
         said = [(part, name) for part, name in places if name in part]  # a call without answers has no such field
         # as one value: what the call names as a secret is taken out of the answer, too
-        with Span("redaction"):
+        with TimedSpan("redaction"):
             clean = redactor.value([part[name] for part, name in said])
         assert isinstance(clean, list)
         for (part, name), value in zip(said, clean, strict=True):

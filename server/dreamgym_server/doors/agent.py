@@ -46,7 +46,7 @@ from starlette.types import Message, Receive, Scope, Send
 import dreamgym
 from dreamgym.content import tool_result
 from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
-from dreamgym.spans import Span, join_trace
+from dreamgym.spans import TimedSpan, join_trace
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.doors.presentation import Presentation
@@ -212,7 +212,7 @@ class AgentDoor:
         action = ToolCall(name=params["name"], arguments=params.get("arguments") or {}, answers=answers_in(params))
         try:
             join_trace(_meta(params))
-            with Span("call", env=visit.env, episode=visit.episode) as calling:
+            with TimedSpan("call", env=visit.env, episode=visit.episode) as calling:
                 answer = await self._episodes.call(
                     visit.env, visit.episode, action, visit, ctx.request_id, is_session=visit.is_session
                 )
