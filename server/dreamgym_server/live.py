@@ -35,7 +35,7 @@ class EpisodeAnswer:
     """Number of steps taken so far."""
     uncounted: str = ""
     """Why the call was not a step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
-    tier: Tier | None = None
+    tier: Tier | None = field(default=None, compare=False)
     """The part of the system that answered; None if the call took no step, or had taken it before."""
 
     @classmethod
