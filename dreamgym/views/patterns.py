@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import combinations, islice, product
 
 from pydantic import JsonValue
 
@@ -27,6 +27,8 @@ VARIANTS = 64
 """Most ways to read one text that are kept."""
 MOST_SAID = 60
 """Longest constant in one answer that is believed to be the same in every call, in characters."""
+MOST_NUMBERS = 32
+"""Most values of a call among which the larger of two numbers is looked for."""
 COUNTS = ("count", "length", "total", "size", "number", "len")
 """Last words of the names of fields that count something."""
 _DIGIT = re.compile(r"\d")
@@ -75,6 +77,20 @@ class Offset:
 
 
 @dataclass(frozen=True)
+class Largest:
+    """The larger one of two numbers of a call: a total that grows with what is counted."""
+
+    one: ValueName
+    two: ValueName
+
+    def evaluate(self, bindings: Bindings) -> JsonValue:
+        values = [bindings.get(self.one), bindings.get(self.two)]
+        if not all(map(is_int, values)):
+            raise NoPatternValue(f"no numbers are bound to {self.one} and {self.two}")
+        return max(value for value in values if isinstance(value, int))
+
+
+@dataclass(frozen=True)
 class Words:
     """A text in which some words are values of names."""
 
@@ -96,7 +112,7 @@ class Words:
         return word
 
 
-Expression = FixedValue | Slot | Offset | Words
+Expression = FixedValue | Slot | Offset | Largest | Words
 
 
 @dataclass(frozen=True)
@@ -171,7 +187,8 @@ class Pattern:
         most = max((option.count for option in words), default=0)
         longest = [option for option in words if option.count == most]
         constants = self.options if self.fields is None and self.items is None else ()
-        return tuple(of_sql or slots or longest or constants)
+        of_two = [option for option in self.options if isinstance(option, Largest)]
+        return tuple(of_sql or slots or longest or of_two or constants)
 
     def chosen(self) -> Iterator[Expression]:
         """The expressions that `evaluate` uses."""
@@ -190,6 +207,8 @@ class Pattern:
         for option in self.chosen():
             if isinstance(option, Slot | Offset):
                 found.add(option.name)
+            elif isinstance(option, Largest):
+                found |= {option.one, option.two}
             elif isinstance(option, Words):
                 found |= {
                     part.name if isinstance(part, Offset) else part
@@ -197,6 +216,11 @@ class Pattern:
                     if part and not isinstance(part, str)
                 }
         return frozenset(found)
+
+    @property
+    def constants(self) -> int:
+        """How many of its parts do not depend on the call."""
+        return sum(isinstance(option, FixedValue) for option in self.chosen())
 
     @property
     def is_guess(self) -> bool:
@@ -279,9 +303,19 @@ def _expressions(value: JsonValue, bindings: Bindings) -> Iterator[Expression]:
             for name, bound in bindings.items()
             if isinstance(bound, int) and not isinstance(bound, bool) and abs(value - bound) <= 1 and name[0] == "known"
         )
+        yield from _largest(value, bindings)
     if isinstance(value, str) and value:
         yield from _texts(value, bindings)
     yield FixedValue(repr(value), value)
+
+
+def _largest(value: int, bindings: Bindings) -> Iterator[Largest]:
+    numbers = [
+        (name, bound)
+        for name, bound in islice(bindings.items(), MOST_NUMBERS)
+        if name[0] == "call" and isinstance(bound, int) and not isinstance(bound, bool)
+    ]
+    yield from (Largest(one, two) for (one, a), (two, b) in combinations(numbers, 2) if max(a, b) == value)
 
 
 def _texts(text: str, bindings: Bindings) -> Iterator[Words]:

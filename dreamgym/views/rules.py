@@ -211,7 +211,7 @@ class Rules:
             found = []  # what an argument does that no recording has is not known
         if not found:
             return None, None, kind, bindings
-        pattern, like = max(found, key=lambda form: len(form[0].names))
+        pattern, like = min(found, key=lambda form: form[0].constants)
         return pattern, like, kind, bindings
 
     def effect(self, write: ToolCall, read: ToolCall) -> ViewChange | None:

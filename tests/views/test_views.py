@@ -7,6 +7,9 @@ import json
 import pytest
 from session_stage import Step, learned, played
 
+from dreamgym.types import JsonObject
+from dreamgym.views.reads import reading_tools
+
 NOTES: tuple[list[Step], ...] = (
     [
         ("list_notes", {}, ["rope", "tide"]),
@@ -88,6 +91,26 @@ def test_an_argument_fills_the_field_of_its_own_name_and_calls_are_counted() -> 
     calls = [("think", {"number": n, "total": 3, "text": "x"}) for n in (1, 2, 2)]
     said = [json.loads(answer or "null") for answer in played(rules, *calls)]
     assert said == [{"number": n, "total": 3, "historyLength": i} for i, n in enumerate((1, 2, 2), start=1)]
+
+
+def test_a_total_is_the_larger_of_two_numbers_where_the_recordings_show_it_grow() -> None:
+    def thought(number: int, total: int, **more: str) -> Step:
+        arguments = {"number": number, "total": total, **more}
+        return "think", arguments, {"number": number, "total": max(number, total)}
+
+    rules = learned([thought(1, 2), thought(2, 2)], [thought(1, 3), thought(4, 3, why="one more")])
+    assert played(rules, ("think", {"number": 7, "total": 5})) == ['{"number": 7, "total": 7}']
+
+
+def test_a_tool_that_searches_and_replaces_writes_and_one_that_is_described_as_a_look_reads() -> None:
+    tools: dict[str, JsonObject] = {
+        "search_and_replace": {},
+        "wipe": {"annotations": {"destructiveHint": True}},
+        "open_details": {"description": "Get the details of a task"},
+        "find_one": {},
+        "frobnicate": {},
+    }
+    assert reading_tools([], tools) == {"open_details", "find_one"}
 
 
 def test_a_write_to_one_file_leaves_the_other_as_it_was() -> None:
