@@ -16,9 +16,11 @@ from pydantic import JsonValue
 
 from dreamgym.types import JsonObject, ToolCall, Transition
 from dreamgym.views.answers import View
+from dreamgym.views.cells import KnownCells, cells_of
 from dreamgym.views.edits import Edit, edits_between
-from dreamgym.views.patterns import Bindings, Pattern, pattern_of
+from dreamgym.views.patterns import WORLDS, Bindings, Pattern, pattern_of
 from dreamgym.views.reads import reading_tools
+from dreamgym.views.replaced import replacements
 from dreamgym.views.rules import FormKey, Moment, Rules, ViewChange, items_of
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
 from dreamgym.views.sql import UNKNOWN, KnownDatabase, database_of
@@ -82,7 +84,12 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
             rules.arguments.setdefault(call.action.name, set()).update(call.action.arguments)
     for _ in range(2):  # what the first pass learns of effects explains views after several writes in the second
         rules.known = _recorded(episodes, rules)
+        rules.replaces = replacements(
+            [episode.calls for episode in episodes],
+            [view.value for (_, written, _), view in rules.known.items() if not written],
+        )
         rules.database = _database(episodes, rules)
+        rules.cells = _cells(episodes, rules)
         rules.effects = _effects(episodes, rules)
     reads_at_start = {canonical: view for (_, written, canonical), view in rules.known.items() if not written}
     for episode in episodes:
@@ -118,6 +125,20 @@ def _database(episodes: Sequence[Session], rules: Rules) -> KnownDatabase | None
     calls = [call for episode in episodes for call in episode.calls]
     refusals = (call.view.observation for call in calls if call.view is not None and call.view.is_refusal)
     return database_of([call.action for call in calls], start, refusals)
+
+
+def _cells(episodes: Sequence[Session], rules: Rules) -> KnownCells | None:
+    if rules.database is not None or len({episode.world for episode in episodes}) > 1:
+        return None
+    sessions = [
+        [
+            (call.action, call.view.value, call.changes)
+            for call in episode.calls
+            if call.view and not call.view.is_refusal
+        ]
+        for episode in episodes
+    ]
+    return cells_of(sessions, rules.reads, rules.replaces)
 
 
 def _unstable(episodes: Sequence[Session]) -> frozenset[str]:
@@ -161,6 +182,8 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
                 continue
             if rules.database is not None and call.action.name in rules.database.arguments:
                 continue  # the database knows better
+            if rules.cells is not None and call.action.name in rules.cells.ranges:
+                continue
             found = _example(episode.calls, number, rules, episode.world)
             if found is not None:
                 write, base = found
@@ -282,7 +305,7 @@ def _is_shown(key: FormKey, pattern: Pattern, distinct: int, rules: Rules) -> bo
     is no read, or if the database explains it.
     """
     tool, _, kind = key
-    if distinct > 1 or any(name[0] == "sql" for name in pattern.names):
+    if distinct > 1 or any(name[0] in WORLDS for name in pattern.names):
         return True
     if pattern.is_guess:
         return False

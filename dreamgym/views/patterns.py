@@ -21,7 +21,9 @@ ValueName = tuple[str, ...]
 Bindings = Mapping[ValueName, JsonValue]
 """The values that a call can refer to."""
 
-LISTS = frozenset({"seen", "sql"})
+WORLDS = frozenset({"sql", "grid"})
+"""Where values come from that a copy of the server's world tells: tables, or sheets of cells."""
+LISTS = frozenset({"seen"}) | WORLDS
 """Where values come from that may be empty lists."""
 VARIANTS = 64
 """Most ways to read one text that are kept."""
@@ -182,13 +184,13 @@ class Pattern:
         if self.own is not None:
             return (self.own,)
         slots = [option for option in self.options if isinstance(option, Slot | Offset)]
-        of_sql = [option for option in slots if option.name[0] == "sql"]  # the database alone knows the tables
+        of_world = [option for option in slots if option.name[0] in WORLDS]  # it alone knows what is there now
         words = [option for option in self.options if isinstance(option, Words)]
         most = max((option.count for option in words), default=0)
         longest = [option for option in words if option.count == most]
         constants = self.options if self.fields is None and self.items is None else ()
         of_two = [option for option in self.options if isinstance(option, Largest)]
-        return tuple(of_sql or slots or longest or of_two or constants)
+        return tuple(of_world or slots or longest or of_two or constants)
 
     def chosen(self) -> Iterator[Expression]:
         """The expressions that `evaluate` uses."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -10,8 +10,10 @@ from pydantic import JsonValue
 from dreamgym.state import same
 from dreamgym.types import JsonObject, ToolCall
 from dreamgym.views.answers import View
+from dreamgym.views.cells import KnownCells
 from dreamgym.views.edits import Edit
-from dreamgym.views.patterns import Bindings, Pattern, ValueName, leaves_of
+from dreamgym.views.patterns import WORLDS, Bindings, Pattern, ValueName, leaves_of
+from dreamgym.views.replaced import Replacement
 from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, blamed_in, mentions, relation_of
 from dreamgym.views.sql import KnownDatabase
 
@@ -34,12 +36,17 @@ class ViewChange:
     edits: tuple[Edit, ...] | None = None
     like: View | None = None
     """An answer of the kind that `pattern` makes."""
+    replaced: tuple[Replacement, ToolCall] | None = None
+    """A write that replaces a text wherever it stands."""
 
     def apply(self, view: View | None, bindings: Bindings) -> View | None:
         """The view after the write; None if it is not known."""
         if not self.changes:
             return view
         try:
+            if self.replaced is not None and view is not None and not view.blocks:
+                replacement, write = self.replaced
+                return view.with_value(replacement.within(view.value, write))
             if self.pattern is not None and self.like is not None:
                 return self.like.saying(self.pattern.evaluate(bindings))
             if self.edits is None or view is None or view.blocks:
@@ -77,6 +84,10 @@ class Rules:
     """How the answers of a tool follow from the call alone."""
     database: KnownDatabase | None = None
     """The tables of a server that takes SQL."""
+    cells: KnownCells | None = None
+    """The sheets of a server whose tools name cells."""
+    replaces: Mapping[str, Replacement] = field(default_factory=dict)
+    """Tools that replace one text by another."""
     listings: dict[str, ToolCall] = field(default_factory=dict)
     """Recorded reads that list items, by their canonical text."""
     arguments: dict[str, set[str]] = field(default_factory=dict)
@@ -117,6 +128,10 @@ class Rules:
             yield known
             if known is None and action.name in self.database.arguments:
                 return
+        elif pattern is not None and any(name[0] in WORLDS for name in pattern.names):
+            yield self._form(history, action, world)
+            yield self._refusal(history, action)
+            return
         written = [number for number, call in enumerate(history) if call.changes]
         if is_read:
             yield self._changed(history, written, last, action, world)
@@ -218,7 +233,7 @@ class Rules:
         """What a write does to a read's view; None: not known."""
         known = self.effects.get((write.name, read.name))
         if known is None:
-            return None
+            return self._replaced(write, read)
         relation = relation_of(write, read)
         if relation in known:
             return known[relation]
@@ -229,6 +244,22 @@ class Rules:
         if changing or any(relation <= one for one in known):
             return ViewChange(changes=False)
         return None
+
+    def _replaced(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
+        """What a tool that replaces texts does to a view: the same as to the views of which recordings show it."""
+        replacement = self.replaces.get(write.name)
+        if replacement is None or read.name not in self.reads:
+            return None
+        texts = replacement.values(write)
+        asked = [
+            value for name, value in read.arguments.items() if isinstance(value, str) and name not in write.arguments
+        ]
+        if any(value in text or text in value for value in asked for text in texts):
+            return None  # what is found by a text that is replaced is another question
+        shared = [name for name in read.arguments if name in write.arguments]
+        if any(not same(read.arguments[name], write.arguments[name]) for name in shared):
+            return ViewChange(changes=False)
+        return ViewChange(changes=True, replaced=(replacement, write))
 
     def own_bindings(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[str, Bindings]:
         """The kind of SQL of a call, and what its answer may be made of.
@@ -259,6 +290,8 @@ class Rules:
             written = [call.action for call in history if call.changes]
             kind, found = self.database.bindings(written, action)
             bindings.update(found)
+        elif self.cells is not None:
+            bindings.update(self.cells.bindings([call.action for call in history if call.changes], action))
         return kind, bindings
 
     def _looked_up(
