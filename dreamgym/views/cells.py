@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from dreamgym.state import same
 from dreamgym.types import ToolCall
-from dreamgym.views.patterns import ValueName
+from dreamgym.views.expressions import ValueName
 from dreamgym.views.replaced import Replacement
 
 RANGE = re.compile(r"\$?([A-Z]{1,3})\$?([1-9]\d{0,6})(?::\$?([A-Z]{1,3})\$?([1-9]\d{0,6}))?")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.views.patterns import Bindings, NoPatternValue, Pattern, ValueName, as_word, is_int
+from dreamgym.views.expressions import Bindings, NoPatternValue, Slot, ValueName, as_word, is_int
+from dreamgym.views.patterns import Pattern
 
 MOST = 8
 """Most changes between two answers that are learned from."""
@@ -83,7 +84,7 @@ class Edit:
     """One kind of change."""
 
     kind: str
-    """`add`, `remove` or `set`."""
+    """`add`, `extend` (all items of a list are added), `remove` or `set`."""
     path: tuple[Step, ...]
     """To the list, or to the value that is set."""
     value: Pattern | None = None
@@ -141,7 +142,9 @@ class Edit:
             at = _index(self.items, value, bindings)
             return [*value[:at], *value[at + 1 :]]
         assert self.value is not None
-        added = self.value.evaluate(bindings)
+        added = self.value.evaluate({**bindings, **_counters(value)})
+        if self.kind == "extend":
+            return [*value, *(added if isinstance(added, list) else [])]
         at = _place(self.places[0], value, added)
         return [*value[:at], added, *value[at:]]
 
@@ -206,9 +209,13 @@ def _list_edits(
         rest = base[:start] + old[offset:] + base[len(base) - end :]
         yield Edit("remove", path, items=_items(rest, start, bindings))
     known = base[:start] + base[len(base) - end :]
+    flat = tuple(Slot(name) for name, value in bindings.items() if name[0] == "flat" and same(value, list(made)))
+    if flat and not old and not end:
+        yield Edit("extend", path, Pattern(flat))
+        return
     for offset, item in enumerate(made):
         at = start + offset
-        yield Edit("add", path, Pattern.of(item, bindings), _places(known, at, item))
+        yield Edit("add", path, Pattern.of(item, {**bindings, **_counters(known)}), _places(known, at, item))
         known = [*known[:at], item, *known[at:]]
 
 
@@ -225,6 +232,18 @@ def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Way, ..
     for first in (0, 1):
         ways += [Told(name, first) for name, value in bindings.items() if value == at + first and is_int(value)]
     return (*ways, Position(at), Position(at - len(items)))
+
+
+def _counters(items: list[JsonValue]) -> Bindings:
+    """What the next item of a list may count: how many there are, and one more than the largest number in a field."""
+    found: dict[ValueName, JsonValue] = {("list", "length"): len(items)}
+    largest: dict[str, int] = {}
+    for item in items:
+        for name, value in item.items() if isinstance(item, dict) else ():
+            if isinstance(value, int) and not isinstance(value, bool):
+                largest[name] = max(value, largest.get(name, value))
+    found.update((("list", "next", name), value + 1) for name, value in largest.items())
+    return found
 
 
 def _index(ways: tuple[Way, ...], items: list[JsonValue], bindings: Bindings) -> int:

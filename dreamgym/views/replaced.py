@@ -98,3 +98,8 @@ def texts_in(value: JsonValue) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from texts_in(part)
+
+
+def count_in(value: JsonValue, text: str) -> int:
+    """How often a text stands in the texts of a value."""
+    return sum(one.count(text) for one in texts_in(value)) if text else 0

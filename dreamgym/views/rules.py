@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.types import JsonObject, ToolCall
+from dreamgym.types import ToolCall
 from dreamgym.views.answers import View
 from dreamgym.views.cells import KnownCells
 from dreamgym.views.edits import Edit
-from dreamgym.views.patterns import WORLDS, Bindings, Pattern, ValueName, leaves_of
-from dreamgym.views.replaced import Replacement
+from dreamgym.views.expressions import WORLDS, Bindings, ValueName, leaves_of
+from dreamgym.views.forms import ABSENT, Form, FormKey
+from dreamgym.views.listings import bindings_from, is_of
+from dreamgym.views.patterns import Pattern
+from dreamgym.views.replaced import Replacement, count_in
 from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, blamed_in, mentions, relation_of
 from dreamgym.views.sql import KnownDatabase
 
 Moment = tuple[str, tuple[str, ...], str]
 """A world, the calls of a session that may have changed it, in their order, and the call that is answered then."""
-FormKey = tuple[str, frozenset[str] | None, str]
-"""A tool, the names of the arguments of a call (None: any), and its kind of SQL."""
 
 COUNTED = frozenset({"known", "seen"})
 """Where values come from that count the tool's earlier calls."""
@@ -80,7 +81,7 @@ class Rules:
     """Tools whose answers differ with nothing in between."""
     effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = field(default_factory=dict)
     """By the tool that writes and the tool whose answer changes; None: the recordings disagree."""
-    forms: dict[FormKey, tuple[Pattern, View]] = field(default_factory=dict)
+    forms: dict[FormKey, Form] = field(default_factory=dict)
     """How the answers of a tool follow from the call alone."""
     database: KnownDatabase | None = None
     """The tables of a server that takes SQL."""
@@ -112,8 +113,9 @@ class Rules:
         return (known for known in self._tried(history, action, world) if known is not None)
 
     def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer | None]:
-        pattern = self._pattern(history, action, world)[0]
-        if action.name in self.unstable or (pattern is not None and any(n[0] in COUNTED for n in pattern.names)):
+        form = self._form_of(history, action, world)[0]
+        sources = {name[0] for name in form.pattern.names} if form is not None else set()
+        if action.name in self.unstable or sources & COUNTED:
             yield self._form(history, action, world)
             return
         canonical = action.canonical()
@@ -128,7 +130,7 @@ class Rules:
             yield known
             if known is None and action.name in self.database.arguments:
                 return
-        elif pattern is not None and any(name[0] in WORLDS for name in pattern.names):
+        elif sources & WORLDS:
             yield self._form(history, action, world)
             yield self._refusal(history, action)
             return
@@ -139,7 +141,8 @@ class Rules:
             recorded = self.known.get((world, _texts(history, written), canonical))
             if recorded is not None:
                 yield KnownAnswer(recorded, "recorded")
-            yield self._after(history, action)
+            if action.name not in self.replaces:  # what it says depends on what is there
+                yield self._after(history, action)
         yield self._refusal(history, action)
         yield self._form(history, action, world)
 
@@ -205,29 +208,24 @@ class Rules:
     def _form(
         self, history: Sequence[Call], action: ToolCall, world: str, *, only_sql: bool = False
     ) -> KnownAnswer | None:
-        pattern, like, kind, bindings = self._pattern(history, action, world)
-        if pattern is None or like is None:
+        form, kind, bindings = self._form_of(history, action, world)
+        if form is None:
             return None
-        if only_sql and not kind and not any(name[0] == "sql" for name in pattern.names):
+        if only_sql and not kind and not any(name[0] == "sql" for name in form.pattern.names):
             return None
         try:
-            return KnownAnswer(like.saying(pattern.evaluate(bindings)), "form")
+            return KnownAnswer(form.view(bindings), "form")
         except ValueError:
             return None
 
-    def _pattern(
-        self, history: Sequence[Call], action: ToolCall, world: str
-    ) -> tuple[Pattern | None, View | None, str, Bindings]:
+    def _form_of(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[Form | None, str, Bindings]:
         """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
         kind, bindings = self.own_bindings(history, action, world)
         keys: list[FormKey] = [(action.name, None, kind), (action.name, frozenset(action.arguments), kind)]
         found = [self.forms[key] for key in keys if key in self.forms]
         if not set(action.arguments) <= self.arguments.get(action.name, set()):
             found = []  # what an argument does that no recording has is not known
-        if not found:
-            return None, None, kind, bindings
-        pattern, like = min(found, key=lambda form: form[0].constants)
-        return pattern, like, kind, bindings
+        return min(found, key=lambda form: form.pattern.constants, default=None), kind, bindings
 
     def effect(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
         """What a write does to a read's view; None: not known."""
@@ -264,10 +262,31 @@ class Rules:
     def own_bindings(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[str, Bindings]:
         """The kind of SQL of a call, and what its answer may be made of.
 
-        These are its arguments, the tool's earlier calls, what a listing shows of an item that it names, and what the
-        database says.
+        These are its arguments, the tool's earlier calls, what the database or the sheets say, and what listings show
+        of the items that it names or contains.
         """
-        bindings: dict[ValueName, JsonValue] = dict(arguments_of("call", action))
+        bindings = {**dict(arguments_of("call", action)), **self._counted(history, action)}
+        kind = ""
+        if self.database is not None:
+            written = [call.action for call in history if call.changes]
+            kind, found = self.database.bindings(written, action)
+            bindings.update(found)
+        elif self.cells is not None:
+            bindings.update(self.cells.bindings([call.action for call in history if call.changes], action))
+        for listing, view in self._listed(history, action, world):
+            if action.name in self.reads:
+                bindings.update(bindings_from(listing, view.value, action))
+            elif action.name in self.replaces:
+                replaced = self.replaces[action.name].values(action)[0]
+                bindings["found", listing.canonical(), "count"] = count_in(view.value, replaced)
+        if action.name in self.replaces:
+            counts = [count for name, count in bindings.items() if name[0] == "found"]
+            kind = kind or (ABSENT if counts and not any(counts) else "")
+        return kind, bindings
+
+    def _counted(self, history: Sequence[Call], action: ToolCall) -> Bindings:
+        """What the tool's earlier calls of the session count."""
+        bindings: dict[ValueName, JsonValue] = {}
         before = [
             call for call in history if call.action.name == action.name and call.view and not call.view.is_refusal
         ]
@@ -283,40 +302,19 @@ class Rules:
             for path, number in leaves_of("known", before[-1].view.value):
                 if isinstance(number, int) and not isinstance(number, bool):
                     bindings[("known", "last", *path[1:])] = number
-        if action.name in self.reads:
-            bindings.update(self._looked_up(history, action, world))
-        kind = ""
-        if self.database is not None:
-            written = [call.action for call in history if call.changes]
-            kind, found = self.database.bindings(written, action)
-            bindings.update(found)
-        elif self.cells is not None:
-            bindings.update(self.cells.bindings([call.action for call in history if call.changes], action))
-        return kind, bindings
+        return bindings
 
-    def _looked_up(
-        self, history: Sequence[Call], action: ToolCall, world: str
-    ) -> Iterator[tuple[ValueName, JsonValue]]:
-        """What a listing shows now of the only item that holds an argument of the call."""
-        asked = [value for value in action.arguments.values() if isinstance(value, str | int) and value != ""]
+    def _listed(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[tuple[ToolCall, View]]:
+        """The listings that may tell of what a call is about, as they are now."""
         written = [number for number, call in enumerate(history) if call.changes]
+        if not action.arguments or not (action.name in self.reads or action.name in self.replaces):
+            return
         for canonical, listing in self.listings.items():
-            if listing.name == action.name or not asked:
-                continue
-            earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
-            known = self._changed(history, written, max(earlier, default=-1), listing, world)
-            items = [] if known is None else items_of(known.view.value)
-            found = [item for item in items if any(same(value, one) for value in item.values() for one in asked)]
-            if len(found) == 1:
-                yield from ((("of", listing.name, name), value) for name, value in found[0].items())
-
-
-def items_of(value: JsonValue) -> list[JsonObject]:
-    """The objects of a list, alone or in the only list of an object; empty if there is none."""
-    if isinstance(value, dict):
-        lists = [part for part in value.values() if isinstance(part, list)]
-        value = lists[0] if len(lists) == 1 else []
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+            if is_of(listing, action):
+                earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
+                known = self._changed(history, written, max(earlier, default=-1), listing, world)
+                if known is not None:
+                    yield listing, known.view
 
 
 def _texts(history: Sequence[Call], written: Sequence[int]) -> tuple[str, ...]:

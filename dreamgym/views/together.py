@@ -1,0 +1,63 @@
+"""Several writes that were recorded together: which of them changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.types import ToolCall
+from dreamgym.views.answers import View
+from dreamgym.views.edits import Edit, Item, edits_between
+from dreamgym.views.expressions import NoPatternValue
+from dreamgym.views.session import Call, bindings_of
+
+MOST_WRITES = 4
+"""Most writes that are told apart."""
+OF_WRITE = frozenset({"write", "said", "flat"})
+"""Where values come from that a write tells."""
+
+
+def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) -> list[tuple[View, View]] | None:
+    """The views before and after each write; None if the recording does not tell.
+
+    A change is that of the write whose values it shows. Each write must have changed something, in its turn.
+
+    Args:
+        writes: what was written between two answers of a read.
+        read: its call.
+        base: the answer before.
+        new: the answer after.
+    """
+    if len(writes) > MOST_WRITES or type(base.style) is not type(new.style):
+        return None
+    bindings = [bindings_of(write, read) for write in writes]
+    found = [edits_between(base.value, new.value, one) for one in bindings]
+    edits = [one for one in found if one is not None]
+    if len(edits) < len(writes) or len({*map(len, edits)}) != 1:
+        return None
+    owners: list[int] = []
+    for ways in zip(*edits, strict=True):
+        meant = [number for number, edit in enumerate(ways) if _is_of_write(edit)]
+        if len(meant) != 1:
+            return None
+        owners += meant
+    if owners != sorted(owners) or set(owners) != set(range(len(writes))):
+        return None
+    views: list[tuple[View, View]] = []
+    value = base.value
+    for number, one in enumerate(bindings):
+        before = value
+        for owner, edit in zip(owners, edits[number], strict=True):
+            if owner == number:
+                try:
+                    value = edit.apply(value, one)
+                except NoPatternValue:
+                    return None
+        views.append((base.with_value(before), base.with_value(value)))
+    return views if views[-1][1].key() == new.key() else None
+
+
+def _is_of_write(edit: Edit) -> bool:
+    names = {name for pattern in edit.patterns for name in pattern.names}
+    ways = [*edit.items, *(way for step in edit.path if not isinstance(step, str) for way in step)]
+    names |= {way.name for way in ways if isinstance(way, Item)}
+    return any(name[0] in OF_WRITE for name in names)
