@@ -145,7 +145,7 @@ class Edit:
         added = self.value.evaluate({**bindings, **_counters(value)})
         if self.kind == "extend":
             return [*value, *(added if isinstance(added, list) else [])]
-        at = _place(self.places[0], value, added)
+        at = _place(self.places, value, added)
         return [*value[:at], added, *value[at:]]
 
     @property
@@ -254,7 +254,7 @@ def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]
     places = []
     if at == len(items):
         places.append("end")
-    if _sorted_place(items, item) == at:
+    if _sorted_place(items, item) == at and (isinstance(item, str) or not places):
         places.append("sorted")
     if at == 0:
         places.append("start")
@@ -263,17 +263,18 @@ def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]
     return tuple(places)
 
 
-def _place(place: str, items: list[JsonValue], item: JsonValue) -> int:
-    if place == "end":
-        return len(items)
-    if place == "start":
-        return 0
-    if place == "sorted":
+def _place(places: tuple[str, ...], items: list[JsonValue], item: JsonValue) -> int:
+    """Where an item is added. Raises NoPatternValue if the examples do not tell whether the list is sorted."""
+    if "sorted" in places:
         at = _sorted_place(items, item)
         if at is None:
             raise NoPatternValue("the list is not sorted")
+        if "end" in places and at != len(items):
+            raise NoPatternValue("the examples do not tell whether the list is sorted")
         return at
-    return max(0, len(items) + int(place))
+    if places[0] == "end":
+        return len(items)
+    return 0 if places[0] == "start" else max(0, len(items) + int(places[0]))
 
 
 def _sorted_place(items: list[JsonValue], item: JsonValue) -> int | None:

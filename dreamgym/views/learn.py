@@ -244,14 +244,16 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
         is_of_write = any(name[0] in {"write", "said"} for name in pattern.names)
         pattern = pattern if is_of_write or (is_related and like.is_refusal) else None
     whole = ViewChange(True, pattern=pattern, like=like) if pattern is not None else None
-    if whole is not None and pattern is not None and (not is_read or count > 1 or not pattern.is_guess):
+    if whole is not None and pattern is not None and is_read and count == 1 and pattern.is_guess:
+        whole = None
+    if whole is not None and pattern is not None and not pattern.constants:
         return whole
     if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
         edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
         is_shown = count > 1 or not any(_is_guess(edit) for edit in edits or ())
         if edits and is_shown and (count > 1 or len(edits) < MOST_EDITS):
             return ViewChange(True, edits=edits)
-    return None
+    return whole
 
 
 def _is_guess(edit: Edit) -> bool:

@@ -21,6 +21,8 @@ WRITES = (
     "run save send set start stop store submit toggle undo unset update upload upsert write"
 )
 """Words in the names of tools that write."""
+MAKES = "add append create import init insert make new post register"
+"""Words in the names of tools that make something new."""
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -46,6 +48,11 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
     return frozenset(
         name for name in names if hints.get(name, name not in blamed and _is_read_by_words(name, tools.get(name, {})))
     )
+
+
+def makes_by_name(name: str) -> bool:
+    """The name of a tool says that it makes something new."""
+    return any(word.lower() in MAKES.split() for word in _PARTS.findall(name))
 
 
 def _answer(step: Transition) -> str:

@@ -8,6 +8,7 @@ from dreamgym.types import ToolCall
 from dreamgym.views.answers import View
 from dreamgym.views.edits import Edit, Item, edits_between
 from dreamgym.views.expressions import NoPatternValue
+from dreamgym.views.reads import makes_by_name
 from dreamgym.views.session import Call, bindings_of
 
 MOST_WRITES = 4
@@ -37,6 +38,9 @@ def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) ->
     owners: list[int] = []
     for ways in zip(*edits, strict=True):
         meant = [number for number, edit in enumerate(ways) if _is_of_write(edit)]
+        if len(meant) > 1:  # they tell the same value: a tool that makes something adds it, another does the rest
+            makes = ways[0].kind == "add"
+            meant = [number for number in meant if makes_by_name(writes[number].action.name) == makes]
         if len(meant) != 1:
             return None
         owners += meant

@@ -113,6 +113,28 @@ def test_a_tool_that_searches_and_replaces_writes_and_one_that_is_described_as_a
     assert reading_tools([], tools) == {"open_details", "find_one"}
 
 
+PLACES: tuple[list[Step], ...] = (
+    [("list_places", {}, "  Bergen\n* Oban")],
+    [
+        ("create_place", {"name": "Reykjavik"}, "Created Reykjavik"),
+        ("move_to", {"name": "Reykjavik"}, "Moved to Reykjavik"),
+        ("list_places", {}, "  Bergen\n  Oban\n* Reykjavik"),
+    ],
+)
+
+
+def test_the_mark_of_a_list_moves_apart_from_what_is_added_to_it() -> None:
+    rules = learned(*PLACES)
+    names = ["Rhyl", "Skye"]
+    made = [("create_place", {"name": name}) for name in names]
+    assert played(rules, *made, ("list_places", {}))[-1] == "  Bergen\n* Oban\n  Rhyl\n  Skye"
+    assert played(rules, ("move_to", {"name": "Bergen"}), ("list_places", {}))[-1] == "* Bergen\n  Oban"
+
+
+def test_where_an_item_is_added_is_not_guessed_if_the_recordings_fit_a_sorted_list_as_well() -> None:
+    assert played(learned(*PLACES), ("create_place", {"name": "Cork"}), ("list_places", {}))[-1] is None
+
+
 def test_a_write_to_one_file_leaves_the_other_as_it_was() -> None:
     recorded: list[Step] = [
         ("read_file", {"path": "a.txt"}, "one"),
