@@ -142,8 +142,8 @@ class KnownCells:
     """Tools that empty a range."""
     replaces: Mapping[str, Replacement] = field(default_factory=dict)
     """Tools that replace text in cells, or the name of a sheet."""
-    shows_empty: bool = False
-    """A recording shows how an empty cell between others is told."""
+    empty: tuple[JsonValue, ...] = ()
+    """How an empty cell is told: none if no recording shows it."""
 
     def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> dict[ValueName, JsonValue]:
         """What the sheets say to a call, as far as it is known.
@@ -171,14 +171,19 @@ class KnownCells:
             except UnknownCell:
                 pass
             else:
-                if self.shows_empty or all(value is not None for row in values for value in row):
+                if self.empty or all(value is not None for row in values for value in row):
                     found["grid", "range"] = block.name
-                    found["grid", "values"] = list(values)
+                    found["grid", "values"] = [[self.empty[0] if one is None else one for one in row] for row in values]
             return found
         for name, value in action.arguments.items():
             if isinstance(value, str) and value and name not in self.keys:
                 found.update(self._holding(sheets, action, name, value))
         return found
+
+    def lacks(self, written: Iterable[ToolCall], action: ToolCall) -> bool:
+        """A call names a sheet that no recording shows and the session did not make."""
+        key = self.key(action)
+        return len(key) == len(self.keys) and key not in self.start and key not in self._after(written)
 
     def key(self, action: ToolCall) -> Key:
         """The sheet that a call names; too short for one if it names none."""
@@ -223,6 +228,15 @@ class KnownCells:
                 }
                 if here:
                     cells[key[free[0]]], counts[key[free[0]]] = dict(here), len(here)
+            yield (
+                ("found", way, name),
+                [
+                    {"sheet": label, "cell": cell, "value": value}
+                    for label, one in cells.items()
+                    if isinstance(one, dict)
+                    for cell, value in one.items()
+                ],
+            )
             yield ("grid", way, name), cells
             yield ("grid", f"count {way}", name), counts
 
@@ -238,7 +252,11 @@ class KnownCells:
                 self._replace(sheets, action, new)
             elif len(key) == len(self.keys) and block is not None and rows:
                 first = block.first
-                values = {(first[0] + i, first[1] + j): one for i, row in enumerate(rows) for j, one in enumerate(row)}
+                values = {
+                    (first[0] + i, first[1] + j): one or (None if one == "" else one)
+                    for i, row in enumerate(rows)
+                    for j, one in enumerate(row)
+                }
                 sheets[key] = sheets.get(key, Sheet()).with_values(values)
             elif len(key) == len(self.keys) and block is not None and action.name in self.clears:
                 sheets[key] = sheets.get(key, Sheet()).with_values({cell: None for row in block.rows() for cell in row})
@@ -318,8 +336,12 @@ def cells_of(sessions: Recorded, reads: frozenset[str], replaces: Mapping[str, R
                 start[known.key(action)] = replace(sheet.with_values(values), is_whole=is_whole)
     if not start:
         return None
-    shows_empty = any(value is None for sheet in start.values() for value in sheet.cells.values())
-    known = replace(known, start=start, shows_empty=shows_empty)
+    empty = next((one for sheet in start.values() for one in sheet.cells.values() if one is None or one == ""), 0)
+    start = {
+        key: sheet.with_values({cell: None for cell, x in sheet.cells.items() if x == ""})
+        for key, sheet in start.items()
+    }
+    known = replace(known, start=start, empty=() if empty == 0 else (empty,))
     putting = {call.name for call in calls if _rows_in(call.arguments.values())}
     clears = [tool for tool in ranges if tool not in reads and tool not in putting]
     return replace(known, clears=frozenset(tool for tool in clears if _does_clear(known, tool, sessions)))

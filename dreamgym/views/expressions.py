@@ -20,6 +20,8 @@ WORLDS = frozenset({"sql", "grid"})
 """Where values come from that a copy of the server's world tells: tables, or sheets of cells."""
 LISTS = frozenset({"seen"}) | WORLDS
 """Where values come from that may be empty lists."""
+COUNTING = frozenset({"list", "count", "next"})
+"""Where values come from that are counted: used only if no value that is told explains an answer."""
 VARIANTS = 64
 """Most ways to read one text that are kept."""
 MOST_NUMBERS = 32
@@ -96,9 +98,13 @@ class Words:
         return sum(not isinstance(part, str) for part in self.parts)
 
     @property
-    def counts_found(self) -> bool:
-        """It tells how many items were found."""
-        return any(isinstance(part, tuple) and part[0] == "found" for part in self.parts)
+    def sources(self) -> frozenset[str]:
+        """Where its values come from."""
+        return frozenset(
+            (part.name if isinstance(part, Offset) else part)[0]
+            for part in self.parts
+            if part and not isinstance(part, str)
+        )
 
     def evaluate(self, bindings: Bindings) -> JsonValue:
         return "".join(part if isinstance(part, str) else self._word(part, bindings) for part in self.parts)
@@ -145,6 +151,8 @@ def is_own(option: Expression, field: str) -> bool:
         return bool(field) and field.lower().endswith(option.name[-1].lower())
     if isinstance(option, Slot) and option.name[0] == "found":
         return counts and option.name[-1] == "count"
+    if isinstance(option, Slot) and option.name[0] == "count":
+        return option.name[-1] == field or (counts and len(option.name) == 2)
     if isinstance(option, Slot):
         return bool(field) and option.name[0] != "known" and option.name[1:] == (field,)
     return counts and isinstance(option, Offset) and option.name == ("known", "calls")

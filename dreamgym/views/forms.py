@@ -78,6 +78,6 @@ def _is_shown(key: FormKey, pattern: Pattern, distinct: int, reads: frozenset[st
         return True
     if pattern.is_guess:
         return False
-    if any(name[0] in {"of", "found"} for name in pattern.names):
+    if any(name[0] in {"of", "found", "count", "next"} for name in pattern.names):
         return True
     return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in reads

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from dreamgym.state import same
 from dreamgym.types import JsonObject, ToolCall, Transition
 from dreamgym.views.answers import View
 from dreamgym.views.cells import KnownCells, cells_of
 from dreamgym.views.edits import Edit, edits_between
-from dreamgym.views.expressions import Bindings
+from dreamgym.views.expressions import Bindings, leaves_of
 from dreamgym.views.forms import Answered, Form, FormKey, forms_of
 from dreamgym.views.listings import items_of
 from dreamgym.views.patterns import pattern_of
@@ -108,7 +109,7 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
         for number, call in enumerate(episode.calls):
             if call.view is not None and call.view.is_refusal and not call.view.blocks:
                 blamed = blamed_in(call)
-                if not any(one.changes and mentions(one.action, blamed.values()) for one in episode.calls[:number]):
+                if not any(one.changes and mentions(one, blamed.values()) for one in episode.calls[:number]):
                     rules.refusals.setdefault(call.action.name, []).append(call)
     return rules
 
@@ -192,6 +193,8 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
             for write, base, new in _examples(episode.calls, number, rules, episode.world):
                 bindings = bindings_of(write, call.action)
                 relation = relation_of(write.action, call.action)
+                if base is not None and base.key() == new.key() and _held_before(write, base):
+                    continue
                 examples[write.action.name, call.action.name][relation].append((base, new, bindings))
     found_effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = {}
     for pair, by_relation in examples.items():
@@ -200,6 +203,13 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
             if effect is not None or all(base is not None for base, _, _ in shown):
                 found_effects.setdefault(pair, {})[relation] = effect
     return found_effects
+
+
+def _held_before(write: Call, view: View) -> bool:
+    """A view shows all values of a write before it: that it stays as it is says nothing."""
+    held = [value for _, value in leaves_of("view", view.value)]
+    values = [value for _, value in leaves_of("write", write.action.arguments) if not isinstance(value, dict | list)]
+    return bool(values) and all(any(same(value, one) for one in held) for value in values)
 
 
 def _examples(episode: Sequence[Call], number: int, rules: Rules, world: str) -> list[tuple[Call, View | None, View]]:
@@ -217,8 +227,7 @@ def _examples(episode: Sequence[Call], number: int, rules: Rules, world: str) ->
     effects = [rules.effect(write.action, call.action) for write in writes] if len(writes) > 1 else [None] * len(writes)
     unknown = [i for i, effect in enumerate(effects) if effect is None]
     if len(unknown) == len(writes) > 1 and base is not None:
-        told = told_apart(writes, call.action, base, call.view)
-        return [(write, *views) for write, views in zip(writes, told, strict=True)] if told is not None else []
+        return list(told_apart(writes, call.action, base, call.view))
     if len(unknown) != 1:
         return []
     for write, effect in zip(writes[: unknown[0]], effects, strict=False):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from pydantic import JsonValue
 
 from dreamgym.state import same
 from dreamgym.types import JsonObject, ToolCall
-from dreamgym.views.expressions import ValueName
+from dreamgym.views.expressions import ValueName, is_int
+
+MOST_KINDS = 8
+"""Most different values of a field whose items are counted apart."""
 
 
 def items_of(value: JsonValue) -> list[JsonObject]:
@@ -26,7 +30,7 @@ def is_of(listing: ToolCall, action: ToolCall) -> bool:
 
 
 def bindings_from(listing: ToolCall, value: JsonValue, action: ToolCall) -> Iterator[tuple[ValueName, JsonValue]]:
-    """What an answer may be made of: the only item that holds an argument of the call, and the items that contain one.
+    """What an answer may be made of: the item that a call names, those that contain what it asks for, and their number.
 
     Args:
         listing: the call that lists.
@@ -35,15 +39,23 @@ def bindings_from(listing: ToolCall, value: JsonValue, action: ToolCall) -> Iter
     """
     items = items_of(value)
     asked = {name: one for name, one in action.arguments.items() if isinstance(one, str | int) and one != ""}
-    named = [item for item in items if any(same(part, one) for part in item.values() for one in asked.values())]
+    named = [item for item in items if any(_names(name, one, item) for name, one in asked.items())]
     if len(named) == 1:
         yield from ((("of", listing.name, name), part) for name, part in named[0].items())
+    yield from _counts(listing, items)
     for name, text in asked.items():
         if isinstance(text, str) and name not in listing.arguments:
             found = _containing(items, text)
             if found is not None:
                 yield ("found", listing.name, name), found
                 yield ("found", listing.name, name, "count"), len(found)
+
+
+def _names(name: str, value: JsonValue, item: JsonObject) -> bool:
+    """An argument names an item: by a text of it, or by a number in the field that the argument is named after."""
+    if isinstance(value, str):
+        return any(same(part, value) for part in item.values())
+    return any(same(part, value) and name.lower().endswith(field.lower()) for field, part in item.items())
 
 
 def _containing(items: list[JsonObject], text: str) -> list[JsonValue] | None:
@@ -59,3 +71,19 @@ def _containing(items: list[JsonObject], text: str) -> list[JsonValue] | None:
         if held:
             found.append({"position": held[0].index(text), **item})
     return found
+
+
+def _counts(listing: ToolCall, items: list[JsonObject]) -> Iterator[tuple[ValueName, JsonValue]]:
+    """How many items there are, how many have each of the few values of a field, and the next number of a field."""
+    yield ("count", listing.name), len(items)
+    fields: dict[str, list[JsonValue]] = {}
+    for item in items:
+        for name, value in item.items():
+            fields.setdefault(name, []).append(value)
+    for name, values in fields.items():
+        numbers = [value for value in values if is_int(value)]
+        if len(numbers) == len(values) == len(items):
+            yield ("next", listing.name, name), max(value for value in numbers if isinstance(value, int)) + 1
+        kinds = Counter(value for value in values if isinstance(value, str))
+        if len(kinds) <= MOST_KINDS and len(kinds) < len(values):
+            yield from ((("count", listing.name, name, kind), count) for kind, count in kinds.items())

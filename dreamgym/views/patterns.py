@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from dreamgym.state import same
 from dreamgym.views.expressions import (
+    COUNTING,
     WORLDS,
     Bindings,
     Expression,
@@ -143,9 +144,10 @@ class Pattern:
         words = [option for option in self.options if isinstance(option, Words)]
         most = max((option.count for option in words), default=0)
         longest = [option for option in words if option.count == most]
-        longest = [option for option in longest if option.counts_found] or longest
+        longest = [option for option in longest if "found" in option.sources] or longest
+        longest = [option for option in longest if not option.sources & COUNTING] or longest
         constants = self.options if self.fields is None and self.items is None and not self.each else ()
-        slots = [option for option in slots if option.name[0] != "list"] or slots  # a value that is told is no counter
+        slots = [option for option in slots if option.name[0] not in COUNTING] or slots
         of_two = [option for option in self.options if isinstance(option, Largest)]
         return tuple(of_world or slots or longest or of_two or constants)
 

@@ -11,8 +11,8 @@ from dreamgym.types import JsonObject, Transition
 from dreamgym.views.answers import view_of
 
 READS = (
-    "check compare convert count describe diff fetch find get head info inspect list lookup ls peek preview query read "
-    "retrieve search select show stat stats status summary summarize tail view"
+    "check compare convert count describe diff fetch find get grep head info inspect list lookup ls peek preview query "
+    "read retrieve search select show stat stats status summary summarize tail view"
 )
 """Words in the names of tools that read."""
 WRITES = (

@@ -131,8 +131,8 @@ class Rules:
             if known is None and action.name in self.database.arguments:
                 return
         elif sources & WORLDS:
-            yield self._form(history, action, world)
             yield self._refusal(history, action)
+            yield self._form(history, action, world)
             return
         written = [number for number, call in enumerate(history) if call.changes]
         if is_read:
@@ -172,7 +172,7 @@ class Rules:
         for number in left:
             write = history[number]
             effect = self.effect(write.action, action)
-            if effect is None:
+            if effect is None or (view is not None and view.is_refusal and _tells(write, action)):
                 return None
             view = effect.apply(view, bindings_of(write, action))
             if effect.changes:
@@ -196,7 +196,7 @@ class Rules:
             blamed = blamed_in(refused)
             if not blamed or any(not same(said.get(name), value) for name, value in blamed.items()):
                 continue
-            if any(call.changes and mentions(call.action, blamed.values()) for call in history):
+            if any(call.changes and mentions(call, blamed.values()) for call in history):
                 continue
             pattern = Pattern.of(refused.view.said, dict(leaves_of("call", refused.action.arguments)))
             try:
@@ -209,7 +209,7 @@ class Rules:
         self, history: Sequence[Call], action: ToolCall, world: str, *, only_sql: bool = False
     ) -> KnownAnswer | None:
         form, kind, bindings = self._form_of(history, action, world)
-        if form is None:
+        if form is None or (self.cells is not None and self.cells.lacks(_changing(history), action)):
             return None
         if only_sql and not kind and not any(name[0] == "sql" for name in form.pattern.names):
             return None
@@ -272,15 +272,14 @@ class Rules:
             kind, found = self.database.bindings(written, action)
             bindings.update(found)
         elif self.cells is not None:
-            bindings.update(self.cells.bindings([call.action for call in history if call.changes], action))
+            bindings.update(self.cells.bindings(_changing(history), action))
         for listing, view in self._listed(history, action, world):
-            if action.name in self.reads:
-                bindings.update(bindings_from(listing, view.value, action))
-            elif action.name in self.replaces:
+            bindings.update(bindings_from(listing, view.value, action))
+            if action.name in self.replaces:
                 replaced = self.replaces[action.name].values(action)[0]
                 bindings["found", listing.canonical(), "count"] = count_in(view.value, replaced)
         if action.name in self.replaces:
-            counts = [count for name, count in bindings.items() if name[0] == "found"]
+            counts = [count for name, count in bindings.items() if name[0] == "found" and name[1] in self.listings]
             kind = kind or (ABSENT if counts and not any(counts) else "")
         return kind, bindings
 
@@ -307,14 +306,23 @@ class Rules:
     def _listed(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[tuple[ToolCall, View]]:
         """The listings that may tell of what a call is about, as they are now."""
         written = [number for number, call in enumerate(history) if call.changes]
-        if not action.arguments or not (action.name in self.reads or action.name in self.replaces):
-            return
         for canonical, listing in self.listings.items():
             if is_of(listing, action):
                 earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
                 known = self._changed(history, written, max(earlier, default=-1), listing, world)
                 if known is not None:
                     yield listing, known.view
+
+
+def _tells(write: Call, action: ToolCall) -> bool:
+    """The answer of a write tells what a refused call asked for: it may be there now."""
+    asked = [value for value in action.arguments.values() if isinstance(value, str | int) and value != ""]
+    told = [] if write.view is None else [value for _, value in leaves_of("said", write.view.value)]
+    return any(same(one, two) for one in asked for two in told)
+
+
+def _changing(history: Sequence[Call]) -> list[ToolCall]:
+    return [call.action for call in history if call.changes]
 
 
 def _texts(history: Sequence[Call], written: Sequence[int]) -> tuple[str, ...]:

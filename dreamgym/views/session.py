@@ -93,7 +93,9 @@ def blamed_in(refused: Call) -> dict[ValueName, JsonValue]:
     return named or {name: value for name, value in arguments.items() if not isinstance(value, dict | list)}
 
 
-def mentions(action: ToolCall, values: Iterable[JsonValue]) -> bool:
-    """True if one of these values is an argument of the call, or a part of one."""
-    said = [value for _, value in leaves_of("write", action.arguments)]
+def mentions(call: Call, values: Iterable[JsonValue]) -> bool:
+    """True if one of these values is an argument of the call or a part of one, or if its answer tells it."""
+    said = [value for _, value in leaves_of("write", call.action.arguments)]
+    if call.view is not None:
+        said += [value for _, value in leaves_of("said", call.view.value)]
     return any(same(one, two) for one in said for two in values)

@@ -17,10 +17,10 @@ OF_WRITE = frozenset({"write", "said", "flat"})
 """Where values come from that a write tells."""
 
 
-def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) -> list[tuple[View, View]] | None:
-    """The views before and after each write; None if the recording does not tell.
+def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) -> list[tuple[Call, View, View]]:
+    """The writes that changed something, each with the view before and after it; empty if the recording does not tell.
 
-    A change is that of the write whose values it shows. Each write must have changed something, in its turn.
+    A change is that of the write whose values it shows. Of a write without one nothing is concluded.
 
     Args:
         writes: what was written between two answers of a read.
@@ -29,12 +29,12 @@ def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) ->
         new: the answer after.
     """
     if len(writes) > MOST_WRITES or type(base.style) is not type(new.style):
-        return None
+        return []
     bindings = [bindings_of(write, read) for write in writes]
     found = [edits_between(base.value, new.value, one) for one in bindings]
     edits = [one for one in found if one is not None]
     if len(edits) < len(writes) or len({*map(len, edits)}) != 1:
-        return None
+        return []
     owners: list[int] = []
     for ways in zip(*edits, strict=True):
         meant = [number for number, edit in enumerate(ways) if _is_of_write(edit)]
@@ -42,22 +42,24 @@ def told_apart(writes: Sequence[Call], read: ToolCall, base: View, new: View) ->
             makes = ways[0].kind == "add"
             meant = [number for number in meant if makes_by_name(writes[number].action.name) == makes]
         if len(meant) != 1:
-            return None
+            return []
         owners += meant
-    if owners != sorted(owners) or set(owners) != set(range(len(writes))):
-        return None
-    views: list[tuple[View, View]] = []
+    if owners != sorted(owners):
+        return []
+    views: list[tuple[Call, View, View]] = []
     value = base.value
     for number, one in enumerate(bindings):
+        if number not in owners:
+            continue
         before = value
         for owner, edit in zip(owners, edits[number], strict=True):
             if owner == number:
                 try:
                     value = edit.apply(value, one)
                 except NoPatternValue:
-                    return None
-        views.append((base.with_value(before), base.with_value(value)))
-    return views if views[-1][1].key() == new.key() else None
+                    return []
+        views.append((writes[number], base.with_value(before), base.with_value(value)))
+    return views if views and views[-1][2].key() == new.key() else []
 
 
 def _is_of_write(edit: Edit) -> bool:
