@@ -212,31 +212,26 @@ class KnownCells:
         }
         if len(free) != 1 or not meant or not all(sheet.is_whole for sheet in meant.values()):
             return
-        ways: tuple[tuple[str, Callable[[str], bool]], ...] = (
-            ("found", lambda text: asked in text),
-            ("found in any case", lambda text: asked.lower() in text.lower()),
-            ("equal", lambda text: asked == text),
-        )
-        for way, holds in ways:
+        ways: dict[str, Callable[[str], bool]] = {
+            "found": lambda text: asked in text,
+            "found in any case": lambda text: asked.lower() in text.lower(),
+            "equal": lambda text: asked == text,
+        }
+        for way, holds in ways.items():
             cells: dict[str, JsonValue] = {}
             counts: dict[str, JsonValue] = {}
+            hits: list[JsonValue] = []
             for key, sheet in meant.items():
+                label = key[free[0]]
                 here = {
                     cell_name(cell): value
                     for cell, value in sorted(sheet.cells.items())
                     if isinstance(value, str) and holds(value)
                 }
+                hits += [{"sheet": label, "cell": cell, "value": value} for cell, value in here.items()]
                 if here:
-                    cells[key[free[0]]], counts[key[free[0]]] = dict(here), len(here)
-            yield (
-                ("found", way, name),
-                [
-                    {"sheet": label, "cell": cell, "value": value}
-                    for label, one in cells.items()
-                    if isinstance(one, dict)
-                    for cell, value in one.items()
-                ],
-            )
+                    cells[label], counts[label] = dict(here), len(here)
+            yield ("found", way, name), hits
             yield ("grid", way, name), cells
             yield ("grid", f"count {way}", name), counts
 
@@ -253,7 +248,7 @@ class KnownCells:
             elif len(key) == len(self.keys) and block is not None and rows:
                 first = block.first
                 values = {
-                    (first[0] + i, first[1] + j): one or (None if one == "" else one)
+                    (first[0] + i, first[1] + j): None if one == "" else one
                     for i, row in enumerate(rows)
                     for j, one in enumerate(row)
                 }

@@ -245,7 +245,7 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
         return ViewChange(changes=False)
     if any(same_as_before) or any(new.blocks for _, new, _ in examples):
         return None
-    count = len(examples)
+    count = len({repr(bindings) for _, _, bindings in examples})
     like = examples[0][1]
     alike = all(type(new.style) is type(like.style) and new.is_error == like.is_error for _, new, _ in examples)
     pattern = pattern_of([(new.said, bindings) for _, new, bindings in examples]) if alike else None
@@ -295,6 +295,6 @@ def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, Form]:
                 kind, bindings = rules.own_bindings(episode.calls[:number], call.action, episode.world)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
-                        (call.view, bindings, call.action.canonical())
+                        Answered(call.view, bindings, call.action.canonical())
                     )
     return forms_of(examples, rules.reads)

@@ -188,6 +188,14 @@ class Pattern:
         return sum(isinstance(option, FixedValue) for option in self.chosen())
 
     @property
+    def is_empty(self) -> bool:
+        """A part of it is an empty list or object in every example, and nothing explains that."""
+        if self._best() or self.each:
+            return False
+        parts = list(self.items or () if self.fields is None else self.fields.values())
+        return not parts or any(part.is_empty for part in parts)
+
+    @property
     def is_guess(self) -> bool:
         """It says more than a single example shows: a constant of it holds a number, or reads like content.
 

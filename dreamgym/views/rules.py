@@ -13,8 +13,8 @@ from dreamgym.views.answers import View
 from dreamgym.views.cells import KnownCells
 from dreamgym.views.edits import Edit
 from dreamgym.views.expressions import WORLDS, Bindings, ValueName, leaves_of
-from dreamgym.views.forms import ABSENT, Form, FormKey
-from dreamgym.views.listings import bindings_from, is_of
+from dreamgym.views.forms import ABSENT, THERE, Form, FormKey
+from dreamgym.views.listings import bindings_from, identified, is_of
 from dreamgym.views.patterns import Pattern
 from dreamgym.views.replaced import Replacement, count_in
 from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, blamed_in, mentions, relation_of
@@ -221,7 +221,8 @@ class Rules:
     def _form_of(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[Form | None, str, Bindings]:
         """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
         kind, bindings = self.own_bindings(history, action, world)
-        keys: list[FormKey] = [(action.name, None, kind), (action.name, frozenset(action.arguments), kind)]
+        kinds = (kind, kind + repr(bindings.get(THERE)))
+        keys: list[FormKey] = [(action.name, of, one) for one in kinds for of in (None, frozenset(action.arguments))]
         found = [self.forms[key] for key in keys if key in self.forms]
         if not set(action.arguments) <= self.arguments.get(action.name, set()):
             found = []  # what an argument does that no recording has is not known
@@ -273,11 +274,7 @@ class Rules:
             bindings.update(found)
         elif self.cells is not None:
             bindings.update(self.cells.bindings(_changing(history), action))
-        for listing, view in self._listed(history, action, world):
-            bindings.update(bindings_from(listing, view.value, action))
-            if action.name in self.replaces:
-                replaced = self.replaces[action.name].values(action)[0]
-                bindings["found", listing.canonical(), "count"] = count_in(view.value, replaced)
+        bindings.update(self._listed(history, action, world))
         if action.name in self.replaces:
             counts = [count for name, count in bindings.items() if name[0] == "found" and name[1] in self.listings]
             kind = kind or (ABSENT if counts and not any(counts) else "")
@@ -303,15 +300,27 @@ class Rules:
                     bindings[("known", "last", *path[1:])] = number
         return bindings
 
-    def _listed(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[tuple[ToolCall, View]]:
-        """The listings that may tell of what a call is about, as they are now."""
+    def _listed(self, history: Sequence[Call], action: ToolCall, world: str) -> Bindings:
+        """What the listings that may tell of a call show now."""
         written = [number for number, call in enumerate(history) if call.changes]
-        for canonical, listing in self.listings.items():
-            if is_of(listing, action):
-                earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
-                known = self._changed(history, written, max(earlier, default=-1), listing, world)
-                if known is not None:
-                    yield listing, known.view
+        found: dict[ValueName, JsonValue] = {}
+        named: set[str] = set()
+        about = {canonical: one for canonical, one in self.listings.items() if is_of(one, action)}
+        is_known = bool(about)
+        for canonical, listing in about.items():
+            earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
+            known = self._changed(history, written, max(earlier, default=-1), listing, world)
+            if known is None:
+                is_known = False
+                continue
+            value = known.view.value
+            found.update(bindings_from(listing, value, action))
+            named.update(identified(listing, value, action))
+            if action.name in self.replaces:
+                found["found", canonical, "count"] = count_in(value, self.replaces[action.name].values(action)[0])
+        if is_known and action.name not in self.reads:
+            found[THERE] = {"there": [*sorted(named)]}
+        return found
 
 
 def _tells(write: Call, action: ToolCall) -> bool:
