@@ -34,7 +34,7 @@ class Answered(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class CallForm:
     """How the answers of a tool are made."""
 
     pattern: Pattern
@@ -56,9 +56,9 @@ class Form:
         return self.like.saying(self.pattern.evaluate(bindings))
 
 
-def forms_of(examples: Mapping[FormKey, Sequence[Answered]], reads: frozenset[str]) -> dict[FormKey, Form]:
+def forms_of(examples: Mapping[FormKey, Sequence[Answered]], reads: frozenset[str]) -> dict[FormKey, CallForm]:
     """The forms that recorded answers show, also those of all calls of a tool."""
-    found: dict[FormKey, Form] = {}
+    found: dict[FormKey, CallForm] = {}
     of_any: dict[FormKey, list[Answered]] = defaultdict(list)
     for (tool, _, kind), known in examples.items():
         of_any[tool, None, kind] += known
@@ -77,7 +77,7 @@ def forms_of(examples: Mapping[FormKey, Sequence[Answered]], reads: frozenset[st
     return found
 
 
-def _form(key: FormKey, known: Sequence[Answered], reads: frozenset[str]) -> Form | None:
+def _form(key: FormKey, known: Sequence[Answered], reads: frozenset[str]) -> CallForm | None:
     like = known[0].view
     if any(type(one.view.style) is not type(like.style) or one.view.is_error != like.is_error for one in known):
         return None
@@ -86,7 +86,9 @@ def _form(key: FormKey, known: Sequence[Answered], reads: frozenset[str]) -> For
     if pattern is None or not _is_shown(key, pattern, distinct, reads):
         return None
     common = _common([one.bindings for one in known]) if distinct > 1 and pattern.constants > 0 else {}
-    return Form(pattern, like, common, frozenset(repr(one.bindings[THERE]) for one in known if THERE in one.bindings))
+    return CallForm(
+        pattern, like, common, frozenset(repr(one.bindings[THERE]) for one in known if THERE in one.bindings)
+    )
 
 
 def _common(examples: Sequence[Bindings]) -> dict[ValueName, JsonValue]:

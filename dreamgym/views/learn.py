@@ -20,7 +20,7 @@ from dreamgym.views.answers import View
 from dreamgym.views.cells import KnownCells, cells_of
 from dreamgym.views.edits import Edit, edits_between
 from dreamgym.views.expressions import Bindings, leaves_of
-from dreamgym.views.forms import Answered, Form, FormKey, forms_of
+from dreamgym.views.forms import Answered, CallForm, FormKey, forms_of
 from dreamgym.views.listings import items_of
 from dreamgym.views.patterns import pattern_of
 from dreamgym.views.reads import reading_tools
@@ -287,7 +287,7 @@ def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) ->
     return found
 
 
-def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, Form]:
+def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, CallForm]:
     examples: dict[FormKey, list[Answered]] = defaultdict(list)
     for episode in episodes:
         for number, call in enumerate(episode.calls):

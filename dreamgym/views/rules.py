@@ -13,7 +13,7 @@ from dreamgym.views.answers import View
 from dreamgym.views.cells import KnownCells
 from dreamgym.views.edits import Edit
 from dreamgym.views.expressions import WORLDS, Bindings, ValueName, leaves_of
-from dreamgym.views.forms import ABSENT, THERE, Form, FormKey
+from dreamgym.views.forms import ABSENT, THERE, CallForm, FormKey
 from dreamgym.views.listings import bindings_from, identified, is_of
 from dreamgym.views.patterns import Pattern
 from dreamgym.views.replaced import Replacement, count_in
@@ -81,7 +81,7 @@ class Rules:
     """Tools whose answers differ with nothing in between."""
     effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = field(default_factory=dict)
     """By the tool that writes and the tool whose answer changes; None: the recordings disagree."""
-    forms: dict[FormKey, Form] = field(default_factory=dict)
+    forms: dict[FormKey, CallForm] = field(default_factory=dict)
     """How the answers of a tool follow from the call alone."""
     database: KnownDatabase | None = None
     """The tables of a server that takes SQL."""
@@ -218,7 +218,7 @@ class Rules:
         except ValueError:
             return None
 
-    def _form_of(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[Form | None, str, Bindings]:
+    def _form_of(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[CallForm | None, str, Bindings]:
         """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
         kind, bindings = self.own_bindings(history, action, world)
         kinds = (kind, kind + repr(bindings.get(THERE)))
