@@ -68,8 +68,8 @@ TOO_MANY = {"error": "too many connections are open: try again later"}
 class BoundedConnection(HttpToolsProtocol):
     """One connection. It is closed if its request takes too long, and refused if too many are open.
 
-    Beyond the bound it may ask for `/healthz` once. If too many there have not asked yet, the oldest is refused: a probe
-    asks as soon as it is connected.
+    Beyond the bound it may ask for `/healthz` once. If too many have not asked there yet, the oldest is refused: a
+    probe asks as soon as it is connected.
     """
 
     _arriving: asyncio.TimerHandle | None = None
