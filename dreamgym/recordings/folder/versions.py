@@ -23,7 +23,7 @@ from dreamgym.types import JsonObject, StepResult
 FEWEST_ANSWERS = 2
 """Answers of a tool that each version must have given, before their fields are compared."""
 FEWEST_UNTOLD = 3
-"""The same where the server has not said that it is another version."""
+"""Answers of a tool before and after a change, where the server has not said that it is another version."""
 DEEPEST = 6
 """Levels of an answer whose fields are compared; a list is a level."""
 SHOWN = 5
