@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 Body = dict[str, Any]
+Before = Callable[["FakeEndpoint", Body], web.Response | None]
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -32,13 +33,15 @@ class FakeEndpoint:
     """Largest room for an answer that may be asked for."""
     seconds: float = 0.5
     """Time for an answer."""
-    before: Callable[[FakeEndpoint, Body], web.Response | None] = lambda endpoint, body: None
+    before: Before = lambda endpoint, body: None
     """Asked first with every request: what it returns is the answer."""
     asked: list[Body] = field(default_factory=list)
     """Every request, refused ones too."""
     answered: int = 0
     """Questions that were answered."""
     running: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the next answer."""
 
     @property
     def now(self) -> float:
@@ -83,7 +86,7 @@ class FakeEndpoint:
         if thoughts:
             usage["completion_tokens_details"] = {"reasoning_tokens": thoughts}  # type: ignore[assignment]
         told = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [answer], "usage": usage}
-        return web.json_response(told)
+        return web.json_response(told, headers=self.headers)
 
 
 def room_of(body: Body) -> int:
@@ -169,9 +172,16 @@ class Bucket:
     """So much a minute, refilled all the time, as OpenAI and Anthropic count; what comes beyond is refused with 429.
 
     The refusal says after how many milliseconds there is room, and which limit it was.
+
+    Args:
+        per_minute: requests or tokens.
+        counts: what a request is worth.
+        reason: the text of the refusal.
+        told_as: `requests` or `tokens`, if each answer says in OpenAI's headers what is left of them.
     """
 
-    def __init__(self, per_minute: int, *, counts: Callable[[Body], int], reason: str) -> None:
+    def __init__(self, per_minute: int, *, counts: Callable[[Body], int], reason: str, told_as: str = "") -> None:
+        self._told_as = told_as
         self._per_s, self._most, self._level, self._at = per_minute / 60, per_minute, float(per_minute), 0.0
         self._counts, self._reason = counts, reason
 
@@ -183,6 +193,11 @@ class Bucket:
             wait_ms = (worth - self._level) / self._per_s * 1_000
             return refused(429, self._reason, headers={"retry-after-ms": f"{wait_ms:.0f}"})
         self._level -= worth
+        if self._told_as:
+            left = {"limit": self._most, "remaining": self._level}
+            told = {f"x-ratelimit-{word}-{self._told_as}": f"{int(value)}" for word, value in left.items()}
+            full_in_s = (self._most - self._level) / self._per_s
+            endpoint.headers = {**told, f"x-ratelimit-reset-{self._told_as}": f"{full_in_s * 1_000:.0f}ms"}
         return None
 
 
@@ -191,7 +206,7 @@ def bursts_of_503(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
     return refused(503, "The server is overloaded") if endpoint.now % 20 < 6 else None
 
 
-def at_most_at_once(most: int) -> Callable[[FakeEndpoint, Body], web.Response | None]:
+def at_most_at_once(most: int) -> Before:
     """More than so many requests at the same time are refused, without a word on when to come again."""
 
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
@@ -210,7 +225,7 @@ def now_and_then_rubbish(endpoint: FakeEndpoint, body: Body) -> web.Response | N
     return None
 
 
-def changes_its_mind(after: int) -> Callable[[FakeEndpoint, Body], web.Response | None]:
+def changes_its_mind(after: int) -> Before:
     """Takes everything at first; after so many answers it knows neither schemas nor a temperature."""
 
     def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
@@ -243,6 +258,9 @@ KINDS: dict[str, Callable[[], FakeEndpoint]] = {
             counts=lambda body: prompt_tokens(body) + 500,
             reason="Rate limit reached on tokens per min (TPM): Limit 30000. Please try again later.",
         )
+    ),
+    "60 requests a minute, told in OpenAI's headers": lambda: FakeEndpoint(
+        before=Bucket(60, counts=lambda body: 1, reason="Rate limit reached for requests", told_as="requests")
     ),
     "at most 4 requests at once, 429": lambda: FakeEndpoint(before=at_most_at_once(4), seconds=2),
     "503 for 6 of 20 seconds": lambda: FakeEndpoint(before=bursts_of_503),

@@ -25,13 +25,20 @@ PLACES = 64.0
 WINDOW_S = 60.0
 """Most limits are per minute."""
 FIRST_PLATEAU_S, LONGEST_PLATEAU_S = 10.0, 600.0
-"""K of RFC 9438: waiting time until the rate of the last refusal is tried again. It doubles with each refusal."""
+"""K of RFC 9438: waiting time until the rate of the last refusal is tried again. It grows with each refusal
+that is not at a much higher rate than the one before."""
 LOWERED = 0.05
 """How far below the rate of the last refusal one goes on."""
 BACK_OFF = 0.7
 """What is left of a rate that is refused, unless more than that was taken in the last minute."""
 LONGEST_PAUSE_S = 60.0
 """Longest pause after refusals that do not say how long to wait. It begins with one second and doubles."""
+NEWEST = 0.002
+"""Weight of one answer in the means of seconds and tokens, once there were many."""
+SLOW_GROWTH = 0.1
+"""By how much requests at once grow in the time of one answer, once it is known how many are too many."""
+SHORTEST_WAIT_S = 0.001
+"""Less than that is a rounding error."""
 MEASURED_S = 600.0
 """The throughput that predictions are made from is that of the last so many seconds."""
 
@@ -77,9 +84,10 @@ class Pace:
         if self.per_s == math.inf:
             self.per_s = taken_per_s
         else:
-            before = self.current_per_s
-            self.per_s = min(before, max(taken_per_s, BACK_OFF * before))
-            self.plateau_s = min(2 * self.plateau_s, LONGEST_PLATEAU_S)
+            before = self.per_s
+            self.per_s = max(taken_per_s, BACK_OFF * self.current_per_s)
+            is_another = self.per_s > 2 * before
+            self.plateau_s = FIRST_PLATEAU_S if is_another else min(4 * self.plateau_s, LONGEST_PLATEAU_S)
         self.level, self.waited_s = min(self.level, 0.0), 0.0
 
     def tell(self, most: float, left: float, full_in_s: float, now: float) -> None:
@@ -104,8 +112,8 @@ class Turn:
 class Measured:
     """What was answered while others waited for their turn, in the last MEASURED_S seconds."""
 
-    answers: deque[tuple[float, float, float]] = field(default_factory=deque)
-    """Of each answer: time, tokens, and how long others had been waiting in all."""
+    answers: deque[tuple[float, float]] = field(default_factory=deque)
+    """Of each answer: the time, and how long others had been waiting in all."""
     since: float | None = None
     """When somebody began to wait; None: nobody does."""
     waited_s: float = 0.0
@@ -114,21 +122,17 @@ class Measured:
         """Seconds in which anybody waited, up to now."""
         return self.waited_s + (now - self.since if self.since is not None else 0.0)
 
-    def add(self, tokens: float, now: float) -> None:
+    def add(self, now: float) -> None:
         """Note an answer. The first minute does not count: a limit that had not been used up took more then."""
         if self.since is not None and self.waiting_s(now) > WINDOW_S:
-            self.answers.append((now, tokens, self.waiting_s(now)))
+            self.answers.append((now, self.waiting_s(now)))
         while self.answers and self.answers[0][0] < now - MEASURED_S:
             self.answers.popleft()
 
-    def per_s(self) -> tuple[float, float] | None:
-        """Answers and tokens a second; None if too little was seen."""
-        if len(self.answers) < 2:
-            return None
-        lasted = self.answers[-1][2] - self.answers[0][2]
-        if lasted < WINDOW_S:
-            return None
-        return (len(self.answers) - 1) / lasted, sum(tokens for _, tokens, _ in list(self.answers)[1:]) / lasted
+    def per_s(self) -> float | None:
+        """Answers a second; None if too little was seen."""
+        lasted = self.answers[-1][1] - self.answers[0][1] if self.answers else 0.0
+        return (len(self.answers) - 1) / lasted if lasted >= WINDOW_S else None
 
 
 class Limiter:
@@ -145,7 +149,7 @@ class Limiter:
         self._open_at, self._slowed_at, self._pauses = 0.0, -math.inf, 0
         self._to_slow: Limit | None = None
         self._measured = Measured()
-        self._latency_s, self._answer_tokens = 0.0, 0.0
+        self._answered, self._latency_s, self._answer_tokens = 0, 0.0, 0.0
         self.answered_at = -math.inf
         """When the endpoint last answered."""
 
@@ -178,14 +182,15 @@ class Limiter:
     def answered(self, turn: Turn, prompt_tokens: int, completion_tokens: int, headers: Mapping[str, str]) -> None:
         """Learn from an answer."""
         now, tokens = _now(), float(prompt_tokens + completion_tokens)
-        known = self.answered_at > -math.inf
-        self._latency_s += (0.1 if known else 1.0) * (now - turn.sent_at - self._latency_s)
-        self._answer_tokens += (0.1 if known else 1.0) * (completion_tokens - self._answer_tokens)
+        self._answered += 1
+        weight = max(1 / self._answered, NEWEST)
+        self._latency_s += weight * (now - turn.sent_at - self._latency_s)
+        self._answer_tokens += weight * (completion_tokens - self._answer_tokens)
         self._paces["tokens"].level += turn.tokens - tokens
         turn.tokens = tokens
         self.answered_at, self._pauses = now, 0
-        self._measured.add(tokens, now)
-        self._places += 1 if self._grows_fast else 1 / self._places
+        self._measured.add(now)
+        self._places += 1 if self._grows_fast else SLOW_GROWTH / self._places
         for name, pace in self._paces.items():
             if (told := _told(headers, name)) is not None:
                 pace.tell(*told, now)
@@ -228,13 +233,10 @@ class Limiter:
             at_once: number of questions that are asked at the same time.
         """
         seconds = [calls * self._latency_s / max(1.0, min(at_once, self._places))]
+        seconds += [calls / self._paces["requests"].per_s, calls * tokens_each / self._paces["tokens"].per_s]
         measured = self._measured.per_s()
-        if measured is not None and max(self._held_s, key=lambda limit: self._held_s[limit]) == "tokens":
-            seconds.append(calls * tokens_each / measured[1])
-        elif measured is not None:
-            seconds.append(calls / measured[0])
-        else:
-            seconds += [calls / self._paces["requests"].per_s, calls * tokens_each / self._paces["tokens"].per_s]
+        if measured is not None and max(self._held_s, key=lambda limit: self._held_s[limit]) == "places":
+            seconds.append(calls / measured)
         return max(seconds)
 
     def _wait(self, more: int) -> None:
@@ -260,7 +262,7 @@ class Limiter:
             }
             limit = max(waits, key=lambda name: waits[name])
             if waits[limit] > 0:
-                await asyncio.sleep(waits[limit])
+                await asyncio.sleep(max(waits[limit], SHORTEST_WAIT_S))
             elif self._running >= int(self._places):
                 limit = "places"
                 self._freed.clear()
