@@ -124,25 +124,31 @@ async def serving(endpoint: FakeEndpoint) -> AsyncIterator[str]:
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/v1/chat/completions", endpoint.complete)
     app.router.add_get("/v1/models", listed)
+    async with running(app) as url:
+        yield f"{url}/v1"
+
+
+@asynccontextmanager
+async def running(app: web.Application) -> AsyncIterator[str]:
+    """Serve an app on a free port of this machine; yields its URL."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         await web.SockSite(runner, listener).start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             await runner.cleanup()
 
 
 class Windows:
-    """So much in each whole minute; what comes beyond is refused with 429.
+    """So many requests in each whole minute; what comes beyond is refused with 429.
 
     Args:
-        most: requests, or tokens of prompts.
+        most: number of requests.
         retry_after_s: what the refusal says; None says nothing.
-        counts: what a request is worth.
-        reason: the text of the refusal.
+        every_s: length of a window, by default a minute.
     """
 
     def __init__(
@@ -150,21 +156,19 @@ class Windows:
         most: int,
         *,
         retry_after_s: float | None = None,
-        counts: Callable[[Body], int] = lambda body: 1,
-        reason: str = "Rate limit reached for requests",
+        every_s: float = 60,
     ) -> None:
-        self._most, self._retry_after_s, self._counts, self._reason = most, retry_after_s, counts, reason
+        self._every_s = every_s
+        self._most, self._retry_after_s = most, retry_after_s
         self._used = (0, 0)
 
     def __call__(self, endpoint: FakeEndpoint, body: Body) -> web.Response | None:
-        minute, used = int(endpoint.now // 60), 0
-        if self._used[0] == minute:
-            used = self._used[1]
-        worth = self._counts(body)
-        if used + worth > self._most:
+        window = int(endpoint.now // self._every_s)
+        used = self._used[1] if self._used[0] == window else 0
+        if used == self._most:
             headers = {} if self._retry_after_s is None else {"Retry-After": f"{self._retry_after_s:g}"}
-            return refused(429, self._reason, headers=headers)
-        self._used = (minute, used + worth)
+            return refused(429, "Rate limit reached for requests", headers=headers)
+        self._used = (window, used + 1)
         return None
 
 
@@ -215,14 +219,14 @@ def at_most_at_once(most: int) -> Before:
     return before
 
 
-def now_and_then_rubbish(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
-    """Every fifth request is answered with a page, every seventh with half a stream."""
-    number = len(endpoint.asked)
-    if number % 5 == 0:
+def rubbish_first(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+    """Each question about a step is answered with a page, then with half a stream, and only then with a completion."""
+    before = endpoint.asked.count(body) - 1
+    if "<action>" not in body["messages"][-1]["content"] or before > 1:
+        return None
+    if before == 0:
         return web.Response(text="<html><h1>Please wait</h1></html>", content_type="text/html")
-    if number % 7 == 0:
-        return web.Response(text='data: {"choices": [{"delta": {"content', content_type="text/event-stream")
-    return None
+    return web.Response(text='data: {"choices": [{"delta": {"content', content_type="text/event-stream")
 
 
 def changes_its_mind(after: int) -> Before:
@@ -264,7 +268,7 @@ KINDS: dict[str, Callable[[], FakeEndpoint]] = {
     ),
     "at most 4 requests at once, 429": lambda: FakeEndpoint(before=at_most_at_once(4), seconds=2),
     "503 for 6 of 20 seconds": lambda: FakeEndpoint(before=bursts_of_503),
-    "every fifth answer a page, every seventh half a stream": lambda: FakeEndpoint(before=now_and_then_rubbish),
+    "a page and half a stream before each answer": lambda: FakeEndpoint(before=rubbish_first),
     "refuses schemas and temperature after 20 answers": lambda: FakeEndpoint(before=changes_its_mind(20)),
     "slow, 150 s an answer": lambda: FakeEndpoint(seconds=150),
 }

@@ -302,12 +302,11 @@ class Endpoint:
         """Send until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
-        retries, reason = 0, "no answer"
+        retries, reason = 0, "took too long"
         while True:
             has_answered = self.limiter.answered_at > -math.inf
-            give_up_at = max(began, self.limiter.answered_at) + PATIENCE_S
             try:
-                async with self.limiter.turn(characters / CHARACTERS_PER_TOKEN, give_up_at) as turn:
+                async with self.limiter.turn(characters / CHARACTERS_PER_TOKEN, PATIENCE_S, began) as turn:
                     reply = await send(request)
                     counted = reply.completion
                     self.limiter.answered(turn, counted.prompt_tokens, counted.completion_tokens, reply.headers)

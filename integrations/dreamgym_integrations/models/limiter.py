@@ -154,17 +154,18 @@ class Limiter:
         """When the endpoint last answered."""
 
     @asynccontextmanager
-    async def turn(self, tokens: float, give_up_at: float = math.inf) -> AsyncIterator[Turn]:
+    async def turn(self, tokens: float, patience_s: float = math.inf, since: float = 0.0) -> AsyncIterator[Turn]:
         """Wait until a request may be sent; it runs inside.
 
         Args:
             tokens: of the prompt. What answers had on average is added.
-            give_up_at: while the endpoint has answered nothing since, TimeoutError is raised instead of a longer wait.
+            patience_s: if the endpoint answers nobody for so long, this raises TimeoutError.
+            since: when the question was first asked. What was answered before that does not count.
         """
         self._wait(+1)
         try:
             async with self._head:
-                await self._admit(tokens + self._answer_tokens, give_up_at)
+                await self._admit(tokens + self._answer_tokens, patience_s, since)
         finally:
             self._wait(-1)
         turn = Turn(_now(), tokens + self._answer_tokens)
@@ -233,7 +234,10 @@ class Limiter:
             at_once: number of questions that are asked at the same time.
         """
         seconds = [calls * self._latency_s / max(1.0, min(at_once, self._places))]
-        seconds += [calls / self._paces["requests"].per_s, calls * tokens_each / self._paces["tokens"].per_s]
+        seconds += [
+            calls / self._paces["requests"].per_s,
+            calls * tokens_each / self._paces["tokens"].per_s,
+        ]
         measured = self._measured.per_s()
         if measured is not None and max(self._held_s, key=lambda limit: self._held_s[limit]) == "places":
             seconds.append(calls / measured)
@@ -247,10 +251,10 @@ class Limiter:
         elif self._measured.since is None:
             self._measured.since = now
 
-    async def _admit(self, tokens: float, give_up_at: float) -> None:
+    async def _admit(self, tokens: float, patience_s: float, since: float) -> None:
         while True:
             now = _now()
-            if now >= give_up_at and self.answered_at <= give_up_at:
+            if now >= max(since, self.answered_at) + patience_s:
                 raise TimeoutError
             if now < self._open_at:
                 await asyncio.sleep(self._open_at - now)
