@@ -89,7 +89,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Reply:
+class Answered:
     """A completion as it came."""
 
     completion: Completion
@@ -103,7 +103,7 @@ OTHER_LIMIT: dict[LimitName, LimitName] = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-Send = Callable[[dict[str, Any]], Awaitable[Reply]]
+Send = Callable[[dict[str, Any]], Awaitable[Answered]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Capabilities:
     seed: bool = True
 
     def without(self, parameter: str) -> list[Capabilities]:
-        """The same with less and less of a parameter that is refused."""
+        """Capabilities with less and less of a parameter that is refused."""
         if parameter == "response_format":
             return [replace(self, dialect=dialect) for dialect in Dialect if dialect > self.dialect]
         if parameter == self.limit:
@@ -298,7 +298,7 @@ class Endpoint:
             self._makes_room(reply, 0, PROBE_TOKENS)
         return tried
 
-    async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> Reply:
+    async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> Answered:
         """Send until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
@@ -336,7 +336,7 @@ class Endpoint:
                     self._thinking_tokens = THINKING_TOKENS
                 return reply
 
-    def _makes_room(self, reply: Reply, thinking: int, max_tokens: int) -> bool:
+    def _makes_room(self, reply: Answered, thinking: int, max_tokens: int) -> bool:
         """True if thoughts left no room for the answer, and there is more of it now or they are asked to be short."""
         said = reply.completion.text.strip()
         if said and not reply.thinking_tokens and not _is_thought(said):

@@ -109,11 +109,11 @@ class Turn:
 
 
 @dataclass
-class Measured:
+class Throughput:
     """What was answered while others waited for their turn, in the last MEASURED_S seconds."""
 
     answers: deque[tuple[float, float]] = field(default_factory=deque)
-    """Of each answer: the time, and how long others had been waiting in all."""
+    """For each answer: the time, and how long others had been waiting in all."""
     since: float | None = None
     """When somebody began to wait; None: nobody does."""
     waited_s: float = 0.0
@@ -148,7 +148,7 @@ class Limiter:
         self._running, self._waiting = 0, 0
         self._open_at, self._slowed_at, self._pauses = 0.0, -math.inf, 0
         self._to_slow: Limit | None = None
-        self._measured = Measured()
+        self._measured = Throughput()
         self._answered, self._latency_s, self._answer_tokens = 0, 0.0, 0.0
         self.answered_at = -math.inf
         """When the endpoint last answered."""

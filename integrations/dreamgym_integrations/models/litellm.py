@@ -18,11 +18,11 @@ from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.endpoint import (
     REQUEST_S,
+    Answered,
     Broken,
     Busy,
     Endpoint,
     Refused,
-    Reply,
     Unreadable,
     endpoint_of,
     thinking_tokens,
@@ -91,7 +91,7 @@ class LiteLLMModel:
     def _endpoint(self) -> Endpoint:
         return endpoint_of("litellm", self.name, None)
 
-    async def _send(self, request: dict[str, Any]) -> Reply:
+    async def _send(self, request: dict[str, Any]) -> Answered:
         """Send one request. litellm's errors share no base but Exception, and carry the request."""
         import litellm
 
@@ -107,7 +107,7 @@ class LiteLLMModel:
             raise Unreadable("failed: it answered without a choice")
         told = found._hidden_params.get("additional_headers") or {}
         headers = {name.removeprefix("llm_provider-"): str(value) for name, value in told.items()}
-        return Reply(self._completion(found), thinking_tokens(found), headers)
+        return Answered(self._completion(found), thinking_tokens(found), headers)
 
     def _completion(self, found: Any) -> Completion:
         choice = found.choices[0]

@@ -18,12 +18,12 @@ from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.endpoint import (
     REQUEST_S,
+    Answered,
     Broken,
     Busy,
     Capabilities,
     Endpoint,
     Refused,
-    Reply,
     Unreadable,
     endpoint_of,
     thinking_tokens,
@@ -135,7 +135,7 @@ class OpenAIModel:
         import openai
 
         try:
-            await self._client.with_options(max_retries=0).models.list()
+            await self._client.models.list()
         except openai.APIStatusError as error:
             if error.status_code in {401, 403} or error.status_code >= 500:
                 raise self._unavailable(error) from None
@@ -151,11 +151,11 @@ class OpenAIModel:
         try:
             model = await self._chosen()
         except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
-            raise EnvironmentUnavailable(f"{self.name} {self._reason(error)}") from None
+            raise self._unavailable(error) from None
         first = Capabilities() if self._base_url else Capabilities(limit="max_completion_tokens")
         return endpoint_of(self._where, model, self._key, first)
 
-    async def _send(self, request: dict[str, Any]) -> Reply:
+    async def _send(self, request: dict[str, Any]) -> Answered:
         """Send one request. The client's own errors carry it with its headers, so they are raised from None."""
         import openai
         from openai.types.chat import ChatCompletion
@@ -171,7 +171,7 @@ class OpenAIModel:
             raise Unreadable(self._reason(error)) from None
         if not isinstance(found, ChatCompletion) or not found.choices:  # a page of text comes back as it is
             raise Unreadable(f"failed: expected a chat completion, got {self._without_key(raw.text)[:200]!r}")
-        return Reply(self._completion(found), thinking_tokens(found), raw.headers)
+        return Answered(self._completion(found), thinking_tokens(found), raw.headers)
 
     def _sorted(self, error: openai.APIStatusError) -> Exception:
         """What an error status means for the question."""
@@ -189,7 +189,7 @@ class OpenAIModel:
     async def _chosen(self) -> str:
         async with self._choosing:
             if self._model is None:
-                listed = [model.id async for model in self._client.models.list()]
+                listed = [model.id async for model in self._client.with_options(max_retries=2).models.list()]
                 if len(listed) != 1:
                     there = ", ".join(sorted(listed)) or "none"
                     raise EnvironmentUnavailable(
@@ -209,6 +209,9 @@ class OpenAIModel:
             prompt_tokens=found.usage.prompt_tokens if found.usage else 0,
             completion_tokens=found.usage.completion_tokens if found.usage else 0,
         )
+
+    def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
+        return EnvironmentUnavailable(f"{self.name} {self._reason(error)}")
 
     def _reason(self, error: Exception) -> str:
         """What a message says after the model's name."""
