@@ -22,7 +22,7 @@ from dreamgym.types import JsonObject
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-STEP_TIMEOUT_S = 330.0
+STEP_TIMEOUT_S = 930.0
 """Slightly longer than the server's limit for a step, so that the server's own answer arrives."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Connection]] = WeakKeyDictionary()

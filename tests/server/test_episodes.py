@@ -300,7 +300,7 @@ async def test_what_was_played_is_in_the_buffer_when_the_server_has_stopped(stag
     assert (real.source, real.world, real.success) == (Source.REAL, "", True)
 
 
-@pytest.mark.parametrize(("limits", "minutes"), [(Limits(idle_s=9999), 60), (Limits(), 15)])
+@pytest.mark.parametrize(("limits", "minutes"), [(Limits(idle_s=9999, episode_s=3600), 60), (Limits(), 30)])
 async def test_an_episode_whose_time_is_over_or_that_nobody_uses_is_closed(
     stage: Stage, limits: Limits, minutes: int
 ) -> None:
@@ -336,7 +336,7 @@ async def test_forgotten_episodes_take_no_room(stage: Stage) -> None:
     store = stage.breakable
     async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
         first = await http.post("/envs/counter/episodes", json={})
-        store.later = timedelta(minutes=15)
+        store.later = timedelta(minutes=30)
         second = await http.post("/envs/counter/episodes", json={})
     assert [first.status_code, second.status_code] == [201, 201]
 
