@@ -7,9 +7,9 @@ A step in process that nobody stores is shown too.
 
 All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
 not while episodes are created. The server is a process of its own, set up as `dreamgym-serve` is. CPU is what the
-processes used, so other work on the machine moves it little; that of PostgreSQL is read from /proc, so the database
-must be on this machine and serve nobody else. What a call costs beside the plain server of the MCP SDK is measured by
-call_overhead.py.
+processes used, so other work on the machine moves it less than the waits; that of PostgreSQL is read from /proc, so the
+database must be on this machine and serve nobody else meanwhile. What a call costs beside the plain server of the MCP
+SDK is measured by call_overhead.py.
 
     python benchmarks/server_overhead.py --rounds 9
 """
@@ -264,17 +264,25 @@ async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]
     return Cost(statistics.median(waits), statistics.quantiles(waits, n=20)[-1], 1000 * wall / len(waits), *used)
 
 
-def database_cpu() -> float:
-    """CPU seconds of every PostgreSQL process."""
+def database_cpu(postmaster: int) -> float:
+    """CPU seconds of a PostgreSQL's processes, those that have ended included."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            name, _, rest = stat.read_text().partition("(")[2].rpartition(") ")
+            parts = stat.read_text().rpartition(") ")[2].split()
         except OSError:
             continue
-        if name.startswith("postgres"):
-            ticks += sum(int(part) for part in rest.split()[11:13])
+        if stat.parent.name == str(postmaster):
+            ticks += sum(int(part) for part in parts[11:15])
+        elif parts[1] == str(postmaster):
+            ticks += sum(int(part) for part in parts[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def postmaster_of(store: Store) -> int:
+    """The process above all of PostgreSQL's."""
+    ((backend,),) = await store.database.fetch("SELECT pg_backend_pid()", {})
+    return int(Path(f"/proc/{backend}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 def serve(dsn: str, env: str, encoder: str, pipe: Connection) -> None:
@@ -323,11 +331,12 @@ async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str,
     store = await open_store(dsn, load_encoder(encoder))
     try:
         await store.buffer.add(recorded(spec))
+        postmaster = await postmaster_of(store)
         collect_rarely()
         async with server(store.dsn, spec.name, encoder) as (url, server_cpu):
 
             def cpu() -> tuple[float, float, float]:
-                return time.process_time(), server_cpu(), database_cpu()
+                return time.process_time(), server_cpu(), database_cpu(postmaster)
 
             for number in range(rounds + 1):
                 for (way, many), found in costs.items():
