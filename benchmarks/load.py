@@ -173,8 +173,7 @@ async def served(campaign: Campaign) -> AsyncIterator[Server]:
         await process.wait()
         endpoint.terminate()
         await asyncio.to_thread(database.release)
-        if not os.environ.get("KEEP"):
-            shutil.rmtree(home)
+        shutil.rmtree(home)
 
 
 async def play(remote: RemoteEnvironment, server: Server, number: int, told: Told) -> None:
