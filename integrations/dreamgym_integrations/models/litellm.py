@@ -16,6 +16,7 @@ from typing import Literal
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
+from dreamgym_integrations.models.usage import usage_of
 
 TIMEOUT_S = 120.0
 ATTEMPTS = 3
@@ -95,8 +96,7 @@ class LiteLLMModel:
         return Completion(
             text=choice.message.content or "",
             finish_reason=finish_reason,
-            prompt_tokens=found.usage.prompt_tokens,
-            completion_tokens=found.usage.completion_tokens,
+            **usage_of(getattr(found, "usage", None)).model_dump(),
         )
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
+from dreamgym_integrations.models.usage import usage_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -201,8 +202,7 @@ class OpenAIModel:
         return Completion(
             text=_bare(text) if bare else text,
             finish_reason=finish_reason,
-            prompt_tokens=found.usage.prompt_tokens if found.usage else 0,
-            completion_tokens=found.usage.completion_tokens if found.usage else 0,
+            **usage_of(found.usage).model_dump(),
         )
 
     def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
