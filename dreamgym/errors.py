@@ -8,9 +8,11 @@ DreamGymError
 │   ├── UnknownEpisode        it was closed, expired, or never started
 │   └── EpisodeFinished       it is over; start a new one
 ├── EnvironmentUnavailable    the environment failed; the step was not counted
+│   ├── NotBilled             … a language model refused the call or could not be reached, which costs nothing
 │   └── PredictionError       the experience model gave no usable answer
 │       ├── MalformedAnswer   … it answered twice, and neither answer was valid
 │       └── NotRecorded       … no recording shows what the call answers, so that asking again does not help
+├── BudgetSpent               the next call of a language model could cost more than the run may spend
 ├── TrainingStopped           going on would teach nothing, or harm; what was learned before is saved
 ├── StoreError                the database cannot be reached, is too old or lacks pgvector
 └── StaleEpisode              another replica was faster; read the episode again
@@ -68,6 +70,10 @@ class EnvironmentUnavailable(DreamGymError):
     """The environment could not answer; the step was not counted and there is no reward."""
 
 
+class NotBilled(EnvironmentUnavailable):
+    """A language model refused the call, or could not be reached: no tokens were sent that anybody bills."""
+
+
 class PredictionError(EnvironmentUnavailable):
     """The experience model gave no usable answer."""
 
@@ -78,6 +84,10 @@ class MalformedAnswer(PredictionError):
 
 class NotRecorded(PredictionError):
     """No recording shows what a call answers. The same call fails again until more is recorded."""
+
+
+class BudgetSpent(DreamGymError):
+    """The next call could pass the budget of the run. What was done is kept, and the message says what to do."""
 
 
 class TrainingStopped(DreamGymError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from dreamgym.budget import check_budget
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.runs.opening import Against, dream_setting, open_worlds, real_for, tasks_of, with_recorded_starts
@@ -52,4 +53,6 @@ async def evaluate(
         open_worlds(env, against, model=model, without=without, dsn=dsn) as worlds,
         player_in(worlds, loaded, codec, agent=agent) as player,
     ):
-        return await probe.evaluate(player, tasks, seed=seed)
+        result = await probe.evaluate(player, tasks, seed=seed)
+        check_budget()  # of an agent's episodes, those that could not be played count as failed
+        return result

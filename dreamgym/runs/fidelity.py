@@ -15,7 +15,7 @@ from dreamgym.dream.load import load_llm, load_model
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
@@ -42,7 +42,9 @@ def check(
     seed: int = 0,
     say: Say = silent,
 ) -> CheckReport:
-    """Compare the answers to held-out recorded calls with the recorded ones. Ctrl-C leaves what there is.
+    """Compare the answers to held-out recorded calls with the recorded ones.
+
+    Ctrl-C and a spent budget leave what there is.
 
     Args:
         env: the environment, or its folder.
@@ -124,7 +126,7 @@ def fidelity(
     seed: int = 0,
     say: Say = silent,
 ) -> FidelityReport:
-    """Measure one setting, or compare two, on held-out recordings. Ctrl-C leaves what there is.
+    """Measure one setting, or compare two, on held-out recordings. Ctrl-C and a spent budget leave what there is.
 
     Args:
         env: the environment, or its folder.
@@ -268,9 +270,9 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
 
 
 def _uninterrupted(work: Coroutine[None, None, None]) -> bool:
-    """Do the work. False if Ctrl-C ended it."""
+    """Do the work. False if Ctrl-C or a spent budget ended it."""
     try:
         asyncio.run(work)
-    except KeyboardInterrupt:
+    except (BudgetSpent, KeyboardInterrupt):
         return False
     return True

@@ -22,7 +22,7 @@ from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, Sta
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
 from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
@@ -73,6 +73,7 @@ def train(
 
     Raises:
         InvalidInput: the settings do not fit together, or `out` holds a run and is not to be resumed.
+        BudgetSpent: the model could not be asked on in the middle of an update, which is played again with `resume`.
         EnvironmentUnavailable: every rollout of an update failed, or the server does not come back.
         StoreError: the database does not come back.
         TrainingStopped: there is nothing to learn from, or a checkpoint cannot be saved.
@@ -102,7 +103,7 @@ def _resumable(processes: ProcessGroup) -> Iterator[None]:
     """Errors that end a run in the middle say how it goes on."""
     try:
         yield
-    except (EnvironmentUnavailable, StoreError) as error:
+    except (BudgetSpent, EnvironmentUnavailable, StoreError) as error:
         raise type(error)(f"{error}. What was learned until then is saved: go on with --resume") from error
     except KeyboardInterrupt:
         if processes.index == 0:

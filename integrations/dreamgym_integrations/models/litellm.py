@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, NotBilled
 from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.usage import usage_of
@@ -108,4 +108,9 @@ class LiteLLMModel:
         for variable, value in os.environ.items():
             if variable.endswith("_API_KEY") and value:
                 line = line.replace(value, "***")
-        return EnvironmentUnavailable(f"{self.name} failed: {type(error).__name__}: {line}")
+        import litellm
+
+        # all of them are answers of a provider that has not asked its model, so that nothing is billed
+        free = (litellm.AuthenticationError, litellm.BadRequestError, litellm.NotFoundError, litellm.RateLimitError)
+        kind = NotBilled if isinstance(error, free) else EnvironmentUnavailable
+        return kind(f"{self.name} failed: {type(error).__name__}: {line}")

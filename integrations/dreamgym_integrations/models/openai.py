@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, NotBilled
 from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.usage import usage_of
@@ -35,6 +35,8 @@ BASE_URLS: dict[str, tuple[str | None, str]] = {
     "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
 """Where a provider's server is unless its variable NAME_API_BASE says otherwise, and the variable with its key."""
+REFUSED = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
+"""Answers of a server that has not asked its model, so that nothing is billed."""
 NEED_KEYS = frozenset({"openai", "openrouter"})
 
 
@@ -206,14 +208,19 @@ class OpenAIModel:
         )
 
     def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
+        import httpx
         import openai
 
         if isinstance(error, openai.APITimeoutError):
             return EnvironmentUnavailable(f"{self.name} took longer than {self._timeout_s:.0f} s")
         if isinstance(error, openai.APIConnectionError):
-            return EnvironmentUnavailable(f"{self.name} cannot be reached: is the server running?")
+            # one that broke may have been answered, and billed
+            kind = NotBilled if isinstance(error.__cause__, httpx.ConnectError) else EnvironmentUnavailable
+            return kind(f"{self.name} cannot be reached: is the server running?")
+        is_refused = isinstance(error, openai.APIStatusError) and error.status_code in REFUSED
         text = f"{self.name} failed: {str(error)[:500]}"
-        return EnvironmentUnavailable(text.replace(self._key, "***") if self._key else text)
+        kind = NotBilled if is_refused else EnvironmentUnavailable
+        return kind(text.replace(self._key, "***") if self._key else text)
 
 
 def _request(messages: Sequence[Message], schema: JsonObject | None, dialect: Dialect) -> dict[str, Any]:
