@@ -315,6 +315,8 @@ class MeteredLLM:
         self._first = asyncio.Lock()
         self._is_known = False
         """One answer has come, and its usage was told."""
+        self._silence: str | None = None
+        """Why it is not asked again; None unless it told no usage."""
         self._is_probed = not isinstance(llm, Reachable)
         self.form = getattr(llm, "form", "data")
         self.fingerprint = str(getattr(llm, "fingerprint", ""))
@@ -359,10 +361,11 @@ class MeteredLLM:
             held = 0.0 if told else self._held(reserved)
             self._ledger.settle(reserved, self._bill(completion if told else None), held=held)
             if not told and self._limit is not None and self._limit.unit != "calls":
-                raise self._ledger.refuse(
+                self._silence = (
                     f"{self.name} tells no usage, so that nobody knows what it bills and the budget of {self._limit} "
-                    "cannot be kept: give the budget in calls"
+                    "cannot be kept: give the budget in calls, such as '300 calls'"
                 )
+                raise self._ledger.refuse(self._silence)
             self._is_known = True
             return completion
 
@@ -400,6 +403,8 @@ class MeteredLLM:
     async def _reserve(self, room: TokenUsage) -> float:
         """Wait until the budget has room for this, and reserve it; the amount. Raises BudgetSpent."""
         amount = self._amount(room)
+        if self._silence is not None:
+            raise BudgetSpent(self._silence)
         try:
             while not self._ledger.reserve(amount):  # noqa: ASYNC110  other processes settle too
                 await asyncio.sleep(AGAIN_S)

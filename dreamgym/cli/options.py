@@ -15,8 +15,8 @@ VARIABLES = {
     DSN_VARIABLE: "PostgreSQL with pgvector, postgresql://USER@HOST/DATABASE. Default: the embedded server.",
     "DREAMGYM_ENCODER": "Text encoder: minilm, trigram, or a registered one. Default: minilm if installed.",
     POLICY_URL_VARIABLE: "Chat completions endpoint of the model behind the agent of collect and play.",
-    PRICE_VARIABLE: "IN,OUT or IN,OUT,CACHED: prices in dollars per million tokens, for --budget and estimates; MODEL=IN,OUT "
-    "is one model's. Default: litellm's table, if that is installed.",
+    PRICE_VARIABLE: "Prices in dollars per million tokens, for --budget and estimates: IN,OUT or IN,OUT,CACHED; "
+    "MODEL=IN,OUT is one model's. Default: litellm's table, if that is installed.",
     "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: none, or that of --token-file.",
 }
 """Variables of the environment that the verbs read, and what they set."""

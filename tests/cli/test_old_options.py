@@ -58,7 +58,7 @@ def test_what_is_listed_as_old_is_no_setting_of_train() -> None:
 
 def test_there_are_few_options() -> None:
     ours = {("play", "--store"), ("serve", "--store"), ("db forget", "--yes"), ("db remove", "--yes"), "--budget"}
-    """Reality is stored, what is stored is deleted, and money is limited because somebody said so: nothing but an option
+    """Reality is stored, what is stored is deleted, and spending ends because somebody said so: nothing but an option
     can say it. --budget is one option, which every verb has that asks a model."""
     own = [option for options in OPTIONS.values() for option in options if option != "--budget"]
     assert 1 + len(own) + len(names(TrainConfig)) <= 120 + len(ours)

@@ -208,14 +208,14 @@ class OpenAIModel:
         )
 
     def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
-        import httpx
         import openai
 
         if isinstance(error, openai.APITimeoutError):
             return EnvironmentUnavailable(f"{self.name} took longer than {self._timeout_s:.0f} s")
         if isinstance(error, openai.APIConnectionError):
-            # one that broke may have been answered, and billed
-            kind = NotBilled if isinstance(error.__cause__, httpx.ConnectError) else EnvironmentUnavailable
+            # one that broke may have been answered, and billed; the class is httpx's, or httpx2's from openai 3 on
+            is_closed = type(error.__cause__).__name__ == "ConnectError"
+            kind = NotBilled if is_closed else EnvironmentUnavailable
             return kind(f"{self.name} cannot be reached: is the server running?")
         is_refused = isinstance(error, openai.APIStatusError) and error.status_code in REFUSED
         text = f"{self.name} failed: {str(error)[:500]}"
