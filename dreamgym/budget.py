@@ -71,9 +71,9 @@ class Spent(TokenUsage):
             return "no call of a language model"
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
         thought = f" ({self.thinking_tokens:,} of thinking)" if self.thinking_tokens else ""
-        untold = f", without {self.untold:,} calls that told none" if self.untold else ""
+        untold = f", without {worded(self.untold, 'calls')} that told none" if self.untold else ""
         tokens = f"{self.prompt_tokens:,} prompt tokens{cached}, {self.completion_tokens:,} written{thought}{untold}"
-        least = "at least " if self.untold and self.dollars else ""
+        least = "at least " if self.untold else ""
         money = "" if self.dollars is None else f", {least}{worded(self.dollars, 'dollars')}"
         return f"{worded(self.calls, 'calls')}, {tokens}{money}"
 
