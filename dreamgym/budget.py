@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from dreamgym.errors import BudgetSpent, InvalidInput, NotBilled
 from dreamgym.llm import LLM, Completion, Message, Reachable
-from dreamgym.prices import FREE, PRICE_VARIABLE, Price, price_of
+from dreamgym.prices import PRICE_VARIABLE, Price, price_of
 from dreamgym.types import Frozen, JsonObject, TokenUsage
 
 LEDGER_VARIABLE = "DREAMGYM_LEDGER"
@@ -287,7 +287,7 @@ def metered(llm: LLM, model: str) -> LLM:
     ledger = current_ledger()
     if ledger is None:
         return llm
-    price = FREE if getattr(llm, "costs_nothing", False) else price_of(model)
+    price = price_of(model)
     limit = ledger.limit
     if price is None and limit is not None and limit.unit == "dollars":
         raise InvalidInput(

@@ -41,8 +41,7 @@ class LLM(Protocol):
     """A language model; found through `dreamgym.models` entry points by the one string `--model`.
 
     One that may write more than `max_tokens`, because it thinks before it answers, says so in an attribute
-    `thinking_room`: how many tokens more that can be. A budget keeps room for them. One whose tokens nobody bills says
-    so by the attribute `costs_nothing`.
+    `thinking_room`: how many tokens more that can be. A budget keeps room for them.
     """
 
     @property

@@ -21,6 +21,7 @@ TABLE = "model_prices_and_context_window_backup.json"
 MILLION = 1_000_000
 OWN_SERVERS = frozenset({"hosted_vllm", "ollama", "lm_studio"})
 """Providers that are a server of the user's own, which bills nothing."""
+IN_PROCESS = frozenset({"", "nearest", "local", "checkpoint"})
 EXPECTED = (
     "expected IN,OUT or IN,OUT,CACHED in dollars per million tokens, or MODEL=IN,OUT for one --model, with spaces"
 )
@@ -55,7 +56,7 @@ def price_of(model: str) -> Price | None:
     if (known := given.get(model, given.get(""))) is not None:
         return known
     provider, slash, own = name.partition("/")
-    if provider in OWN_SERVERS and slash:
+    if is_in_process(model) or (provider in OWN_SERVERS and slash):
         return FREE
     if not slash:
         provider, own = "openai", name
@@ -67,6 +68,11 @@ def price_of(model: str) -> Price | None:
         if isinstance(entry, dict) and entry.get("litellm_provider") == provider:
             return _listed(entry)
     return None
+
+
+def is_in_process(model: str) -> bool:
+    """True for a model that computes in the process that asks it; the default model is one."""
+    return model.partition(":")[0] in IN_PROCESS or Path(model).expanduser().exists()
 
 
 def read_prices(text: str) -> dict[str, Price]:

@@ -67,7 +67,7 @@ Costs = Annotated[
     typer.Option(
         "--cost",
         metavar="KEY=NUMBER",
-        help=f"A cost of the dream or of reality. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
+        help=f"A cost of reality. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
     ),
 ]
 RecordedFile = Annotated[

@@ -137,7 +137,7 @@ def fidelity(
         known: so many recorded transitions are known, drawn by the seed; None: all that are not held out.
         closed_loop: so many held-out tasks are played in dream and reality, and the dream's reward is attacked.
         judge: the model that scores the paper's four criteria as well.
-        prices: of tokens and of reality.
+        prices: of reality.
         parallel: steps that are asked for at a time.
         out: folder for the report, its page and the calibration; no answer that is kept there is asked for again.
         seed: of every draw.

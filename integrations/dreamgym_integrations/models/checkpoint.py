@@ -54,8 +54,6 @@ class _Question:
 class CheckpointModel:
     """One checkpoint; read at the first question."""
 
-    costs_nothing = True
-
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
         self.fitting = read_fitting(folder)

@@ -61,7 +61,6 @@ class LocalModel:
     """
 
     form = "turns"
-    costs_nothing = True
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
