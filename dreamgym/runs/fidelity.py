@@ -28,6 +28,7 @@ from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import now_and_then
+from dreamgym.runs.estimate import of_steps, say_estimate
 from dreamgym.runs.opening import Against
 from dreamgym.types import Source, Trajectory
 
@@ -87,6 +88,7 @@ def check(
 
         async def predict() -> None:
             try:
+                say_estimate(await of_steps(spec, chosen, given.known, given.steps, seed=seed), say)
                 await _require_reachable(loaded)
                 await measurement.predict()
             finally:
@@ -190,6 +192,8 @@ def fidelity(
 
     async def measure() -> None:
         try:
+            for asked in chosen:
+                say_estimate(await of_steps(spec, asked, given.known, given.steps, seed=seed), say)
             for one in running:
                 await one.run()
         finally:

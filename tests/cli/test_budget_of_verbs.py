@@ -284,3 +284,55 @@ async def test_a_server_without_money_is_unavailable_and_goes_on_when_it_is_star
             return ""
 
         await serve("300 calls", again)
+
+
+def estimated(err: str) -> tuple[list[float], list[float]]:
+    """Calls and dollars that a verb says beforehand: usual, low, high."""
+    found = re.search(
+        r"estimate: about ([\d,]+) calls \(([\d,]+) to ([\d,]+)\) with .*: "
+        r"about ([\d.e-]+) dollars \(([\d.e-]+) dollars to ([\d.e-]+) dollars\)",
+        err,
+    )
+    assert found is not None, err
+    numbers = [float(number.replace(",", "")) for number in found.groups()]
+    return numbers[:3], numbers[3:]
+
+
+async def test_the_estimate_of_fidelity_holds_the_bill(dreamgym: Command) -> None:
+    async with billing(simulator) as (url, account):
+        code, _, err = await dreamgym("fidelity", "desk", "--model", f"{url}#m {ASKED}")
+    assert code == 0, err
+    calls, dollars = estimated(err)
+    assert calls[1] <= len(account.bills) - 1 <= calls[2]
+    assert dollars[1] <= account.dollars <= dollars[2]
+    assert account.dollars == pytest.approx(dollars[0], rel=0.35)
+    assert err.index("estimate: ") < err.index("spent: ")
+
+
+async def test_the_estimate_of_annotate_holds_the_bill(dreamgym: Command) -> None:
+    async with billing(simulator) as (url, account):
+        code, _, err = await dreamgym("annotate", "desk", "--model", f"{url}#m")
+    assert code == 0, err
+    calls, dollars = estimated(err)
+    assert calls[0] == len(account.bills) - 1
+    assert dollars[1] <= account.dollars <= dollars[2]
+
+
+async def test_the_estimate_of_collect_holds_the_bill(dreamgym: Command, dsn: str) -> None:
+    env = f"{Path('lamps.py').resolve()}:lamps"
+    command = ["collect", env, "--agent", "press", "--against", "dream"]
+    async with billing(simulator) as (url, account):
+        code, _, err = await dreamgym(*command, "--episodes", "3", "--out", "few.jsonl", "--model", f"{url}#m")
+        assert code == 0, err
+        assert "estimate" not in err, "nothing recorded tells nothing"
+        recorded = [one.model_copy(update={"source": Source.REAL}) for one in read_jsonl(Path("few.jsonl"), Trajectory)]
+        Path("recorded.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in recorded))
+        code, _, err = await dreamgym("seed", env, "recorded.jsonl")
+        assert code == 0, err
+        account.bills.clear()
+        model = f"{url}#m {ASKED}"
+        code, _, err = await dreamgym(*command, "--episodes", "10", "--out", "out.jsonl", "--model", model)
+        assert code == 0, err
+    calls, dollars = estimated(err)
+    assert calls[1] <= len(account.bills) - 1 <= calls[2]
+    assert dollars[1] <= account.dollars <= dollars[2]

@@ -26,6 +26,7 @@ from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, S
 from dreamgym.evaluation.setting import Setting
 from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
+from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import Against, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
@@ -326,7 +327,11 @@ class TrainRun:
         recorded = await backing.store.buffer.trajectories(self.spec.name)
         tasks = list({trajectory.task.id: trajectory.task for trajectory in recorded}.values())
         worlds = RecordedWorlds(recorded)
-        llm = load_llm(self.config.model, predictions=backing.store.predictions)
+        config = self.config
+        llm = load_llm(config.model, predictions=backing.store.predictions)
+        settings, chosen = config.settings(), Setting(model=config.model or "", without=config.without)
+        episodes = settings.steps * settings.groups * settings.group_size
+        say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, seed=config.seed), say)
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
