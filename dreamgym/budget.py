@@ -64,7 +64,7 @@ class Spent(TokenUsage):
     untold: int = 0
     """Calls among them whose tokens are not known."""
     dollars: float | None = 0.0
-    """Of the calls whose tokens are known; None if the price of a model is not."""
+    """Bill of the calls whose tokens are known; None if the price of a model is not known."""
 
     def __str__(self) -> str:
         if not self.calls:
@@ -108,7 +108,7 @@ class _Book(BaseModel):
     held: float = 0.0
     """The most that calls can have cost whose bill is not known, in the unit of the limit."""
     reserved: dict[int, float] = {}
-    """The same for calls that are running, by their process."""
+    """The most that running calls can cost, by their process."""
     refused: str | None = None
     """Why a call was refused; None if none was."""
 
@@ -317,6 +317,8 @@ class MeteredLLM:
         """One answer has come, and its usage was told."""
         self._silence: str | None = None
         """Why it is not asked again; None unless it told no usage."""
+        self._is_refused = False
+        """The budget has refused a call, and the log says so."""
         self._is_probed = not isinstance(llm, Reachable)
         self.form = getattr(llm, "form", "data")
         self.fingerprint = str(getattr(llm, "fingerprint", ""))
@@ -409,7 +411,8 @@ class MeteredLLM:
             while not self._ledger.reserve(amount):  # noqa: ASYNC110  other processes settle too
                 await asyncio.sleep(AGAIN_S)
         except BudgetSpent as error:
-            logger.warning("%s was not asked: %s", self.name, error)
+            logger.log(logging.DEBUG if self._is_refused else logging.WARNING, "%s was not asked: %s", self.name, error)
+            self._is_refused = True
             raise
         return amount
 

@@ -22,8 +22,8 @@ def experiment(
 
     Example: dreamgym experiment examples/experiments/coin.toml
     """
-    from dreamgym.runs.experiment.compare import compare
+    from dreamgym.runs.experiment.compare import compare, run_folder
     from dreamgym.runs.spending import spending
 
-    with spending(budget):
+    with spending(budget, run_folder(file, out)):
         typer.echo(compare(file, out, parallel=parallel))

@@ -47,7 +47,7 @@ def fidelity(
     from dreamgym.evaluation.report.text import as_text
     from dreamgym.runs import fidelity as runs
 
-    with spending(budget) as ledger:
+    with spending(budget, out) as ledger:
         report = runs.fidelity(
             env,
             model or [""],

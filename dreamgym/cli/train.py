@@ -31,5 +31,5 @@ def train(
     from dreamgym.runs.spending import spending
     from dreamgym.runs.train.run import train as run
 
-    with spending(budget):
+    with spending(budget, out):
         run(env, partial(settings_of, TrainConfig, config, context.args), out, resume=resume)

@@ -132,11 +132,25 @@ async def of_steps(
 
 
 async def of_episodes(
-    spec: EnvironmentSpec, chosen: Setting, recorded: Sequence[Trajectory], episodes: int, *, seed: int = 0
+    spec: EnvironmentSpec,
+    chosen: Setting,
+    recorded: Sequence[Trajectory],
+    episodes: int,
+    *,
+    alike: int = 1,
+    seed: int = 0,
 ) -> Estimate | None:
     """The estimate of playing so many episodes in a dream of these recordings; None as for `of_steps`.
 
     Nothing recorded tells nothing: then it is None too.
+
+    Args:
+        spec: what was recorded.
+        chosen: the model, and what is left out.
+        recorded: all of it.
+        episodes: how many are played.
+        alike: so many of them have the same task and seed; at best they do the same, and each question is asked once.
+        seed: of the draw of the steps that are counted.
     """
     played = [one for one in recorded if one.transitions]
     if is_in_process(chosen.model) or not played:
@@ -155,7 +169,7 @@ async def of_episodes(
     counted = max(1, len(steps_of(apart)))
     shares = [calls / counted for calls in one_each.calls]
     calls = Range(
-        episodes * max(1.0, length - off) * shares[0],
+        episodes / alike * max(1.0, length - off) * shares[0],
         episodes * length * shares[1],
         episodes * (min(float(spec.max_steps), length + off) * shares[2] + JUDGED),
     )

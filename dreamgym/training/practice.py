@@ -269,8 +269,10 @@ class Practice:
                 "real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
-        groups = await self._played(player, tasks_P, iteration)
-        check_budget()
+        try:
+            groups = await self._played(player, tasks_P, iteration)
+        finally:
+            check_budget()  # a server tells no more than that it is unavailable
         outcomes_P = await asyncio.to_thread(
             self.processes.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
         )

@@ -33,7 +33,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished
 from dreamgym.types import StepResult, Task, ToolCall
 
-SCHEMA = {"type": "object", "properties": {"times": {"type": "integer"}}, "required": ["times"]}
+SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 TASKS = [
     Task(id=f"lamp-{n}", env="lamps", instruction=f"Light lamp {n}.", initial_state=f"Lamp {n} is off.")
     for n in range(10)
@@ -44,7 +44,7 @@ async def press(first, environment, seed):
     result, times = first, 0
     while not result.done and times < 5:
         times += 1
-        result = await environment.step(ToolCall(name="press", arguments={"times": times}))
+        result = await environment.step(ToolCall(name="press", arguments={"command": f"press {times}"}))
 
 
 class Lamps:
@@ -110,10 +110,12 @@ def dreamgym(dreamgym: InProcess) -> Command:
 
 
 def simulator(prompt: str) -> str:
-    """Answers a step, a teacher's question and the question what the endpoint can do."""
+    """Answers a step, a judge's and a teacher's question, and the question what the endpoint can do."""
     if "overall_plan" in prompt:
         plan = {"overall_plan": "p", "success_mode": "s", "failure_mode": "f"}
         return json.dumps(plan | {f"step_{n}": "It helps." for n in range(1, STEPS + 1)})
+    if prompt.startswith("You check whether a software a"):
+        return json.dumps({"reasoning": "It is dark.", "accomplished": False})
     plain = {"observation": "click", "state": None, "error": False, "terminated": False, "success": False}
     return json.dumps({"reasoning": "Lamps click.", **plain})
 
@@ -336,3 +338,58 @@ async def test_the_estimate_of_collect_holds_the_bill(dreamgym: Command, dsn: st
     calls, dollars = estimated(err)
     assert calls[1] <= len(account.bills) - 1 <= calls[2]
     assert dollars[1] <= account.dollars <= dollars[2]
+
+
+def recorded_lamp(number: int) -> Trajectory:
+    """Three presses, of which the last lights every second lamp."""
+    task = Task(
+        id=f"lamp-{number}", env="lamps", instruction=f"Light lamp {number}.", initial_state=f"Lamp {number} is off."
+    )
+    steps = []
+    for times in (1, 2, 3):
+        result = StepResult(
+            observation=f"click {times}", reward=float(times == 3 and number % 2), terminated=times == 3
+        )
+        steps.append((ToolCall(name="press", arguments={"command": f"press {times}"}), result))
+    return Trajectory(
+        id=f"lamp-{number}",
+        task=task,
+        transitions=Transition.chain(f"Lamp {number} is off.", steps),
+        source=Source.REAL,
+        stop_reason=StopReason.TERMINATED,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.long
+async def test_training_ends_before_the_budget_is_passed_and_the_resumed_run_plays_that_update_again(
+    dsn: str,
+) -> None:
+    env = f"{Path('lamps.py').resolve()}:lamps"
+    Path("recorded.jsonl").write_text("".join(f"{recorded_lamp(n).model_dump_json()}\n" for n in range(10)))
+
+    async def dreamgym(*arguments: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "dreamgym", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said, _ = await process.communicate()
+        return process.returncode or 0, said.decode()
+
+    assert (await dreamgym("seed", env, "recorded.jsonl"))[0] == 0
+    command = ["train", env, "--policy", "tiny", "--steps", "3", "--groups", "2", "--group-size", "3", "--probe", "0"]
+    async with billing(simulator) as (url, account):
+        command += ["--model", f"{url}#m {ASKED}", "--out", "run"]
+        code, said = await dreamgym(*command, "--budget", "20 calls")
+        assert code == 3, said
+        assert "estimate: about " in said
+        assert "dreamgym: the budget of 20 calls is spent" in said
+        assert "go on with --resume" in said
+        assert len(account.bills) == 20
+        updates = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+        assert not any(line.get("failed") for line in updates), "nothing was learned from what could not be asked"
+        code, said = await dreamgym(*command, "--resume", "--budget", "5.00")
+        assert code == 0, said
+    kept = [json.loads(line) for line in Path("run/spent.jsonl").read_text().splitlines()]
+    assert [line["budget"] for line in kept] == ["20 calls", "5.00 dollars"]
+    assert sum(line["calls"] for line in kept) == len(account.bills)
+    assert Path("run/policy/config.json").is_file()

@@ -331,7 +331,8 @@ class TrainRun:
         llm = load_llm(config.model, predictions=backing.store.predictions)
         settings, chosen = config.settings(), Setting(model=config.model or "", without=config.without)
         episodes = settings.steps * settings.groups * settings.group_size
-        say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, seed=config.seed), say)
+        alike = settings.group_size
+        say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
