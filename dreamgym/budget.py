@@ -15,10 +15,11 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -32,8 +33,6 @@ LEDGER_VARIABLE = "DREAMGYM_LEDGER"
 AGAIN_S = 0.02
 MESSAGE_TOKENS = 16
 """Tokens that a server's chat template may put around a message."""
-PROBE = TokenUsage(prompt_tokens=512, completion_tokens=512)
-"""Most tokens of the question with which a backend finds out what an endpoint can do, before its first answer."""
 LONGEST = 40
 """Characters of a budget."""
 
@@ -43,7 +42,6 @@ Unit = Literal["dollars", "tokens", "calls"]
 _UNITS: dict[str, Unit] = {"": "dollars", "$": "dollars", "usd": "dollars", "dollars": "dollars", "dollar": "dollars"}
 _UNITS |= {"tok": "tokens", "tokens": "tokens", "token": "tokens", "calls": "calls", "call": "calls"}
 _SCALES = {"": 1, "k": 1_000, "m": 1_000_000}
-Result = TypeVar("Result")
 
 
 class Limit(Frozen):
@@ -275,7 +273,7 @@ def current_ledger() -> Ledger | None:
 
 
 def metered(llm: LLM, model: str) -> LLM:
-    """The model with its calls in the ledger of the run; itself if nobody keeps one.
+    """The model with its calls in the ledger of the run; itself if nobody keeps one, or if it meters itself.
 
     Args:
         llm: the model.
@@ -294,32 +292,153 @@ def metered(llm: LLM, model: str) -> LLM:
             f"--budget {limit}: no price is known of model {model!r}: set the variable {PRICE_VARIABLE} to IN,OUT or "
             "IN,OUT,CACHED in dollars per million tokens, or give the budget in tokens or calls"
         )
-    return MeteredLLM(llm, ledger, limit, price)
+    meter = Meter(model, ledger, limit, price)
+    if isinstance(llm, MetersItself):
+        llm.meter = meter
+        return llm
+    return MeteredLLM(llm, meter)
 
 
-class MeteredLLM:
-    """Asks another language model, as long as the budget of the run pays for the most that a call can cost.
+@runtime_checkable
+class MetersItself(Protocol):
+    """A model that asks its endpoint several times for one answer, and sends each request in a `call_through`."""
+
+    meter: Meter | None
+
+
+@dataclass
+class Call:
+    """One request to an endpoint: what came of it."""
+
+    used: TokenUsage | None = None
+    """None if its tokens are not known."""
+    is_free: bool = False
+    """True if it is certain that nothing is billed: it was refused, or never arrived."""
+
+    def answered(self, usage: TokenUsage) -> None:
+        """Take the usage of the answer; one that counts nothing is not known."""
+        self.used = usage if usage.prompt_tokens > 0 and usage.completion_tokens > 0 else None
+
+
+class Meter:
+    """Lets requests to one model through as long as the budget of the run pays for the most that each can cost.
 
     Args:
-        llm: is asked; closed together with this one.
+        model: its name as in `--model`.
         ledger: of the run.
         limit: of the ledger.
         price: of the model's tokens; None: not known, so that only tokens or calls can be limited.
     """
 
-    def __init__(self, llm: LLM, ledger: Ledger, limit: Limit | None, price: Price | None) -> None:
-        self._llm = llm
+    def __init__(self, model: str, ledger: Ledger, limit: Limit | None, price: Price | None) -> None:
+        self._model = model
         self._ledger = ledger
         self._limit = limit
         self._price = price
         self._first = asyncio.Lock()
-        self._is_known = False
-        """One answer has come, and its usage was told."""
+        self._is_known = limit is None or limit.unit == "calls"
+        """Its usage need not be known, or was told once."""
         self._silence: str | None = None
         """Why it is not asked again; None unless it told no usage."""
         self._is_refused = False
         """The budget has refused a call, and the log says so."""
-        self._is_probed = not isinstance(llm, Reachable)
+
+    @asynccontextmanager
+    async def call(self, room: TokenUsage) -> AsyncIterator[Call]:
+        """A request: it is made inside, and what it used is told to the Call. What fails there may have been billed.
+
+        Args:
+            room: the most tokens that it can have.
+
+        Raises:
+            BudgetSpent: it could pass the limit, or its endpoint tells no tokens and they are limited.
+        """
+        # of an endpoint that tells no tokens one request has to show it, not all at once
+        is_first = not self._is_known and await self._first.acquire()
+        if is_first and self._is_known:
+            self._first.release()
+            is_first = False
+        try:
+            async with self._reserved(room) as call:
+                yield call
+        finally:
+            if is_first:
+                self._first.release()
+
+    @asynccontextmanager
+    async def _reserved(self, room: TokenUsage) -> AsyncIterator[Call]:
+        reserved, call = await self._reserve(room), Call()
+        try:
+            yield call
+        finally:
+            is_told = call.used is not None
+            if call.is_free:
+                self._ledger.settle(reserved, None)
+            else:
+                held = 0.0 if is_told or self._limit is None or self._limit.unit == "calls" else reserved
+                self._ledger.settle(reserved, self._bill(call.used), held=held)
+        if not is_told and not call.is_free and self._limit is not None and self._limit.unit != "calls":
+            self._silence = (
+                f"{self._model} tells no usage, so that nobody knows what it bills and the budget of {self._limit} "
+                "cannot be kept: give the budget in calls, such as '300 calls'"
+            )
+            raise self._ledger.refuse(self._silence)
+        self._is_known = self._is_known or is_told
+
+    async def _reserve(self, room: TokenUsage) -> float:
+        """Wait until the budget has room for this, and reserve it; the amount. Raises BudgetSpent."""
+        amount = self._amount(room)
+        if self._silence is not None:
+            raise BudgetSpent(self._silence)
+        try:
+            while not self._ledger.reserve(amount):  # noqa: ASYNC110  other processes settle too
+                await asyncio.sleep(AGAIN_S)
+        except BudgetSpent as error:
+            logger.log(
+                logging.DEBUG if self._is_refused else logging.WARNING, "%s was not asked: %s", self._model, error
+            )
+            self._is_refused = True
+            raise
+        return amount
+
+    def _amount(self, usage: TokenUsage) -> float:
+        """In the unit of the limit."""
+        if self._limit is None:
+            return 0.0
+        if self._limit.unit == "calls":
+            return 1.0
+        if self._limit.unit == "tokens":
+            return usage.prompt_tokens + usage.completion_tokens
+        return self._price.of(usage) if self._price is not None else 0.0
+
+    def _bill(self, usage: TokenUsage | None) -> Spent:
+        """The bill of one call; None: nobody knows its tokens."""
+        known = TokenUsage.total([] if usage is None else [usage])
+        dollars = None if self._price is None else self._price.of(known)
+        return Spent(**known.model_dump(), calls=1, untold=usage is None, dollars=dollars)
+
+
+@asynccontextmanager
+async def call_through(meter: Meter | None, room: TokenUsage) -> AsyncIterator[Call]:
+    """A request through a meter; without one, nobody counts it. Raises BudgetSpent."""
+    if meter is None:
+        yield Call()
+        return
+    async with meter.call(room) as call:
+        yield call
+
+
+class MeteredLLM:
+    """A language model of which each question is one request to its endpoint, through a meter.
+
+    Args:
+        llm: is asked; closed together with this one.
+        meter: of the model.
+    """
+
+    def __init__(self, llm: LLM, meter: Meter) -> None:
+        self._llm = llm
+        self._meter = meter
         self.form = getattr(llm, "form", "data")
         self.fingerprint = str(getattr(llm, "fingerprint", ""))
 
@@ -342,104 +461,33 @@ class MeteredLLM:
             BudgetSpent: the call could pass the limit, or the endpoint tells no tokens and they are limited.
             EnvironmentUnavailable: the model cannot be reached, refused or took too long.
         """
-        room = TokenUsage(
-            prompt_tokens=most_tokens(messages, schema),
-            completion_tokens=max_tokens + int(getattr(self._llm, "thinking_room", 0)),
-        )
-
-        async def asked() -> Completion:
-            reserved = await self._reserve(room)
+        texts = [*(message.content for message in messages), "" if schema is None else json.dumps(schema)]
+        async with self._meter.call(room_of(texts, max_tokens)) as call:
             try:
                 completion = await self._llm.complete(
                     messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
                 )
             except NotBilled:
-                self._ledger.settle(reserved, None)
+                call.is_free = True
                 raise
-            except BaseException:  # it may be billed although no answer came
-                self._ledger.settle(reserved, self._bill(None), held=self._held(reserved))
-                raise
-            told = completion.usage_told
-            held = 0.0 if told else self._held(reserved)
-            self._ledger.settle(reserved, self._bill(completion if told else None), held=held)
-            if not told and self._limit is not None and self._limit.unit != "calls":
-                self._silence = (
-                    f"{self.name} tells no usage, so that nobody knows what it bills and the budget of {self._limit} "
-                    "cannot be kept: give the budget in calls, such as '300 calls'"
-                )
-                raise self._ledger.refuse(self._silence)
-            self._is_known = True
-            return completion
-
-        if self._limit is None or self._is_known:
-            return await asked()
-        async with self._first:  # of an endpoint that tells no tokens, one call has to show it, not all at once
-            if not self._is_probed and schema is not None:
-                await self.check_reachable()
-            if not self._is_known:
-                return await asked()
-        return await asked()
+            call.answered(completion)
+        return completion
 
     async def check_reachable(self) -> None:
-        """As the model itself does; that is a call too. Raises EnvironmentUnavailable, BudgetSpent."""
-        if not isinstance(self._llm, Reachable):
-            return
-        if self._is_probed:
+        """As the model itself does. Raises EnvironmentUnavailable."""
+        if isinstance(self._llm, Reachable):
             await self._llm.check_reachable()
-            return
-        reserved = await self._reserve(PROBE)
-        try:
-            await self._llm.check_reachable()
-        except NotBilled:
-            self._ledger.settle(reserved, None)
-            raise
-        except BaseException:
-            self._ledger.settle(reserved, self._bill(None), held=self._held(reserved))
-            raise
-        self._is_probed = True
-        self._ledger.settle(reserved, self._bill(None), held=self._held(reserved))
 
     async def close(self) -> None:
         await self._llm.close()
 
-    async def _reserve(self, room: TokenUsage) -> float:
-        """Wait until the budget has room for this, and reserve it; the amount. Raises BudgetSpent."""
-        amount = self._amount(room)
-        if self._silence is not None:
-            raise BudgetSpent(self._silence)
-        try:
-            while not self._ledger.reserve(amount):  # noqa: ASYNC110  other processes settle too
-                await asyncio.sleep(AGAIN_S)
-        except BudgetSpent as error:
-            logger.log(logging.DEBUG if self._is_refused else logging.WARNING, "%s was not asked: %s", self.name, error)
-            self._is_refused = True
-            raise
-        return amount
 
-    def _amount(self, usage: TokenUsage) -> float:
-        """In the unit of the limit."""
-        if self._limit is None:
-            return 0.0
-        if self._limit.unit == "calls":
-            return 1.0
-        if self._limit.unit == "tokens":
-            return usage.prompt_tokens + usage.completion_tokens
-        return self._price.of(usage) if self._price is not None else 0.0
+def room_of(texts: Iterable[str], max_tokens: int) -> TokenUsage:
+    """The most tokens of a request: no tokenizer makes more of a text than it has bytes.
 
-    def _held(self, reserved: float) -> float:
-        """What a call without a bill holds back; of limited calls it is counted itself."""
-        return 0.0 if self._limit is None or self._limit.unit == "calls" else reserved
-
-    def _bill(self, usage: TokenUsage | None) -> Spent:
-        """The bill of one call; None: nobody knows its tokens."""
-        known = TokenUsage.total([] if usage is None else [usage])
-        dollars = None if self._price is None else self._price.of(known)
-        return Spent(**known.model_dump(), calls=1, untold=usage is None, dollars=dollars)
-
-
-def most_tokens(messages: Sequence[Message], schema: JsonObject | None) -> int:
-    """The most tokens that a prompt can have: no tokenizer makes more of a text than it has bytes."""
-    texts = [message.content for message in messages]
-    if schema is not None:
-        texts.append(json.dumps(schema))
-    return sum(len(text.encode()) + MESSAGE_TOKENS for text in texts)
+    Args:
+        texts: all that is sent, each message and the schema.
+        max_tokens: room for the answer with its thoughts.
+    """
+    sent = sum(len(text.encode()) + MESSAGE_TOKENS for text in texts)
+    return TokenUsage(prompt_tokens=sent, completion_tokens=max_tokens)

@@ -40,8 +40,7 @@ class Completion(TokenUsage):
 class LLM(Protocol):
     """A language model; found through `dreamgym.models` entry points by the one string `--model`.
 
-    One that may write more than `max_tokens`, because it thinks before it answers, says so in an attribute
-    `thinking_room`: how many tokens more that can be. A budget keeps room for them.
+    One that sends several requests for one answer meters each of them (`dreamgym.budget.MetersItself`).
     """
 
     @property

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, NotBilled
+from dreamgym.budget import Meter, call_through, room_of
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message, is_strict
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, TokenUsage
 from dreamgym_integrations.models.usage import usage_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ BASE_URLS: dict[str, tuple[str | None, str]] = {
 """Where a provider's server is unless its variable NAME_API_BASE says otherwise, and the variable with its key."""
 REFUSED = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
 """Answers of a server that has not asked its model, so that nothing is billed."""
+UNLIMITED_TOKENS = 4_096
+"""Tokens that an answer without a limit is believed to have at most."""
+PROBE_TOKENS = 256
 NEED_KEYS = frozenset({"openai", "openrouter"})
 
 
@@ -102,11 +106,12 @@ class OpenAIModel:
             from openai import AsyncOpenAI
         except ImportError as error:
             raise MissingPackage("a model behind a URL", "openai") from error
+        self.meter: Meter | None = None
         self._client: AsyncOpenAI = AsyncOpenAI(
             base_url=base_url, api_key=key or "none", timeout=timeout_s, max_retries=RETRIES
         )
-        self._base_url = base_url
         self._where = base_url or "OpenAI"
+        self._limit = "max_tokens" if base_url else "max_completion_tokens"
         self._key = key
         self._model = model
         self._timeout_s = timeout_s
@@ -133,8 +138,7 @@ class OpenAIModel:
         try:
             model = await self._chosen()
             dialect = await self._spoken(model) if schema is not None else Dialect.PROMPT
-            limit = "max_tokens" if self._base_url else "max_completion_tokens"
-            settings = {limit: max_tokens, "temperature": temperature, "seed": seed % 2**31}
+            settings = {self._limit: max_tokens, "temperature": temperature, "seed": seed % 2**31}
             found = await self._post({"model": model, **_request(messages, schema, dialect), **settings})
         except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
             raise self._unavailable(error) from None  # the client's own errors carry the request with its headers
@@ -153,11 +157,18 @@ class OpenAIModel:
         await self._client.close()
 
     async def _post(self, request: dict[str, Any]) -> ChatCompletion:
+        import openai
         from openai.types.chat import ChatCompletion
 
-        found = await self._client.chat.completions.create(**request)
-        if not isinstance(found, ChatCompletion):  # a page of text comes back as it is
-            raise ValueError(f"expected a chat completion, got {str(found)[:200]!r}")
+        async with call_through(self.meter, most_of(request)) as call:
+            try:
+                found = await self._client.chat.completions.create(**request)
+            except openai.APIError as error:
+                call.is_free = is_unbilled(error)
+                raise
+            if not isinstance(found, ChatCompletion):  # a page of text comes back as it is
+                raise ValueError(f"expected a chat completion, got {str(found)[:200]!r}")
+            call.answered(usage_of(found.usage))
         return found
 
     async def _chosen(self) -> str:
@@ -184,7 +195,8 @@ class OpenAIModel:
                 if self._dialect is not None:
                     break
                 try:
-                    await self._post({"model": model, **_request([_PROBE], _PROBE_SCHEMA, dialect)})
+                    asked = _request([_PROBE], _PROBE_SCHEMA, dialect)
+                    await self._post({"model": model, self._limit: PROBE_TOKENS, **asked})
                 except openai.APIStatusError as error:
                     if error.status_code not in REFUSALS or dialect is Dialect.PROMPT:
                         raise
@@ -213,14 +225,26 @@ class OpenAIModel:
         if isinstance(error, openai.APITimeoutError):
             return EnvironmentUnavailable(f"{self.name} took longer than {self._timeout_s:.0f} s")
         if isinstance(error, openai.APIConnectionError):
-            # one that broke may have been answered, and billed; the class is httpx's, or httpx2's from openai 3 on
-            is_closed = type(error.__cause__).__name__ == "ConnectError"
-            kind = NotBilled if is_closed else EnvironmentUnavailable
-            return kind(f"{self.name} cannot be reached: is the server running?")
-        is_refused = isinstance(error, openai.APIStatusError) and error.status_code in REFUSED
+            return EnvironmentUnavailable(f"{self.name} cannot be reached: is the server running?")
         text = f"{self.name} failed: {str(error)[:500]}"
-        kind = NotBilled if is_refused else EnvironmentUnavailable
-        return kind(text.replace(self._key, "***") if self._key else text)
+        return EnvironmentUnavailable(text.replace(self._key, "***") if self._key else text)
+
+
+def is_unbilled(error: Exception) -> bool:
+    """True if the model was certainly not asked: the server refused, or was not there."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code in REFUSED
+    # a connection that broke later may have been answered; the class is httpx's, or httpx2's from openai 3 on
+    return isinstance(error, openai.APIConnectionError) and type(error.__cause__).__name__ == "ConnectError"
+
+
+def most_of(request: dict[str, Any]) -> TokenUsage:
+    """The most tokens that a request can have."""
+    texts = [str(message["content"]) for message in request["messages"]]
+    room = request.get("max_tokens") or request.get("max_completion_tokens") or UNLIMITED_TOKENS
+    return room_of([*texts, json.dumps(request.get("response_format", ""))], int(room))
 
 
 def _request(messages: Sequence[Message], schema: JsonObject | None, dialect: Dialect) -> dict[str, Any]:
