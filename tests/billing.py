@@ -36,7 +36,6 @@ class Account:
     """What the endpoint has answered and bills."""
 
     bills: list[TokenUsage] = field(default_factory=list)
-    most_at_once: int = 0
     running: int = 0
 
     @property
@@ -64,7 +63,6 @@ async def billing(
     async def complete(request: Request) -> Response:
         body: dict[str, Any] = await request.json()
         account.running += 1
-        account.most_at_once = max(account.most_at_once, account.running)
         if waits is not None:
             await waits.wait()
         await asyncio.sleep(0)

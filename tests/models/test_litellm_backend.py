@@ -1,6 +1,7 @@
 """The litellm backend, in a process of its own: what it answers, imports and refuses."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -60,7 +61,8 @@ async def asked(model: str, **variables: str) -> str:
 async def test_litellm_asks_a_server_and_its_answer_counts_tokens() -> None:
     async with server(lambda _: said('{"a": 1}')) as (url, bodies):
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
-    assert answer.startswith('{"text":"{\\"a\\": 1}","finish_reason":"stop"')
+    counts = {"prompt_tokens": 5, "completion_tokens": 3}
+    assert json.loads(answer) == {"text": '{"a": 1}', "finish_reason": "stop", **counts}
     (body,) = bodies
     assert (body["model"], body["max_tokens"]) == ("scripted", 7)
     assert body["messages"] == [{"role": "user", "content": "hi"}]

@@ -8,12 +8,14 @@ bring, and hide the error.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
 
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage, NotBilled
+from dreamgym.budget import Meter, call_through, room_of
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.usage import usage_of
@@ -56,6 +58,7 @@ class LiteLLMModel:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.meter: Meter | None = None
 
     async def complete(
         self,
@@ -70,24 +73,36 @@ class LiteLLMModel:
         import litellm
 
         form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+        asked_form = {"type": "json_schema", "json_schema": form} if schema is not None else None
+        # answers of a provider that has not asked its model
+        unbilled = (litellm.AuthenticationError, litellm.BadRequestError, litellm.NotFoundError, litellm.RateLimitError)
+        room = room_of([*(message.content for message in messages), json.dumps(form)], max_tokens)
         for attempt in range(ATTEMPTS):
             try:
-                found = await litellm.acompletion(
-                    model=self.name,
-                    messages=[message.model_dump() for message in messages],
-                    response_format={"type": "json_schema", "json_schema": form} if schema is not None else None,
-                    max_tokens=max_tokens,
-                    temperature=temperature,
-                    seed=seed % 2**31,
-                    timeout=TIMEOUT_S,
-                    drop_params=True,
-                    num_retries=0,
-                )
+                async with call_through(self.meter, room) as call:
+                    try:
+                        found = await litellm.acompletion(
+                            model=self.name,
+                            messages=[message.model_dump() for message in messages],
+                            response_format=asked_form,
+                            max_tokens=max_tokens,
+                            temperature=temperature,
+                            seed=seed % 2**31,
+                            timeout=TIMEOUT_S,
+                            drop_params=True,
+                            num_retries=0,
+                        )
+                    except unbilled:
+                        call.is_free = True
+                        raise
+                    call.answered(usage_of(getattr(found, "usage", None)))
                 break
+            except BudgetSpent:
+                raise
             except (litellm.Timeout, litellm.RateLimitError, litellm.InternalServerError) as error:
                 if attempt == ATTEMPTS - 1:
                     raise self._unavailable(error) from None
-            except Exception as error:  # noqa: BLE001 its errors share no base but Exception, and carry the request
+            except Exception as error:  # noqa: BLE001  its errors share no base but Exception, and carry the request
                 raise self._unavailable(error) from None
         choice = found.choices[0]
         if choice.finish_reason == "content_filter":
@@ -108,9 +123,4 @@ class LiteLLMModel:
         for variable, value in os.environ.items():
             if variable.endswith("_API_KEY") and value:
                 line = line.replace(value, "***")
-        import litellm
-
-        # all of them are answers of a provider that has not asked its model, so that nothing is billed
-        free = (litellm.AuthenticationError, litellm.BadRequestError, litellm.NotFoundError, litellm.RateLimitError)
-        kind = NotBilled if isinstance(error, free) else EnvironmentUnavailable
-        return kind(f"{self.name} failed: {type(error).__name__}: {line}")
+        return EnvironmentUnavailable(f"{self.name} failed: {type(error).__name__}: {line}")
