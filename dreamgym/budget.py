@@ -24,7 +24,7 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from dreamgym.errors import BudgetSpent, InvalidInput, NotBilled
-from dreamgym.llm import LLM, Completion, Message, Reachable
+from dreamgym.llm import LLM, Completion, Message, Pingable, Reachable
 from dreamgym.prices import PRICE_VARIABLE, Price, price_of
 from dreamgym.types import Frozen, JsonObject, TokenUsage
 
@@ -477,6 +477,11 @@ class MeteredLLM:
         """As the model itself does. Raises EnvironmentUnavailable."""
         if isinstance(self._llm, Reachable):
             await self._llm.check_reachable()
+
+    async def ping(self) -> None:
+        """As the model itself does; no model is asked. Raises EnvironmentUnavailable."""
+        if isinstance(self._llm, Pingable):
+            await self._llm.ping()
 
     async def close(self) -> None:
         await self._llm.close()
