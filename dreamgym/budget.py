@@ -307,7 +307,7 @@ class MetersItself(Protocol):
 
 
 @dataclass
-class Call:
+class MeteredCall:
     """One request to an endpoint: what came of it."""
 
     used: TokenUsage | None = None
@@ -344,8 +344,8 @@ class Meter:
         """The budget has refused a call, and the log says so."""
 
     @asynccontextmanager
-    async def call(self, room: TokenUsage) -> AsyncIterator[Call]:
-        """A request: it is made inside, and what it used is told to the Call. What fails there may have been billed.
+    async def call(self, room: TokenUsage) -> AsyncIterator[MeteredCall]:
+        """A request, which is made inside; its usage is told to the call. What fails inside may have been billed.
 
         Args:
             room: the most tokens that it can have.
@@ -366,8 +366,8 @@ class Meter:
                 self._first.release()
 
     @asynccontextmanager
-    async def _reserved(self, room: TokenUsage) -> AsyncIterator[Call]:
-        reserved, call = await self._reserve(room), Call()
+    async def _reserved(self, room: TokenUsage) -> AsyncIterator[MeteredCall]:
+        reserved, call = await self._reserve(room), MeteredCall()
         try:
             yield call
         finally:
@@ -419,10 +419,10 @@ class Meter:
 
 
 @asynccontextmanager
-async def call_through(meter: Meter | None, room: TokenUsage) -> AsyncIterator[Call]:
+async def call_through(meter: Meter | None, room: TokenUsage) -> AsyncIterator[MeteredCall]:
     """A request through a meter; without one, nobody counts it. Raises BudgetSpent."""
     if meter is None:
-        yield Call()
+        yield MeteredCall()
         return
     async with meter.call(room) as call:
         yield call
