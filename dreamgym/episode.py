@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from inspect import Parameter, signature
 
 from dreamgym.environment import Behaviour, Environment, EnvironmentSpec, from_place
-from dreamgym.errors import DreamGymError, EpisodeFinished, InvalidInput, UnknownName
+from dreamgym.errors import BudgetSpent, DreamGymError, EpisodeFinished, InvalidInput, UnknownName
 from dreamgym.types import (
     JsonObject,
     Provenance,
@@ -146,6 +146,8 @@ async def play(
     error = None
     try:
         await behaviour(first, recorder, seed)
+    except BudgetSpent:
+        raise
     except DreamGymError as failure:
         error = f"{type(failure).__name__}: {failure}"
     return recorder.trajectory(source, world=task.id if spec.deterministic else "", error=error)

@@ -11,6 +11,7 @@ DreamGymError
 │   └── PredictionError       the experience model gave no usable answer
 │       ├── MalformedAnswer   … it answered twice, and neither answer was valid
 │       └── NotRecorded       … no recording shows what the call answers, so that asking again does not help
+├── BudgetSpent               the next call of a language model could cost more than the run may spend
 ├── TrainingStopped           going on would teach nothing, or harm; what was learned before is saved
 ├── StoreError                the database cannot be reached, is too old or lacks pgvector
 └── StaleEpisode              another replica was faster; read the episode again
@@ -78,6 +79,10 @@ class MalformedAnswer(PredictionError):
 
 class NotRecorded(PredictionError):
     """No recording shows what a call answers. The same call fails again until more is recorded."""
+
+
+class BudgetSpent(DreamGymError):
+    """The next call could pass the budget of the run. What was done is kept, and the message says what to do."""
 
 
 class TrainingStopped(DreamGymError):

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
-from dreamgym.types import Frozen, JsonObject
+from dreamgym.types import Frozen, JsonObject, TokenUsage
 
 
 class Message(Frozen):
@@ -20,22 +20,28 @@ class Message(Frozen):
     content: str
 
 
-class Completion(Frozen):
-    """The answer of a language model, and what it cost."""
+class Completion(TokenUsage):
+    """The answer of a language model, and the tokens that it took."""
 
     text: str
     finish_reason: Literal["stop", "length"] = "stop"
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
     probabilities: dict[str, float] = Field(default_factory=dict)
     """Probabilities by the model itself, if the backend reports them: by the name of each boolean field of the schema,
     the probability of `true`; under `tokens`, the geometric mean over the sampled tokens."""
     cached: bool = False
     """True if the answer came from the cache and the model was not asked."""
 
+    @property
+    def usage_told(self) -> bool:
+        """True if the tokens are known: a question has tokens, so an endpoint that counts none tells nothing."""
+        return self.cached or (self.prompt_tokens > 0 and (self.completion_tokens > 0 or not self.text))
+
 
 class LLM(Protocol):
-    """A language model; found through `dreamgym.models` entry points by the one string `--model`."""
+    """A language model; found through `dreamgym.models` entry points by the one string `--model`.
+
+    One that sends several requests for one answer meters each of them (`dreamgym.budget.MetersItself`).
+    """
 
     @property
     def name(self) -> str:

@@ -23,6 +23,25 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class TokenUsage(Frozen):
+    """Tokens of calls to a language model, as its endpoint counts and bills them; zero if nobody told them."""
+
+    prompt_tokens: int = 0
+    """Tokens that were sent, those of `cached_tokens` included."""
+    cached_tokens: int = 0
+    """Prompt tokens that the endpoint had in its own prompt cache, which usually makes them cheaper."""
+    completion_tokens: int = 0
+    """Tokens that were written, those of `thinking_tokens` included."""
+    thinking_tokens: int = 0
+    """Completion tokens that the model thought with and that are no part of its answer."""
+
+    @staticmethod
+    def total(used: Iterable[TokenUsage]) -> TokenUsage:
+        """The sums over calls; nothing but counts is taken from them."""
+        known = list(used)
+        return TokenUsage(**{name: sum(getattr(one, name) for one in known) for name in TokenUsage.model_fields})
+
+
 class Origin(StrEnum):
     """Where a task came from."""
 
@@ -168,8 +187,11 @@ class StepResult(Frozen):
         return self.terminated or self.truncated
 
 
-class Provenance(Frozen):
-    """The origin of an answer: stored with each transition, never shown to the agent."""
+class Provenance(TokenUsage):
+    """The origin of an answer: stored with each transition, never shown to the agent.
+
+    The tokens are those of all model calls for this answer; what was remembered costs none.
+    """
 
     tier: Tier
     model: str | None = None
@@ -190,9 +212,6 @@ class Provenance(Frozen):
     unbounded: bool = False
     """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
     the state alone is then open until a judge confirms it."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    """Completion tokens of all model calls for this answer; `prompt_tokens` are of the same calls."""
 
 
 class Transition(Frozen):

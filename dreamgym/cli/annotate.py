@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName
+from dreamgym.cli.options import Budget, EnvName
 
 
 def annotate(
@@ -22,6 +22,7 @@ def annotate(
         Path | None,
         typer.Option(help="JSONL of recorded trajectories, which is rewritten. Default: the file of the folder."),
     ] = None,
+    budget: Budget = None,
 ) -> None:
     """Write reasoning traces into recorded trajectories. They count from the next `dreamgym serve` or `seed` on.
 
@@ -31,8 +32,10 @@ def annotate(
     Example: dreamgym annotate crm/ --model http://localhost:8000/v1
     """
     from dreamgym.runs.annotate import annotate as run
+    from dreamgym.runs.spending import spending
 
-    came = run(env, model, trajectories)
+    with spending(budget):
+        came = run(env, model, trajectories)
     if came.interrupted:
         raise typer.Exit(130)
     typer.echo(f"{came.file}: {came.done} trajectories annotated, {came.failures} left as they were")

@@ -8,11 +8,11 @@ import sys
 import typer
 
 from dreamgym.cli.old_options import refuse_old_options
-from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 
 
 def run(program: typer.Typer, verb: str = "") -> None:
-    """Run a program: exit 0 done, 1 failed, 2 misused; typer makes 130 of Ctrl-C.
+    """Run a program: exit 0 done, 1 failed, 2 misused, 3 the budget is spent; typer makes 130 of Ctrl-C.
 
     Args:
         program: `dreamgym`, or a program of its own for one verb.
@@ -25,4 +25,4 @@ def run(program: typer.Typer, verb: str = "") -> None:
         program()
     except DreamGymError as error:
         typer.echo(f"dreamgym: {error}", err=True)
-        sys.exit(2 if isinstance(error, InvalidInput) else 1)
+        sys.exit(2 if isinstance(error, InvalidInput) else 3 if isinstance(error, BudgetSpent) else 1)

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, HeldOut, Json, MeasuredModel, RecordedFile, Seed
+from dreamgym.cli.options import Budget, EnvName, HeldOut, Json, MeasuredModel, RecordedFile, Seed
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
+from dreamgym.runs.spending import spending
 
 
 def check(
@@ -17,6 +18,7 @@ def check(
     model: MeasuredModel = None,
     trajectories: RecordedFile = None,
     held_out: HeldOut = 0.3,
+    budget: Budget = None,
     json: Json = False,
     seed: Seed = 0,
 ) -> None:
@@ -30,7 +32,9 @@ def check(
     from dreamgym.evaluation.report.text import check_as_text
     from dreamgym.runs import fidelity as runs
 
-    report = runs.check(env, against, model, trajectories=trajectories, held_out=held_out, seed=seed, say=say)
-    typer.echo(report.as_json() if json else check_as_text(report))
+    with spending(budget) as ledger:
+        report = runs.check(env, against, model, trajectories=trajectories, held_out=held_out, seed=seed, say=say)
+        typer.echo(report.as_json() if json else check_as_text(report))
+        ledger.check()
     if not report.complete:
         raise typer.Exit(130)

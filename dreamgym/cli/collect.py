@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, ModelName, Seed
+from dreamgym.cli.options import Budget, EnvName, ModelName, Seed
 from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs import collect as runs
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
+from dreamgym.runs.spending import spending
 
 
 def collect(
@@ -24,6 +25,7 @@ def collect(
     split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "train",
     workers: Annotated[int, typer.Option(min=1, help="Number of episodes that are played at once.")] = WORKERS,
     model: ModelName = None,
+    budget: Budget = None,
     seed: Seed = 0,
 ) -> None:
     """Play an environment and keep what happened. The same command again goes on with what is not there yet.
@@ -33,17 +35,18 @@ def collect(
 
     Example: dreamgym collect coin --against real --agent mixed --episodes 4000 --workers 8
     """
-    asyncio.run(
-        runs.collect(
-            env,
-            agent,
-            episodes,
-            against=against,
-            out=out,
-            split=split,
-            workers=workers,
-            policy_url=os.environ.get(POLICY_URL_VARIABLE),
-            model=model,
-            seed=seed,
+    with spending(budget):
+        asyncio.run(
+            runs.collect(
+                env,
+                agent,
+                episodes,
+                against=against,
+                out=out,
+                split=split,
+                workers=workers,
+                policy_url=os.environ.get(POLICY_URL_VARIABLE),
+                model=model,
+                seed=seed,
+            )
         )
-    )

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, ModelName, Seed
+from dreamgym.cli.options import Budget, EnvName, ModelName, Seed
 from dreamgym.runs import evaluate as runs
 from dreamgym.runs.opening import Against
+from dreamgym.runs.spending import spending
 
 
 def evaluate(
@@ -26,24 +27,26 @@ def evaluate(
     ] = 500,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     model: ModelName = None,
+    budget: Budget = None,
     seed: Seed = 0,
 ) -> None:
     """Play tasks with a trained policy and count successes.
 
     Example: dreamgym eval coin --policy runs/demo/policy --against real --split test --episodes 500 --json
     """
-    result = asyncio.run(
-        runs.evaluate(
-            env,
-            policy,
-            against,
-            agent=agent,
-            split=split,
-            episodes=episodes,
-            model=model,
-            seed=seed,
+    with spending(budget):
+        result = asyncio.run(
+            runs.evaluate(
+                env,
+                policy,
+                against,
+                agent=agent,
+                split=split,
+                episodes=episodes,
+                model=model,
+                seed=seed,
+            )
         )
-    )
     if json:
         typer.echo(result.model_dump_json(exclude={"outcomes"}, indent=2))
         return

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dreamgym.cli.options import Budget
+
 
 def experiment(
     file: Annotated[Path, typer.Argument(help="The experiment: a TOML file like those in examples/experiments.")],
@@ -14,11 +16,14 @@ def experiment(
     parallel: Annotated[
         int, typer.Option(min=1, help="Number of arms that train at once, each in a process of its own.")
     ] = 1,
+    budget: Budget = None,
 ) -> None:
     """Train and measure every arm with every seed, and print the table. What is done is kept; Ctrl-C and go on later.
 
     Example: dreamgym experiment examples/experiments/coin.toml
     """
-    from dreamgym.runs.experiment.compare import compare
+    from dreamgym.runs.experiment.compare import compare, run_folder
+    from dreamgym.runs.spending import spending
 
-    typer.echo(compare(file, out, parallel=parallel))
+    with spending(budget, run_folder(file, out)):
+        typer.echo(compare(file, out, parallel=parallel))

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
+from dreamgym.cli.options import Budget, Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
 from dreamgym.evaluation.cost import Prices
 from dreamgym.runs.console import say
+from dreamgym.runs.spending import spending
 
 
 def fidelity(
@@ -28,6 +29,7 @@ def fidelity(
         str | None, typer.Option(metavar="MODEL", help="Let this model score the paper's four criteria as well.")
     ] = None,
     cost: Costs = None,
+    budget: Budget = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -45,19 +47,21 @@ def fidelity(
     from dreamgym.evaluation.report.text import as_text
     from dreamgym.runs import fidelity as runs
 
-    report = runs.fidelity(
-        env,
-        model or [""],
-        trajectories=trajectories,
-        held_out=held_out,
-        limit=limit,
-        closed_loop=closed_loop,
-        judge=judge,
-        prices=Prices.of(cost or ()),
-        out=out,
-        seed=seed,
-        say=say,
-    )
-    typer.echo(as_text(report))
+    with spending(budget, out) as ledger:
+        report = runs.fidelity(
+            env,
+            model or [""],
+            trajectories=trajectories,
+            held_out=held_out,
+            limit=limit,
+            closed_loop=closed_loop,
+            judge=judge,
+            prices=Prices.of(cost or ()),
+            out=out,
+            seed=seed,
+            say=say,
+        )
+        typer.echo(as_text(report))
+        ledger.check()
     if not report.complete:
         raise typer.Exit(130)

@@ -12,6 +12,7 @@ IN_BASE = "it is a part of --base now: --base 'tiny without history -k 5'"
 DSN = "set the variable DREAMGYM_DSN, which all verbs read"
 ENCODER = "set the variable DREAMGYM_ENCODER, which all verbs read"
 POLICY_URL = "set the variable OPENAI_BASE_URL"
+PRICE = "set the variable DREAMGYM_PRICE=IN,OUT, in dollars per million tokens"
 NO_JSON = "it is gone: for machines there is `dreamgym.runs.environments` in Python"
 OLD = {
     **{
@@ -45,8 +46,8 @@ OLD = {
     ("fidelity", "--kl"): "it is gone: the bound is that of the model alone, without a policy step",
     ("fidelity", "--known"): "it is gone: in Python there is `dreamgym.runs.fidelity.fidelity(known=…)`",
     ("fidelity", "--parallel"): "it is gone: in Python there is `dreamgym.runs.fidelity.fidelity(parallel=…)`",
-    ("fidelity", "--price-in"): "it is --cost prompt=NUMBER now",
-    ("fidelity", "--price-out"): "it is --cost completion=NUMBER now",
+    ("fidelity", "--price-in"): PRICE,
+    ("fidelity", "--price-out"): PRICE,
     ("fidelity", "--real-parallel"): "it is --cost real_parallel=NUMBER now",
     ("fidelity", "--real-price"): "it is --cost real_price=NUMBER now",
     ("fidelity", "--real-seconds"): "it is --cost real_seconds=NUMBER now",

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from dreamgym.evaluation.cost import Prices
+from dreamgym.prices import PRICE_VARIABLE
 from dreamgym.runs.opening import DSN_VARIABLE, POLICY_URL_VARIABLE
 
 VARIABLES = {
     DSN_VARIABLE: "PostgreSQL with pgvector, postgresql://USER@HOST/DATABASE. Default: the embedded server.",
     "DREAMGYM_ENCODER": "Text encoder: minilm, trigram, or a registered one. Default: minilm if installed.",
     POLICY_URL_VARIABLE: "Chat completions endpoint of the model behind the agent of collect and play.",
+    PRICE_VARIABLE: "Prices in dollars per million tokens, for --budget and estimates: IN,OUT or IN,OUT,CACHED; "
+    "MODEL=IN,OUT is one model's. Default: litellm's table, if that is installed.",
     "DREAMGYM_TOKEN": "Bearer token of serve and record. Default: none, or that of --token-file.",
 }
 """Variables of the environment that the verbs read, and what they set."""
@@ -65,7 +68,7 @@ Costs = Annotated[
     typer.Option(
         "--cost",
         metavar="KEY=NUMBER",
-        help=f"A cost of the dream or of reality. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
+        help=f"A cost of reality. Repeatable. Keys: {', '.join(Prices.model_fields)}.",
     ),
 ]
 RecordedFile = Annotated[
@@ -75,6 +78,13 @@ RecordedFile = Annotated[
 HeldOut = Annotated[
     float,
     typer.Option(min=0.0, max=1.0, help="Share of the trajectories that the model must predict and does not know."),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AMOUNT",
+        help="The most that language models may be asked for: 5.00 (dollars), '200k tokens' or '300 calls'.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random draw.")]

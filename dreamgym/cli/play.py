@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, ModelName
+from dreamgym.cli.options import Budget, EnvName, ModelName
 from dreamgym.runs import play as runs
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
+from dreamgym.runs.spending import spending
 
 
 def play(
@@ -20,6 +21,7 @@ def play(
     against: Annotated[Against, typer.Option(help="Play the dream, or the real environment.")] = Against.DREAM,
     task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first training task.")] = None,
     model: ModelName = None,
+    budget: Budget = None,
     store: Annotated[
         bool, typer.Option("--store", help="With --against real: store the episode as a recording.")
     ] = False,
@@ -32,7 +34,9 @@ def play(
     Example: dreamgym play coin --agent langgraph --against real
     """
     policy_url = os.environ.get(POLICY_URL_VARIABLE)
-    played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model, keeps=store))
+    with spending(budget) as ledger:
+        played = asyncio.run(runs.play(env, agent, against, task=task, policy_url=policy_url, model=model, keeps=store))
+        ledger.check()
     typer.echo(runs.render(*played))
     if against is Against.REAL:
         say("stored as a recording" if store else "not stored; --store stores a real episode as a recording")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName
+from dreamgym.cli.options import Budget, EnvName
 
 
 def seed(
@@ -28,6 +28,7 @@ def seed(
             help="If the server reports no states, write a schema of its answers' states to env.toml, for review.",
         ),
     ] = False,
+    budget: Budget = None,
 ) -> None:
     """Load recorded trajectories; one that has changed since replaces the stored one. Twice changes nothing.
 
@@ -36,5 +37,7 @@ def seed(
     Example: dreamgym seed crm crm/
     """
     from dreamgym.runs.seed import seed as load
+    from dreamgym.runs.spending import spending
 
-    asyncio.run(load(env, paths, model=model, derives_state=derive_state))
+    with spending(budget):
+        asyncio.run(load(env, paths, model=model, derives_state=derive_state))

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli.boundary import run
-from dreamgym.cli.options import AllowedHosts, CalibrationFile, Host, MinConfidence, ModelName, TokenFile
+from dreamgym.cli.options import AllowedHosts, Budget, CalibrationFile, Host, MinConfidence, ModelName, TokenFile
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -21,6 +21,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def serve(
     envs: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environment folders, or names of environments.")],
     model: ModelName = None,
+    budget: Budget = None,
     real: Annotated[bool, typer.Option("--real", help="Serve the real environments, not dreams of them.")] = False,
     store: Annotated[bool, typer.Option("--store", help="With --real: store the episodes as recordings.")] = False,
     host: Host = "127.0.0.1",
@@ -38,6 +39,7 @@ def serve(
 
     from dreamgym.runs.serve import serve_until_stopped, serving
     from dreamgym.runs.server_process import TIED_VARIABLE
+    from dreamgym.runs.spending import spending
     from dreamgym.runs.tracing import exported_spans
 
     tied = bool(os.environ.pop(TIED_VARIABLE, ""))  # it is not for what this process starts
@@ -54,7 +56,7 @@ def serve(
         min_confidence=min_confidence,
         takes_in=not tied,  # a verb that starts a server has chosen what is in the store
     )
-    with exported_spans():
+    with spending(budget), exported_spans():
         asyncio.run(serve_until_stopped(server, typer.echo, tied=tied))
 
 

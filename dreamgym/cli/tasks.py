@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName
+from dreamgym.cli.options import Budget, EnvName
 from dreamgym.environment import load_spec
 from dreamgym.runs.console import say
+from dreamgym.runs.spending import spending
 from dreamgym.runs.tasks import Sort, TaskRow, generate_tasks, in_order, list_tasks
 
 SHOWN_CHARACTERS = 60
@@ -30,6 +31,7 @@ def tasks(
     model: Annotated[
         str | None, typer.Option(help="Language model that words the new tasks: local, http://host/v1, ….")
     ] = None,
+    budget: Budget = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List the tasks of an environment: origin, parent, attempts, success with its 95 % interval, and value.
@@ -41,7 +43,8 @@ def tasks(
     Example: dreamgym tasks coin --sort value --json
     """
     spec = load_spec(env)
-    listed = asyncio.run(generate_tasks(spec, generate, model=model) if generate else list_tasks(spec))
+    with spending(budget):
+        listed = asyncio.run(generate_tasks(spec, generate, model=model) if generate else list_tasks(spec))
     if as_json:
         typer.echo(json.dumps([task.model_dump(mode="json") for task in in_order(listed, sort)], indent=2))
     elif listed:

@@ -22,7 +22,7 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import MalformedAnswer
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.spans import timed
-from dreamgym.types import Provenance, Tier, ToolCall, Transition
+from dreamgym.types import Provenance, Tier, TokenUsage, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Predict
     judged = prediction.noted(
         judged=verdict.accomplished,
         open_end=False,
-        prompt_tokens=told.prompt_tokens + verdict.prompt_tokens,
-        completion_tokens=told.completion_tokens + verdict.completion_tokens,
+        **TokenUsage.total([told, verdict]).model_dump(),
     )
     return judged.model_copy(
         update={"success": verdict.accomplished, "terminated": prediction.terminated or verdict.accomplished}

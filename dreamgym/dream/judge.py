@@ -59,6 +59,5 @@ async def judge(
         log.info("task %r: a success was not confirmed: %s", task.id, asked.answer.reasoning)
     return Verdict(
         accomplished=asked.answer.accomplished,
-        prompt_tokens=asked.prompt_tokens,
-        completion_tokens=asked.completion_tokens,
+        **asked.usage.model_dump(),
     )

@@ -20,7 +20,7 @@ from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_message
 from dreamgym.dream.questions import ask
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.llm import LLM, Pingable, Reachable
-from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition
+from dreamgym.types import StepResult, Task, Tier, TokenUsage, ToolCall, Transition
 
 LEAST_TOKENS = 1_024
 """Fewest tokens that an answer may have."""
@@ -77,8 +77,7 @@ class LanguageModel:
         assert prediction is not None  # of the answer in which no fault was found
         return prediction.model_copy(update={"probabilities": asked.probabilities}).noted(
             tier=Tier.CACHE if asked.cached else Tier.MODEL,
-            prompt_tokens=asked.prompt_tokens,
-            completion_tokens=asked.completion_tokens,
+            **asked.usage.model_dump(),
         )
 
     async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
@@ -138,8 +137,7 @@ class LanguageModel:
                 asked.append(await asking(without_own_words(spec, task, steps), state=state))
         return Verdict(
             accomplished=[one.accomplished for one in asked] == [True, False, True],
-            prompt_tokens=sum(one.prompt_tokens for one in asked),
-            completion_tokens=sum(one.completion_tokens for one in asked),
+            **TokenUsage.total(asked).model_dump(),
         )
 
     async def check_reachable(self) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from dreamgym.budget import metered
 from dreamgym.dream.fitted import FittedModel, Fitting, check_environment
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.model import ExperienceModel
@@ -54,8 +55,8 @@ def load_model(model: str | None, *, env: str | None = None, predictions: Predic
         predictions: where its answers are remembered; None: nowhere.
 
     Raises:
-        InvalidInput: the string means nothing here, its package or file is missing, or it was fitted to another
-            environment.
+        InvalidInput: the string means nothing here, its package or file is missing, it was fitted to another
+            environment, or money is limited and nobody knows what the model costs.
     """
     if model == NearestModel.name:
         return NearestModel()
@@ -109,6 +110,8 @@ def load_llm(model: str | None, *, predictions: Predictions | None = None) -> LL
 
 
 def _asked_once(llm: LLM, model: str | None, predictions: Predictions | None) -> LLM:
+    """The model with its calls in the run's ledger; with a store of predictions, it is asked each question once."""
+    llm = metered(llm, model or "local")
     return llm if predictions is None else CachedLLM(llm, predictions, weights_fingerprint(model))
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.replay.buffer import Demonstration
 from dreamgym.state import State
-from dreamgym.types import Frozen, JsonObject, Provenance, Task, ToolCall, Transition
+from dreamgym.types import Frozen, JsonObject, Provenance, Task, TokenUsage, ToolCall, Transition
 
 
 class Part(StrEnum):
@@ -144,12 +144,10 @@ class ExperienceModel(Protocol):
         """Release the model."""
 
 
-class Verdict(Frozen):
+class Verdict(TokenUsage):
     """A judge's decision, and the tokens that it took."""
 
     accomplished: bool
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MalformedAnswe
 from dreamgym.llm import LLM, Completion, Message, Pingable
 from dreamgym.replay.keys import check_storable
 from dreamgym.spans import TimedSpan
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, TokenUsage
 
 SHOWN_CHARACTERS = 2_000
 """Most characters of a malformed answer that are quoted when it is asked for again. It may have no end."""
@@ -168,7 +168,7 @@ class CachedLLM:
 
 
 def _free(completion: Completion) -> Completion:
-    return completion.model_copy(update={"cached": True, "prompt_tokens": 0, "completion_tokens": 0})
+    return completion.model_copy(update={"cached": True, **TokenUsage().model_dump()})
 
 
 class Answer(BaseModel):
@@ -185,9 +185,8 @@ class StructuredAnswer(Generic[Form]):
     """A valid answer, and what it took."""
 
     answer: Form
-    prompt_tokens: int
-    completion_tokens: int
-    """Both counts include questions with a malformed answer."""
+    usage: TokenUsage
+    """Tokens of all questions, those with a malformed answer included."""
     probabilities: dict[str, float]
     """`Completion.probabilities` of the valid answer."""
     cached: bool
@@ -236,8 +235,7 @@ async def ask(
             if fault is None:
                 return StructuredAnswer(
                     answer,
-                    prompt_tokens=sum(one.prompt_tokens for one in completions),
-                    completion_tokens=sum(one.completion_tokens for one in completions),
+                    usage=TokenUsage.total(completions),
                     probabilities=completion.probabilities,
                     cached=all(one.cached for one in completions),
                 )

@@ -9,23 +9,20 @@ from pydantic import Field, ValidationError
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
-from dreamgym.types import Frozen, Tier
+from dreamgym.prices import EXPECTED, PRICE_VARIABLE, Price
+from dreamgym.types import Frozen, Tier, TokenUsage
 
 if TYPE_CHECKING:
     from dreamgym.evaluation.calls import Compared
 
 
 class Prices(Frozen):
-    """Prices of tokens and costs of the real environment; None: not known."""
+    """Costs of the real environment; None: not known."""
 
-    prompt: float | None = Field(default=None, ge=0)
-    """Money per million prompt tokens."""
-    completion: float | None = Field(default=None, ge=0)
-    """Money per million completion tokens."""
     real_seconds: float | None = Field(default=None, gt=0)
     """Seconds per step of the real environment."""
     real_price: float | None = Field(default=None, ge=0)
-    """Money per step of the real environment."""
+    """Dollars per step of the real environment."""
     real_parallel: int | None = Field(default=None, ge=1)
     """Sessions that the real environment can run at once; None: as many as one likes."""
 
@@ -39,6 +36,8 @@ class Prices(Frozen):
         given: dict[str, str] = {}
         for pair in pairs:
             key, equals, number = pair.partition("=")
+            if key in ("prompt", "completion"):
+                raise InvalidInput(f"--cost {pair}: set the variable {PRICE_VARIABLE}, as for --budget: {EXPECTED}")
             if not equals or key not in cls.model_fields:
                 raise InvalidInput(f"--cost {pair}: expected KEY=NUMBER with one of {', '.join(cls.model_fields)}")
             given[key] = number
@@ -55,12 +54,16 @@ class Cost(Frozen):
     asked: int
     """Steps for which a model was asked."""
     prompt_tokens: float
+    cached_tokens: float = 0.0
+    """Prompt tokens among them that the endpoint had in its cache."""
     completion_tokens: float
+    thinking_tokens: float = 0.0
+    """Completion tokens among them that are thinking."""
     seconds: float
     """Time to an answer while `at_a_time` steps are asked for together."""
     at_a_time: int
     money: float | None
-    """None if the prices of tokens are not known."""
+    """Dollars; None if the price of tokens is not known."""
     prices: Prices
     known_transitions: int
     """Real steps that the dream was made of; they were paid for in reality."""
@@ -72,23 +75,28 @@ class Cost(Frozen):
     `prices.real_price` is not known, or nothing was answered."""
 
 
-def cost(calls: Sequence[Compared], prices: Prices, *, known_transitions: int, at_a_time: int = 1) -> Cost:
+def cost(
+    calls: Sequence[Compared],
+    prices: Prices,
+    *,
+    known_transitions: int,
+    price: Price | None = None,
+    at_a_time: int = 1,
+) -> Cost:
     """The mean cost of the steps that were answered.
 
     Args:
         calls: answered or not.
-        prices: of tokens and of reality.
+        prices: of reality.
         known_transitions: how many real steps the dream was made of; they were paid for in reality.
+        price: of the model's tokens; None: not known.
         at_a_time: how many steps were asked for at a time.
     """
     answered = [call.predicted for call in calls if call.predicted is not None]
     n = max(1, len(answered))
-    prompt = sum(one.provenance.prompt_tokens for one in answered) / n
-    completion = sum(one.provenance.completion_tokens for one in answered) / n
+    used = TokenUsage.total(one.provenance for one in answered)
     seconds = sum(call.seconds for call in calls if call.predicted is not None) / n
-    money = None
-    if prices.prompt is not None and prices.completion is not None:
-        money = (prompt * prices.prompt + completion * prices.completion) / 1e6
+    money = None if price is None else price.of(used) / n
     faster = cheaper = None
     if answered and prices.real_seconds is not None:
         if prices.real_parallel is not None:
@@ -100,8 +108,10 @@ def cost(calls: Sequence[Compared], prices: Prices, *, known_transitions: int, a
     return Cost(
         steps=len(answered),
         asked=sum(one.provenance.tier in {Tier.MODEL, Tier.CACHE} for one in answered),
-        prompt_tokens=prompt,
-        completion_tokens=completion,
+        prompt_tokens=used.prompt_tokens / n,
+        cached_tokens=used.cached_tokens / n,
+        completion_tokens=used.completion_tokens / n,
+        thinking_tokens=used.thinking_tokens / n,
         seconds=seconds,
         at_a_time=at_a_time,
         money=money,

@@ -29,6 +29,7 @@ from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.stopwatch import Stopwatch
 from dreamgym.llm import LLM
+from dreamgym.prices import price_of
 from dreamgym.tools import Tools
 
 Say = Callable[[str], None]
@@ -121,7 +122,13 @@ class Measurement:
             final_answers=final_answers(self._verdicts),
             criteria=criteria(calls, self._judged, explicit=explicit, judge=judge, seed=seed),
             bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=largest, seed=seed),
-            cost=cost(calls, prices, known_transitions=known, at_a_time=wanted.parallel),
+            cost=cost(
+                calls,
+                prices,
+                known_transitions=known,
+                price=price_of(self._setting.model),
+                at_a_time=wanted.parallel,
+            ),
             worst=worst(calls, explicit=explicit),
             closed_loop=self._loop,
             consistency=self._long,

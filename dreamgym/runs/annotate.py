@@ -8,16 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dreamgym.dream.annotation import TOKENS, TOKENS_PER_STEP, annotation_messages, is_annotated, with_traces
 from dreamgym.dream.annotation import annotate as ask_teacher
-from dreamgym.dream.annotation import is_annotated, with_traces
 from dreamgym.dream.load import load_llm
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl
 from dreamgym.errors import InvalidInput, PredictionError
 from dreamgym.files import write_whole
 from dreamgym.llm import LLM
 from dreamgym.runs.console import say
+from dreamgym.runs.estimate import Range, of_prompts, say_estimate
 from dreamgym.types import Trajectory
 
+OVERVIEW_TOKENS, TRACE_TOKENS = 100, 40
+"""Tokens that a teacher usually writes about an episode, and about each of its steps."""
 AT_ONCE = 4
 """Questions to the teacher."""
 SAVE_EVERY_S = 10.0
@@ -63,6 +66,10 @@ def annotate(
     llm = load_llm(model)
     if llm is None:
         raise InvalidInput(f"--model {model} cannot write reasoning: expected a language model")
+    prompts = ["".join(one.content for one in annotation_messages(spec, trajectory)) for trajectory in waiting.values()]
+    most = max((len(one.transitions) for one in waiting.values()), default=0)
+    written = Range(OVERVIEW_TOKENS, OVERVIEW_TOKENS + TRACE_TOKENS * most, TOKENS + TOKENS_PER_STEP * most)
+    say_estimate(of_prompts(model, prompts, written, "one a trajectory"), say)
     work, interrupted = _Work(target, recorded), False
     try:
         asyncio.run(_run(work, llm, spec, waiting, seed))

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.episode import Agent, check_policy_url, load_agent
 from dreamgym.evaluation.episodes import WORKERS
-from dreamgym.runs.opening import Against, open_store, open_worlds, real_for, served, tasks_of, with_recorded_starts
+from dreamgym.runs.console import say
+from dreamgym.runs.estimate import of_episodes, say_estimate
+from dreamgym.runs.opening import (
+    Against,
+    dream_setting,
+    open_store,
+    open_worlds,
+    real_for,
+    served,
+    tasks_of,
+    with_recorded_starts,
+)
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.seed import claim, folder_of
 from dreamgym.runs.versions import version_of
@@ -76,6 +87,9 @@ async def collect(
             if isinstance(env, str) and (folder := folder_of(env)) is not None:
                 await claim([folder], store)
         worlds = await stack.enter_async_context(open_worlds(spec, where, model=model, store=store))
+        if where is Against.DREAM and store is not None:
+            recorded = await store.buffer.trajectories(spec.name)
+            say_estimate(await of_episodes(spec, dream_setting(model), recorded, episodes, seed=seed), say)
         players: Sequence[Play]
         if loaded is not None:
             url = await stack.enter_async_context(served(worlds))

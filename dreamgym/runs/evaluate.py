@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from dreamgym.budget import check_budget
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.runs.opening import Against, dream_setting, open_worlds, real_for, tasks_of, with_recorded_starts
+from dreamgym.prices import is_in_process
+from dreamgym.runs.console import say
+from dreamgym.runs.estimate import of_episodes, say_estimate
+from dreamgym.runs.opening import (
+    Against,
+    dream_setting,
+    open_worlds,
+    real_for,
+    stored_trajectories,
+    tasks_of,
+    with_recorded_starts,
+)
 from dreamgym.runs.players import player_in
 from dreamgym.training import probe
 from dreamgym.training.probe import Evaluation
@@ -42,14 +54,19 @@ async def evaluate(
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
-    dream_setting(model, without, against)
+    chosen = dream_setting(model, without, against)
     spec = load_spec(env) if isinstance(env, str) else env
     loaded, codec = load_policy(policy)
     tasks = tasks_of(spec, split, real_for(env, spec, Against(against)))[-episodes:]
     if Against(against) is Against.DREAM:
         tasks = await with_recorded_starts(spec, tasks, dsn)
+        if not is_in_process(chosen.model):
+            recorded = await stored_trajectories(spec, dsn)
+            say_estimate(await of_episodes(spec, chosen, recorded, len(tasks), seed=seed), say)
     async with (
         open_worlds(env, against, model=model, without=without, dsn=dsn) as worlds,
         player_in(worlds, loaded, codec, agent=agent) as player,
     ):
-        return await probe.evaluate(player, tasks, seed=seed)
+        result = await probe.evaluate(player, tasks, seed=seed)
+        check_budget()  # of an agent's episodes, those that could not be played count as failed
+        return result

@@ -15,7 +15,7 @@ from dreamgym.dream.load import load_llm, load_model
 from dreamgym.dream.model import ExperienceModel
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, read_jsonl, real_of
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
@@ -28,6 +28,7 @@ from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
 from dreamgym.runs.console import now_and_then
+from dreamgym.runs.estimate import of_steps, say_estimate
 from dreamgym.runs.opening import Against
 from dreamgym.types import Source, Trajectory
 
@@ -42,7 +43,9 @@ def check(
     seed: int = 0,
     say: Say = silent,
 ) -> CheckReport:
-    """Compare the answers to held-out recorded calls with the recorded ones. Ctrl-C leaves what there is.
+    """Compare the answers to held-out recorded calls with the recorded ones.
+
+    Ctrl-C and a spent budget leave what there is.
 
     Args:
         env: the environment, or its folder.
@@ -85,6 +88,7 @@ def check(
 
         async def predict() -> None:
             try:
+                say_estimate(await of_steps(spec, chosen, given.known, given.steps, seed=seed), say)
                 await _require_reachable(loaded)
                 await measurement.predict()
             finally:
@@ -124,7 +128,7 @@ def fidelity(
     seed: int = 0,
     say: Say = silent,
 ) -> FidelityReport:
-    """Measure one setting, or compare two, on held-out recordings. Ctrl-C leaves what there is.
+    """Measure one setting, or compare two, on held-out recordings. Ctrl-C and a spent budget leave what there is.
 
     Args:
         env: the environment, or its folder.
@@ -135,7 +139,7 @@ def fidelity(
         known: so many recorded transitions are known, drawn by the seed; None: all that are not held out.
         closed_loop: so many held-out tasks are played in dream and reality, and the dream's reward is attacked.
         judge: the model that scores the paper's four criteria as well.
-        prices: of tokens and of reality.
+        prices: of reality.
         parallel: steps that are asked for at a time.
         out: folder for the report, its page and the calibration; no answer that is kept there is asked for again.
         seed: of every draw.
@@ -188,6 +192,8 @@ def fidelity(
 
     async def measure() -> None:
         try:
+            for asked in chosen:
+                say_estimate(await of_steps(spec, asked, given.known, given.steps, seed=seed), say)
             for one in running:
                 await one.run()
         finally:
@@ -268,9 +274,9 @@ def _learned(chosen: Sequence[Setting], say: Say) -> frozenset[str] | None:
 
 
 def _uninterrupted(work: Coroutine[None, None, None]) -> bool:
-    """Do the work. False if Ctrl-C ended it."""
+    """Do the work. False if Ctrl-C or a spent budget ended it."""
     try:
         asyncio.run(work)
-    except KeyboardInterrupt:
+    except (BudgetSpent, KeyboardInterrupt):
         return False
     return True

@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from dreamgym.budget import check_budget
 from dreamgym.environment import Behaviour, Environment, first_reason, read_jsonl
 from dreamgym.episode import play
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.evaluation.episodes import WORKERS, play_many
 from dreamgym.files import open_to_append, write_whole
 from dreamgym.replay.buffer import ReplayBuffer
@@ -207,10 +208,17 @@ class Collecting:
                 say("the same command goes on with the others")
 
     async def _play(self, player: Play, one: Planned) -> None:
-        """Play one and keep it, if there is something to keep. Raises MissingPackage, EnvironmentUnavailable."""
+        """Play one and keep it, if there is something to keep.
+
+        Raises:
+            BudgetSpent: it could not be played to its end; it is not kept.
+            MissingPackage: nothing can be played.
+            EnvironmentUnavailable: too many failed one after another.
+        """
         try:
             trajectory = self._signed(await player(one), one)
-        except MissingPackage:
+            check_budget()  # an agent's episode may have gone on without the answers that it asked for
+        except (BudgetSpent, MissingPackage):
             raise
         except Exception as error:  # noqa: BLE001  # other people's agents and environments: the rest goes on
             self._fail(one, f"{type(error).__name__}: {first_reason(error)}")

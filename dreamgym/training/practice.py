@@ -19,11 +19,12 @@ from typing import Literal, Protocol, TypeVar
 
 from pydantic import ConfigDict, Field, model_validator
 
+from dreamgym.budget import check_budget
 from dreamgym.curriculum.generator import TaskGenerator
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.curriculum.strategy import Strategy
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import DreamGymError, EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import BudgetSpent, DreamGymError, EnvironmentUnavailable, InvalidInput
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.training.advantages import trusted
 from dreamgym.training.old_settings import refuse_old_settings
@@ -251,6 +252,9 @@ class Practice:
         for _ in range(ATTEMPTS):
             try:
                 played = await self._played_and_kept(player, iteration, version)
+            except BudgetSpent:  # a resumed run plays the whole update
+                await self.take_back(iteration)
+                raise
             except DreamGymError:
                 if not await self._was_disturbed():
                     raise
@@ -274,7 +278,10 @@ class Practice:
                 "real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
-        groups = await self._played(player, tasks_P, iteration, version)
+        try:
+            groups = await self._played(player, tasks_P, iteration, version)
+        finally:
+            check_budget()  # a server tells no more than that it is unavailable
         outcomes_P = await asyncio.to_thread(
             self.processes.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
         )

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.episode import user_message
-from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
 MAX_TOKENS = 4096
@@ -237,6 +237,8 @@ class TokenPlayer:
     async def _begun(self, environment: Environment, task: Task, seed: int) -> Rollout:
         try:
             first = await environment.reset(task, seed=seed)
+        except BudgetSpent:
+            raise
         except DreamGymError as failure:
             start = self._codec.start(task.instruction)
             return Rollout(task, [Segment(start)], error=f"{type(failure).__name__}: {failure}")
@@ -252,6 +254,8 @@ class TokenPlayer:
             result = await environment.step(parse_action(self._spec, text))
         except InvalidInput as failure:
             result = StepResult(observation=str(failure), is_error=True)
+        except BudgetSpent:
+            raise
         except DreamGymError as failure:
             episode.error = f"{type(failure).__name__}: {failure}"
             return False

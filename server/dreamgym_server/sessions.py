@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 
 from dreamgym.environment import Environment
 from dreamgym.errors import (
+    BudgetSpent,
     DreamGymError,
     EnvironmentUnavailable,
     NotRecorded,
@@ -357,7 +358,7 @@ class Episodes:
             except UnknownEpisode:  # deleted by another process
                 self._live.pop(live.episode.id, None)
                 raise
-            except StoreError as error:
+            except (BudgetSpent, StoreError) as error:
                 return await self._failed(live, str(error), counts=False)
             except DreamGymError as error:
                 last_words = LOST if isinstance(error, StepsLost) else GONE if isinstance(error, WorldChanged) else None

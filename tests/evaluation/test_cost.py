@@ -8,6 +8,7 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.cost import Cost, Prices, cost
 from dreamgym.evaluation.report.text import cost_notes
 from dreamgym.evaluation.stopwatch import Stopwatch
+from dreamgym.prices import Price
 from dreamgym.types import Tier
 
 pytestmark = pytest.mark.anyio
@@ -21,12 +22,15 @@ CALLS = [
 ]
 
 
-def found(prices: Prices, known: int = 100) -> Cost:
-    return cost(CALLS, prices, known_transitions=known)
+PRICE = Price(prompt=1.0, completion=10.0, cached=0.5)
+
+
+def found(prices: Prices, known: int = 100, price: Price | None = None) -> Cost:
+    return cost(CALLS, prices, known_transitions=known, price=price)
 
 
 def test_costs_are_means_over_all_answered_steps_those_without_a_model_included() -> None:
-    one = found(Prices(prompt=1.0, completion=10.0))
+    one = found(Prices(), price=PRICE)
     assert (one.steps, one.asked, one.prompt_tokens, one.completion_tokens) == (4, 2, 1000.0, 50.0)
     assert one.seconds == 1.0
     assert one.money == pytest.approx(0.0015)
@@ -37,7 +41,7 @@ def test_what_is_not_known_is_said_and_not_guessed() -> None:
     assert (one.money, one.faster_from_sessions, one.cheaper_from_steps) == (None, None, None)
     time, money = cost_notes(one)
     assert "not known; give them with --cost real_seconds" in time
-    assert "not compared; it takes --cost prompt=" in money
+    assert "not compared; it takes the price of the model (DREAMGYM_PRICE)" in money
 
 
 def test_the_break_even_in_sessions_is_where_the_dream_does_more_steps_a_second() -> None:
@@ -60,24 +64,24 @@ def test_the_report_words_the_break_even_in_sessions() -> None:
 
 
 def test_the_break_even_in_steps_counts_what_the_recordings_cost() -> None:
-    prices = Prices(prompt=1.0, completion=10.0, real_price=0.0065)  # the dream's step: 0.0015
+    prices = Prices(real_price=0.0065)  # the dream's step: 0.0015
     # 3 real steps cost 0.0195, each dreamed step saves 0.005
-    assert found(prices, known=3).cheaper_from_steps == 4
-    assert found(prices, known=0).cheaper_from_steps == 1
+    assert found(prices, known=3, price=PRICE).cheaper_from_steps == 4
+    assert found(prices, known=0, price=PRICE).cheaper_from_steps == 1
     as_dear = prices.model_copy(update={"real_price": 0.0015})
-    assert found(as_dear).cheaper_from_steps is None
-    assert "cheaper from 4 dreamed steps on" in cost_notes(found(prices, known=3))[1]
-    assert "never cheaper" in cost_notes(found(as_dear))[1]
+    assert found(as_dear, price=PRICE).cheaper_from_steps is None
+    assert "cheaper from 4 dreamed steps on" in cost_notes(found(prices, known=3, price=PRICE))[1]
+    assert "never cheaper" in cost_notes(found(as_dear, price=PRICE))[1]
 
 
 def test_nothing_is_compared_where_nothing_was_answered() -> None:
-    prices = Prices(prompt=1.0, completion=1.0, real_seconds=1.0, real_price=1.0)
+    prices = Prices(real_seconds=1.0, real_price=1.0)
     one = cost([case("a", "b", None)], prices, known_transitions=3)
     assert (one.steps, one.seconds, one.faster_from_sessions, one.cheaper_from_steps) == (0, 0.0, None, None)
     assert cost_notes(one) == []
 
 
-@pytest.mark.parametrize("pair", ["real_price", "price=1", "real_price=dear", "real_seconds=0", "prompt=-1"])
+@pytest.mark.parametrize("pair", ["real_price", "price=1", "real_price=dear", "real_seconds=0", "prompt=1"])
 def test_a_cost_that_means_nothing_is_refused_and_named(pair: str) -> None:
     with pytest.raises(InvalidInput, match=f"--cost.*{pair.partition('=')[0]}"):
         Prices.of([pair])

@@ -1,6 +1,7 @@
 """The litellm backend, in a process of its own: what it answers, imports and refuses."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -65,7 +66,8 @@ async def asked(model: str, **variables: str) -> str:
 async def test_litellm_asks_a_server_and_its_answer_counts_tokens() -> None:
     async with server(lambda _: said('{"a": 1}')) as (url, bodies):
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
-    assert answer.startswith('{"text":"{\\"a\\": 1}","finish_reason":"stop"')
+    counts = {"prompt_tokens": 5, "completion_tokens": 3}
+    assert json.loads(answer) == {"text": '{"a": 1}', "finish_reason": "stop", **counts}
     probe, body = bodies
     assert probe["messages"] != body["messages"]
     assert (body["model"], body["max_tokens"]) == ("scripted", 7)
@@ -91,7 +93,8 @@ async def test_litellm_waits_for_a_limited_reasoning_model_and_leaves_room_for_i
     endpoint = FakeEndpoint(before=limit, refuses=REASONING, thinks=lambda number: 2_000, seconds=0)
     async with serving(endpoint) as url:
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
-    assert answer.startswith('{"text":"{\\"ok\\": true}","finish_reason":"stop"')
+    said = json.loads(answer)
+    assert (said["text"], said["finish_reason"]) == ('{"ok": true}', "stop")
     assert len(endpoint.asked) > endpoint.answered + 3
     assert endpoint.asked[-1]["max_completion_tokens"] > 2_000
 

@@ -38,7 +38,10 @@ Body = dict[str, Any]
 Handler = Callable[[Body], Response | Awaitable[Response]]
 
 
-def said(content: str | None, finish_reason: str = "stop", **message: Any) -> Response:
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+
+
+def said(content: str | None, finish_reason: str = "stop", usage: Any = USAGE, **message: Any) -> Response:
     choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}}
     return JSONResponse(
         {
@@ -47,7 +50,7 @@ def said(content: str | None, finish_reason: str = "stop", **message: Any) -> Re
             "created": 0,
             "model": "m",
             "choices": [{**choice, "finish_reason": finish_reason}],
-            "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+            "usage": usage,
         }
     )
 
@@ -110,6 +113,34 @@ async def test_an_answer_comes_with_its_counts_and_the_settings_go_out() -> None
     }
     assert bodies[0]["messages"] == [message.model_dump() for message in ASKED]
     assert len(bodies) == 1
+
+
+DETAILS = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}
+
+
+async def test_cached_and_thinking_tokens_are_told_apart() -> None:
+    async with server(lambda _: said("Gone.", usage={**USAGE, **DETAILS})) as (url, _), model_at(url) as model:
+        completion = await model.complete(ASKED)
+    assert completion.usage_told
+    assert (completion.prompt_tokens, completion.cached_tokens) == (5, 4)
+    assert (completion.completion_tokens, completion.thinking_tokens) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5},
+        {"prompt_tokens": -5, "completion_tokens": "3", "total_tokens": None},
+        {"prompt_tokens": None, "completion_tokens": True, "prompt_tokens_details": [1]},
+    ],
+)
+async def test_an_endpoint_that_counts_nothing_tells_no_usage(usage: Any) -> None:
+    async with server(lambda _: said("Gone.", usage=usage)) as (url, _), model_at(url) as model:
+        completion = await model.complete(ASKED)
+    assert completion.text == "Gone."
+    assert not completion.usage_told
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])

@@ -132,8 +132,10 @@ def cost_rows(one: Cost) -> list[Row]:
         ("", "dream", "reality"),
         ("seconds", cell(one.seconds), cell(one.prices.real_seconds)),
         ("prompt tokens", cell(one.prompt_tokens), ""),
+        *([("of them cached", cell(one.cached_tokens), "")] if one.cached_tokens else []),
         ("completion tokens", cell(one.completion_tokens), ""),
-        ("money", cell(one.money), cell(one.prices.real_price)),
+        *([("of them thinking", cell(one.thinking_tokens), "")] if one.thinking_tokens else []),
+        ("dollars", cell(one.money), cell(one.prices.real_price)),
         ("asked of the model", f"{one.asked} of {one.steps}", ""),
         ("sessions at once", str(one.at_a_time), cell(one.prices.real_parallel)),
     ]

@@ -234,8 +234,8 @@ def _time_note(one: Cost) -> str:
 
 def _money_note(one: Cost) -> str:
     if one.money is None or one.prices.real_price is None:
-        return "Money: not compared; it takes --cost prompt=, completion= and real_price=."
-    start = f"Money: a step costs {one.money:.3g} in the dream and {one.prices.real_price:.3g} in reality"
+        return "Money: not compared; it takes the price of the model (DREAMGYM_PRICE) and --cost real_price=."
+    start = f"Money: a step costs {one.money:.3g} dollars in the dream and {one.prices.real_price:.3g} in reality"
     if one.cheaper_from_steps is None:
         return f"{start}: the dream is never cheaper."
     return (

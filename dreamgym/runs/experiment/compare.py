@@ -22,6 +22,11 @@ from dreamgym.runs.experiment.table import Published, command_of, plot, report
 from dreamgym.runs.opening import tasks_of
 
 
+def run_folder(file: Path, out: Path | None) -> Path:
+    """The run folder of an experiment: the one that is named, else `runs/` and the file's name."""
+    return (out or Path("runs") / file.stem).resolve()
+
+
 def compare(
     file: Path, out: Path | None = None, *, seeds: int | None = None, parallel: int = 1, command: str | None = None
 ) -> str:
@@ -45,7 +50,7 @@ def compare(
     plan = read_plan(file)
     if seeds is not None:
         plan = plan.model_copy(update={"seeds": plan.seeds[:seeds]})
-    folder = (out or Path("runs") / file.stem).resolve()
+    folder = run_folder(file, out)
     folder.mkdir(parents=True, exist_ok=True)
     agree(plan, folder)
     if not (folder / file.name).exists() or not file.samefile(folder / file.name):

@@ -19,6 +19,7 @@ from statistics import mean
 
 from pydantic import Field, JsonValue
 
+from dreamgym.budget import check_budget
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
 from dreamgym.replay.postgres import databases
@@ -260,6 +261,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     returncode = _logged(command, folder / LOG, prepared.database(run, arm), f"seed {prepared.seed}: {arm.name}")
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
     if returncode:
+        check_budget()
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")
     databases.drop(prepared.dsn, run)
 

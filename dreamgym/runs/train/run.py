@@ -22,10 +22,11 @@ from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, Sta
 from dreamgym.curriculum.sampler import Curriculum, each_alone
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput, StoreError
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
 from dreamgym.evaluation.setting import Setting
 from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
+from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import Against, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
@@ -73,6 +74,7 @@ def train(
 
     Raises:
         InvalidInput: the settings do not fit together, or `out` holds a run and is not to be resumed.
+        BudgetSpent: the model could not be asked on in the middle of an update, which is played again with `resume`.
         EnvironmentUnavailable: every rollout of an update failed, or the server does not come back.
         StoreError: the database does not come back.
         TrainingStopped: there is nothing to learn from, or a checkpoint cannot be saved.
@@ -102,7 +104,7 @@ def _resumable(processes: ProcessGroup) -> Iterator[None]:
     """Errors that end a run in the middle say how it goes on."""
     try:
         yield
-    except (EnvironmentUnavailable, StoreError) as error:
+    except (BudgetSpent, EnvironmentUnavailable, StoreError) as error:
         raise type(error)(f"{error}. What was learned until then is saved: go on with --resume") from error
     except KeyboardInterrupt:
         if processes.index == 0:
@@ -325,7 +327,12 @@ class TrainRun:
         recorded = await backing.store.buffer.trajectories(self.spec.name)
         tasks = list({trajectory.task.id: trajectory.task for trajectory in recorded}.values())
         worlds = RecordedWorlds(recorded)
-        llm = load_llm(self.config.model, predictions=backing.store.predictions)
+        config = self.config
+        llm = load_llm(config.model, predictions=backing.store.predictions)
+        settings, chosen = config.settings(), Setting(model=config.model or "", without=config.without)
+        episodes = settings.steps * settings.groups * settings.group_size
+        alike = settings.group_size
+        say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None

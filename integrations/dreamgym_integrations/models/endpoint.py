@@ -17,9 +17,10 @@ from enum import IntEnum
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from dreamgym.budget import room_of
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.llm import Completion, Message, is_strict
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, TokenUsage
 from dreamgym_integrations.models.limiter import Limiter, limit_of, retry_after_s
 
 REQUEST_S = 300.0
@@ -32,6 +33,8 @@ answered."""
 ASKED_ANEW = 2
 """How often one question may find that the endpoint takes other parameters than before."""
 CHARACTERS_PER_TOKEN = 4
+UNLIMITED_TOKENS = 4_096
+"""Tokens that an answer without a limit is believed to have at most."""
 PROBE_TOKENS = 1_024
 THINKING_TOKENS = 8_192
 """Room for thoughts at first, if a model thinks. It is doubled when thoughts fill it, and halved when it is refused."""
@@ -89,7 +92,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Answered:
+class EndpointAnswer:
     """A completion as it came."""
 
     completion: Completion
@@ -103,7 +106,7 @@ OTHER_LIMIT: dict[LimitName, LimitName] = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-Send = Callable[[dict[str, Any]], Awaitable[Answered]]
+Send = Callable[[dict[str, Any]], Awaitable[EndpointAnswer]]
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,13 @@ class Capabilities:
             if self.dialect is Dialect.JSON_OBJECT:
                 asked["response_format"] = {"type": "json_object", "schema": schema}
         return {"messages": said, **asked}
+
+
+def most_of(request: Mapping[str, Any]) -> TokenUsage:
+    """The most tokens that a request can have."""
+    texts = [str(message["content"]) for message in request["messages"]]
+    room = request.get("max_tokens") or request.get("max_completion_tokens") or UNLIMITED_TOKENS
+    return room_of([*texts, json.dumps(request.get("response_format", ""))], int(room))
 
 
 def thinking_tokens(found: Any) -> int:
@@ -211,7 +221,7 @@ class Endpoint:
             seed: of sampling, if the endpoint takes it.
         """
         known = await self.found(name, send) if schema is not None else self.capabilities or self._first
-        prompt_tokens = completion_tokens = asked_anew = 0
+        asked_anew, used = 0, TokenUsage()
         most_thinking = MOST_THINKING_TOKENS
         while True:
             thinking, effort = min(self._thinking_tokens, most_thinking), self._effort
@@ -235,10 +245,9 @@ class Endpoint:
                     asked_anew += 1
                 continue
             own = reply.completion
-            prompt_tokens += own.prompt_tokens
-            completion_tokens += own.completion_tokens
+            used = TokenUsage.total([used, own])
             if not (own.finish_reason == "length" and self._makes_room(reply, thinking, max_tokens)):
-                return own.model_copy(update={"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens})
+                return own.model_copy(update=used.model_dump())
 
     async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
         """What the endpoint takes, asked once with a question that any model can answer.
@@ -298,7 +307,7 @@ class Endpoint:
             self._makes_room(reply, 0, PROBE_TOKENS)
         return tried
 
-    async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> Answered:
+    async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> EndpointAnswer:
         """Send until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
         began = asyncio.get_running_loop().time()
         characters = sum(len(str(message["content"])) for message in request["messages"])
@@ -336,7 +345,7 @@ class Endpoint:
                     self._thinking_tokens = THINKING_TOKENS
                 return reply
 
-    def _makes_room(self, reply: Answered, thinking: int, max_tokens: int) -> bool:
+    def _makes_room(self, reply: EndpointAnswer, thinking: int, max_tokens: int) -> bool:
         """True if thoughts left no room for the answer, and there is more of it now or they are asked to be short."""
         said = reply.completion.text.strip()
         if said and not reply.thinking_tokens and not _is_thought(said):

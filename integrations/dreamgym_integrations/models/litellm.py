@@ -13,20 +13,23 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from dreamgym.budget import Meter, call_through
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.endpoint import (
     REQUEST_S,
-    Answered,
     Broken,
     Busy,
     Endpoint,
+    EndpointAnswer,
     Refused,
     Unreadable,
     endpoint_of,
+    most_of,
     thinking_tokens,
 )
+from dreamgym_integrations.models.usage import usage_of
 
 LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
 """Variables by which litellm uses the lists that it brings."""
@@ -69,6 +72,7 @@ class LiteLLMModel:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.meter: Meter | None = None
 
     async def complete(
         self,
@@ -91,23 +95,29 @@ class LiteLLMModel:
     def _endpoint(self) -> Endpoint:
         return endpoint_of("litellm", self.name, None)
 
-    async def _send(self, request: dict[str, Any]) -> Answered:
+    async def _send(self, request: dict[str, Any]) -> EndpointAnswer:
         """Send one request. litellm's errors share no base but Exception, and carry the request."""
         import litellm
 
+        room = most_of(request)
         if "claude" in self.name:
             request = {**request, "messages": with_cache_marks(request["messages"])}
-        try:
-            found = await litellm.acompletion(
-                model=self.name, timeout=REQUEST_S, drop_params=True, num_retries=0, max_retries=0, **request
-            )
-        except Exception as error:  # noqa: BLE001
-            raise self._sorted(error) from None
-        if not getattr(found, "choices", None):
-            raise Unreadable("failed: it answered without a choice")
+        # answers of a provider that has not asked its model
+        unbilled = (litellm.AuthenticationError, litellm.BadRequestError, litellm.NotFoundError, litellm.RateLimitError)
+        async with call_through(self.meter, room) as call:
+            try:
+                found = await litellm.acompletion(
+                    model=self.name, timeout=REQUEST_S, drop_params=True, num_retries=0, max_retries=0, **request
+                )
+            except Exception as error:  # noqa: BLE001
+                call.is_free = isinstance(error, unbilled)
+                raise self._sorted(error) from None
+            if not getattr(found, "choices", None):
+                raise Unreadable("failed: it answered without a choice")
+            call.answered(usage_of(getattr(found, "usage", None)))
         told = found._hidden_params.get("additional_headers") or {}
         headers = {name.removeprefix("llm_provider-"): str(value) for name, value in told.items()}
-        return Answered(self._completion(found), thinking_tokens(found), headers)
+        return EndpointAnswer(self._completion(found), thinking_tokens(found), headers)
 
     def _completion(self, found: Any) -> Completion:
         choice = found.choices[0]
@@ -117,8 +127,7 @@ class LiteLLMModel:
         return Completion(
             text=choice.message.content or "",
             finish_reason=finish_reason,
-            prompt_tokens=found.usage.prompt_tokens,
-            completion_tokens=found.usage.completion_tokens,
+            **usage_of(getattr(found, "usage", None)).model_dump(),
         )
 
     async def close(self) -> None:

@@ -13,21 +13,24 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from dreamgym.budget import Meter, call_through
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.endpoint import (
     REQUEST_S,
-    Answered,
     Broken,
     Busy,
     Capabilities,
     Endpoint,
+    EndpointAnswer,
     Refused,
     Unreadable,
     endpoint_of,
+    most_of,
     thinking_tokens,
 )
+from dreamgym_integrations.models.usage import usage_of
 
 if TYPE_CHECKING:
     import openai
@@ -69,6 +72,8 @@ def load(name: str) -> OpenAIModel:
 
 
 REFUSALS = frozenset({400, 422})
+UNBILLED = frozenset({400, 401, 402, 403, 404, 413, 422, 429})
+"""Answers of a server that has not asked its model, so that nothing is billed."""
 BUSY = frozenset({408, 409, 502, 503, 504, 529})
 LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a 429 that waiting does not mend."""
@@ -91,6 +96,7 @@ class OpenAIModel:
             from openai import AsyncOpenAI
         except ImportError as error:
             raise MissingPackage("a model behind a URL", "openai") from error
+        self.meter: Meter | None = None
         self._client: AsyncOpenAI = AsyncOpenAI(
             base_url=base_url, api_key=key or "none", timeout=timeout_s, max_retries=0
         )
@@ -155,23 +161,27 @@ class OpenAIModel:
         first = Capabilities() if self._base_url else Capabilities(limit="max_completion_tokens")
         return endpoint_of(self._where, model, self._key, first)
 
-    async def _send(self, request: dict[str, Any]) -> Answered:
+    async def _send(self, request: dict[str, Any]) -> EndpointAnswer:
         """Send one request. The client's own errors carry it with its headers, so they are raised from None."""
         import openai
         from openai.types.chat import ChatCompletion
 
-        try:
-            raw = await self._client.chat.completions.with_raw_response.create(model=self._model or "", **request)
-            found = raw.parse()
-        except openai.APIStatusError as error:
-            raise self._sorted(error) from None
-        except openai.APIConnectionError as error:  # a timeout too
-            raise Busy(self._reason(error)) from None
-        except (openai.OpenAIError, ValueError) as error:
-            raise Unreadable(self._reason(error)) from None
-        if not isinstance(found, ChatCompletion) or not found.choices:  # a page of text comes back as it is
-            raise Unreadable(f"failed: expected a chat completion, got {self._without_key(raw.text)[:200]!r}")
-        return Answered(self._completion(found), thinking_tokens(found), raw.headers)
+        async with call_through(self.meter, most_of(request)) as call:
+            try:
+                raw = await self._client.chat.completions.with_raw_response.create(model=self._model or "", **request)
+                found = raw.parse()
+            except openai.APIStatusError as error:
+                call.is_free = error.status_code in UNBILLED
+                raise self._sorted(error) from None
+            except openai.APIConnectionError as error:  # a timeout too
+                call.is_free = _never_arrived(error)
+                raise Busy(self._reason(error)) from None
+            except (openai.OpenAIError, ValueError) as error:
+                raise Unreadable(self._reason(error)) from None
+            if not isinstance(found, ChatCompletion) or not found.choices:  # a page of text comes back as it is
+                raise Unreadable(f"failed: expected a chat completion, got {self._without_key(raw.text)[:200]!r}")
+            call.answered(usage_of(found.usage))
+        return EndpointAnswer(self._completion(found), thinking_tokens(found), raw.headers)
 
     def _sorted(self, error: openai.APIStatusError) -> Exception:
         """What an error status means for the question."""
@@ -206,8 +216,7 @@ class OpenAIModel:
         return Completion(
             text=choice.message.content or "",
             finish_reason=finish_reason,
-            prompt_tokens=found.usage.prompt_tokens if found.usage else 0,
-            completion_tokens=found.usage.completion_tokens if found.usage else 0,
+            **usage_of(found.usage).model_dump(),
         )
 
     def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
@@ -225,6 +234,11 @@ class OpenAIModel:
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
+
+
+def _never_arrived(error: openai.APIConnectionError) -> bool:
+    """True if the request was not sent; a connection that broke later may have been answered."""
+    return type(error.__cause__).__name__ == "ConnectError"  # httpx's, or httpx2's from openai 3 on
 
 
 def _bare(text: str) -> str:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from dreamgym import __version__
 from dreamgym.environment import first_reason
 from dreamgym.errors import (
+    BudgetSpent,
     DreamGymError,
     EnvironmentUnavailable,
     EpisodeFinished,
@@ -192,6 +193,7 @@ _STATUS = (
     (InvalidInput, HTTPStatus.BAD_REQUEST),
     (WorldChanged, HTTPStatus.CONFLICT),
     (EnvironmentUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (BudgetSpent, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (DreamGymError, HTTPStatus.CONFLICT),
 )

@@ -1,0 +1,494 @@
+"""A run's spending on language models: what it may spend at most, and what it has spent.
+
+One run has one ledger, a file that its processes share: whoever asks a model first reserves the most that the call can
+cost, and settles with what it did cost. So neither questions at the same time nor several processes pass the limit.
+Remembered answers are no calls. What is not known counts as spent: a call that failed in the middle counts as the most
+that it can have cost, and an endpoint that tells no tokens is not asked again if money or tokens are limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from pydantic import BaseModel
+
+from dreamgym.errors import BudgetSpent, InvalidInput
+from dreamgym.llm import LLM, Completion, Message, Pingable, Reachable
+from dreamgym.prices import PRICE_VARIABLE, Price, price_of
+from dreamgym.types import Frozen, JsonObject, TokenUsage
+
+LEDGER_VARIABLE = "DREAMGYM_LEDGER"
+"""Names the ledger's file to the processes that a run starts."""
+AGAIN_S = 0.02
+MESSAGE_TOKENS = 16
+"""Tokens that a server's chat template may put around a message."""
+LONGEST = 40
+"""Characters of a budget."""
+
+logger = logging.getLogger(__name__)
+
+Unit = Literal["dollars", "tokens", "calls"]
+_UNITS: dict[str, Unit] = {"": "dollars", "$": "dollars", "usd": "dollars", "dollars": "dollars", "dollar": "dollars"}
+_UNITS |= {"tok": "tokens", "tokens": "tokens", "token": "tokens", "calls": "calls", "call": "calls"}
+_SCALES = {"": 1, "k": 1_000, "m": 1_000_000}
+
+
+class Limit(Frozen):
+    """The most that a run may spend."""
+
+    amount: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        return worded(self.amount, self.unit)
+
+
+class Spent(TokenUsage):
+    """What was spent so far."""
+
+    calls: int = 0
+    """Answered calls, those that failed in the middle included."""
+    untold: int = 0
+    """Calls among them whose tokens are not known."""
+    dollars: float | None = 0.0
+    """Bill of the calls whose tokens are known; None if the price of a model is not known."""
+
+    def __str__(self) -> str:
+        if not self.calls:
+            return "no call of a language model"
+        cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
+        thought = f" ({self.thinking_tokens:,} of thinking)" if self.thinking_tokens else ""
+        untold = f", without {worded(self.untold, 'calls')} that told none" if self.untold else ""
+        tokens = f"{self.prompt_tokens:,} prompt tokens{cached}, {self.completion_tokens:,} written{thought}{untold}"
+        least = "at least " if self.untold else ""
+        money = "" if self.dollars is None else f", {least}{worded(self.dollars, 'dollars')}"
+        return f"{worded(self.calls, 'calls')}, {tokens}{money}"
+
+
+def worded(amount: float, unit: Unit) -> str:
+    """An amount with its unit."""
+    if unit == "dollars":
+        return f"{amount:.2f} dollars" if amount >= 1 or amount == 0 else f"{amount:.4g} dollars"
+    return f"{amount:,.0f} {unit if amount != 1 else unit[:-1]}"
+
+
+def read_limit(text: str) -> Limit:
+    """The limit that `5.00`, `200k tokens` or `300 calls` means.
+
+    Raises:
+        InvalidInput: it means nothing.
+    """
+    found = re.fullmatch(r"\s?\$?(\d{1,12}(?:\.\d{1,6})?) ?([kKmM]?) ?(\$|[A-Za-z]{0,7})\s?", text[: LONGEST + 1])
+    unit = _UNITS.get(found[3].lower()) if found else None
+    if found is None or unit is None or (unit != "dollars" and "$" in text):
+        raise InvalidInput(
+            f"budget {text[:LONGEST]!r}: expected dollars such as 5.00, or '200k tokens', or '300 calls'"
+        )
+    return Limit(amount=float(found[1]) * _SCALES[found[2].lower()], unit=unit)
+
+
+class _Book(BaseModel):
+    """The content of a ledger's file."""
+
+    limit: Limit | None
+    spent: Spent = Spent()
+    held: float = 0.0
+    """The most that calls can have cost whose bill is not known, in the unit of the limit."""
+    reserved: dict[int, float] = {}
+    """The most that running calls can cost, by their process."""
+    refused: str | None = None
+    """Why a call was refused; None if none was."""
+
+    @property
+    def used(self) -> float:
+        if self.limit is None:
+            return 0.0
+        if self.limit.unit == "tokens":
+            return self.held + self.spent.prompt_tokens + self.spent.completion_tokens
+        return self.held + (self.spent.calls if self.limit.unit == "calls" else self.spent.dollars or 0.0)
+
+
+class Ledger:
+    """The file in which the processes of a run write what they reserve and spend.
+
+    Args:
+        path: of the file, which `open_ledger` makes.
+        is_own: this process has opened it, and none that started this one.
+    """
+
+    def __init__(self, path: Path, *, is_own: bool = False) -> None:
+        self._path = path
+        self.is_own = is_own
+
+    @property
+    def limit(self) -> Limit | None:
+        """The budget; None: nothing is limited."""
+        return self._read().limit
+
+    @property
+    def spent(self) -> Spent:
+        """What all processes have spent so far."""
+        return self._read().spent
+
+    def check(self) -> None:
+        """Raises BudgetSpent if a call was refused in any process."""
+        if (refused := self._read().refused) is not None:
+            raise BudgetSpent(refused)
+
+    def reserve(self, amount: float) -> bool:
+        """Set aside the most that a call can cost. False: not before calls that are running have settled.
+
+        Args:
+            amount: in the unit of the limit.
+
+        Raises:
+            BudgetSpent: the call could pass the limit.
+        """
+        with self._open() as book:
+            if book.limit is None:
+                return True
+            for process in [one for one in book.reserved if one != os.getpid() and not _is_alive(one)]:
+                book.held += book.reserved.pop(process)
+            if book.used + amount > book.limit.amount * (1 + 1e-9):
+                more = worded(amount, book.limit.unit)
+                book.refused = (
+                    f"the budget of {book.limit} is spent: {worded(book.used, book.limit.unit)} in "
+                    f"{worded(book.spent.calls, 'calls')}, and the next call may cost {more}. What was done is kept; a "
+                    "budget counts from the start of a command, so the same command goes on"
+                )
+            elif book.used + sum(book.reserved.values()) + amount > book.limit.amount * (1 + 1e-9):
+                return False
+            else:
+                book.reserved[os.getpid()] = book.reserved.get(os.getpid(), 0.0) + amount
+                return True
+        raise BudgetSpent(book.refused)
+
+    def settle(self, reserved: float, spent: Spent | None, *, held: float = 0.0) -> None:
+        """Give back what was reserved, and write what was spent instead.
+
+        Args:
+            reserved: as it was reserved.
+            spent: by one call; None: nothing.
+            held: the most that the call can have cost, if nobody knows what it did.
+        """
+        with self._open() as book:
+            left = book.reserved.get(os.getpid(), 0.0) - reserved
+            book.reserved[os.getpid()] = max(0.0, left)
+            book.held += held
+            if spent is not None:
+                before = book.spent
+                unknown = before.dollars is None or spent.dollars is None
+                book.spent = Spent(
+                    **TokenUsage.total([before, spent]).model_dump(),
+                    calls=before.calls + spent.calls,
+                    untold=before.untold + spent.untold,
+                    dollars=None if unknown else (before.dollars or 0.0) + (spent.dollars or 0.0),
+                )
+
+    def refuse(self, reason: str) -> BudgetSpent:
+        """Note that calls are refused from now on; the error to raise."""
+        with self._open() as book:
+            book.refused = reason
+        return BudgetSpent(reason)
+
+    def _read(self) -> _Book:
+        with self._open() as book:
+            return book
+
+    @contextmanager
+    def _open(self) -> Iterator[_Book]:
+        """The book, locked against other processes, and written if it has changed."""
+        with self._path.open("r+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            text = file.read()
+            book = _Book.model_validate_json(text)
+            yield book
+            if (now := book.model_dump_json()) != text:
+                file.seek(0)
+                file.truncate()
+                file.write(now)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def check_budget() -> None:
+    """Raises BudgetSpent if a call of this run was refused, in whatever process: what was played since is not whole."""
+    if (ledger := current_ledger()) is not None:
+        ledger.check()
+
+
+@contextmanager
+def open_ledger(budget: str | None) -> Iterator[Ledger]:
+    """The ledger of what is asked until this ends, in this process and those that it starts.
+
+    Without a budget of its own, a process that another run started writes into that one's.
+
+    Args:
+        budget: `5.00`, `200k tokens` or `300 calls`; None: nothing is limited.
+
+    Raises:
+        InvalidInput: the budget means nothing.
+    """
+    limit = None if budget is None else read_limit(budget)
+    outer = os.environ.get(LEDGER_VARIABLE)
+    if limit is None and outer is not None:
+        yield Ledger(Path(outer))
+        return
+    with tempfile.TemporaryDirectory(prefix="dreamgym-ledger-") as folder:
+        path = Path(folder) / "ledger.json"
+        path.write_text(_Book(limit=limit).model_dump_json(), encoding="utf-8")
+        os.environ[LEDGER_VARIABLE] = str(path)
+        try:
+            yield Ledger(path, is_own=True)
+        finally:
+            if outer is None:
+                del os.environ[LEDGER_VARIABLE]
+            else:
+                os.environ[LEDGER_VARIABLE] = outer
+
+
+def current_ledger() -> Ledger | None:
+    """The ledger of the run that this process belongs to; None if nobody keeps one."""
+    path = os.environ.get(LEDGER_VARIABLE)
+    return Ledger(Path(path)) if path else None
+
+
+def metered(llm: LLM, model: str) -> LLM:
+    """The model with its calls in the ledger of the run; itself if nobody keeps one, or if it meters itself.
+
+    Args:
+        llm: the model.
+        model: its name as in `--model`, for its price.
+
+    Raises:
+        InvalidInput: money is limited and nobody knows what the model costs.
+    """
+    ledger = current_ledger()
+    if ledger is None:
+        return llm
+    price = price_of(model)
+    limit = ledger.limit
+    if price is None and limit is not None and limit.unit == "dollars":
+        raise InvalidInput(
+            f"--budget {limit}: no price is known of model {model!r}: set the variable {PRICE_VARIABLE} to IN,OUT or "
+            "IN,OUT,CACHED in dollars per million tokens, or give the budget in tokens or calls"
+        )
+    meter = Meter(model, ledger, limit, price)
+    if isinstance(llm, MetersItself):
+        llm.meter = meter
+        return llm
+    return MeteredLLM(llm, meter)
+
+
+@runtime_checkable
+class MetersItself(Protocol):
+    """A model that asks its endpoint several times for one answer, and sends each request in a `call_through`."""
+
+    meter: Meter | None
+
+
+@dataclass
+class MeteredCall:
+    """One request to an endpoint: what came of it."""
+
+    used: TokenUsage | None = None
+    """None if its tokens are not known."""
+    is_free: bool = False
+    """True if it is certain that nothing is billed: it was refused, or never arrived."""
+
+    def answered(self, usage: TokenUsage) -> None:
+        """Take the usage of the answer; one that counts nothing is not known."""
+        self.used = usage if usage.prompt_tokens > 0 and usage.completion_tokens > 0 else None
+
+
+class Meter:
+    """Lets requests to one model through as long as the budget of the run pays for the most that each can cost.
+
+    Args:
+        model: its name as in `--model`.
+        ledger: of the run.
+        limit: of the ledger.
+        price: of the model's tokens; None: not known, so that only tokens or calls can be limited.
+    """
+
+    def __init__(self, model: str, ledger: Ledger, limit: Limit | None, price: Price | None) -> None:
+        self._model = model
+        self._ledger = ledger
+        self._limit = limit
+        self._price = price
+        self._first = asyncio.Lock()
+        self._is_known = limit is None or limit.unit == "calls"
+        """Its usage need not be known, or was told once."""
+        self._silence: str | None = None
+        """Why it is not asked again; None unless it told no usage."""
+        self._is_refused = False
+        """The budget has refused a call, and the log says so."""
+
+    @asynccontextmanager
+    async def call(self, room: TokenUsage) -> AsyncIterator[MeteredCall]:
+        """A request, which is made inside; its usage is told to the call. What fails inside may have been billed.
+
+        Args:
+            room: the most tokens that it can have.
+
+        Raises:
+            BudgetSpent: it could pass the limit, or its endpoint tells no tokens and they are limited.
+        """
+        # of an endpoint that tells no tokens one request has to show it, not all at once
+        is_first = not self._is_known and await self._first.acquire()
+        if is_first and self._is_known:
+            self._first.release()
+            is_first = False
+        try:
+            async with self._reserved(room) as call:
+                yield call
+        finally:
+            if is_first:
+                self._first.release()
+
+    @asynccontextmanager
+    async def _reserved(self, room: TokenUsage) -> AsyncIterator[MeteredCall]:
+        reserved, call = await self._reserve(room), MeteredCall()
+        try:
+            yield call
+        finally:
+            is_told = call.used is not None
+            if call.is_free:
+                self._ledger.settle(reserved, None)
+            else:
+                held = 0.0 if is_told or self._limit is None or self._limit.unit == "calls" else reserved
+                self._ledger.settle(reserved, self._bill(call.used), held=held)
+        if not is_told and not call.is_free and self._limit is not None and self._limit.unit != "calls":
+            self._silence = (
+                f"{self._model} tells no usage, so that nobody knows what it bills and the budget of {self._limit} "
+                "cannot be kept: give the budget in calls, such as '300 calls'"
+            )
+            raise self._ledger.refuse(self._silence)
+        self._is_known = self._is_known or is_told
+
+    async def _reserve(self, room: TokenUsage) -> float:
+        """Wait until the budget has room for this, and reserve it; the amount. Raises BudgetSpent."""
+        amount = self._amount(room)
+        if self._silence is not None:
+            raise BudgetSpent(self._silence)
+        try:
+            while not self._ledger.reserve(amount):  # noqa: ASYNC110  other processes settle too
+                await asyncio.sleep(AGAIN_S)
+        except BudgetSpent as error:
+            logger.log(
+                logging.DEBUG if self._is_refused else logging.WARNING, "%s was not asked: %s", self._model, error
+            )
+            self._is_refused = True
+            raise
+        return amount
+
+    def _amount(self, usage: TokenUsage) -> float:
+        """In the unit of the limit."""
+        if self._limit is None:
+            return 0.0
+        if self._limit.unit == "calls":
+            return 1.0
+        if self._limit.unit == "tokens":
+            return usage.prompt_tokens + usage.completion_tokens
+        return self._price.of(usage) if self._price is not None else 0.0
+
+    def _bill(self, usage: TokenUsage | None) -> Spent:
+        """The bill of one call; None: nobody knows its tokens."""
+        known = TokenUsage.total([] if usage is None else [usage])
+        dollars = None if self._price is None else self._price.of(known)
+        return Spent(**known.model_dump(), calls=1, untold=usage is None, dollars=dollars)
+
+
+@asynccontextmanager
+async def call_through(meter: Meter | None, room: TokenUsage) -> AsyncIterator[MeteredCall]:
+    """A request through a meter; without one, nobody counts it. Raises BudgetSpent."""
+    if meter is None:
+        yield MeteredCall()
+        return
+    async with meter.call(room) as call:
+        yield call
+
+
+class MeteredLLM:
+    """A language model of which each question is one request to its endpoint, through a meter.
+
+    Args:
+        llm: is asked; closed together with this one.
+        meter: of the model.
+    """
+
+    def __init__(self, llm: LLM, meter: Meter) -> None:
+        self._llm = llm
+        self._meter = meter
+        self.form = getattr(llm, "form", "data")
+        self.fingerprint = str(getattr(llm, "fingerprint", ""))
+
+    @property
+    def name(self) -> str:
+        return self._llm.name
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        """The model's answer.
+
+        Raises:
+            BudgetSpent: the call could pass the limit, or the endpoint tells no tokens and they are limited.
+            EnvironmentUnavailable: the model cannot be reached, refused or took too long.
+        """
+        texts = [*(message.content for message in messages), "" if schema is None else json.dumps(schema)]
+        async with self._meter.call(room_of(texts, max_tokens)) as call:
+            completion = await self._llm.complete(
+                messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
+            )
+            call.answered(completion)
+        return completion
+
+    async def check_reachable(self) -> None:
+        """As the model itself does. Raises EnvironmentUnavailable."""
+        if isinstance(self._llm, Reachable):
+            await self._llm.check_reachable()
+
+    async def ping(self) -> None:
+        """As the model itself does; no model is asked. Raises EnvironmentUnavailable."""
+        if isinstance(self._llm, Pingable):
+            await self._llm.ping()
+
+    async def close(self) -> None:
+        await self._llm.close()
+
+
+def room_of(texts: Iterable[str], max_tokens: int) -> TokenUsage:
+    """The most tokens of a request: no tokenizer makes more of a text than it has bytes.
+
+    Args:
+        texts: all that is sent, each message and the schema.
+        max_tokens: room for the answer with its thoughts.
+    """
+    sent = sum(len(text.encode()) + MESSAGE_TOKENS for text in texts)
+    return TokenUsage(prompt_tokens=sent, completion_tokens=max_tokens)

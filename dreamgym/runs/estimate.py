@@ -1,0 +1,227 @@
+"""What a run will ask of a language model, said before it begins.
+
+The recordings tell how long episodes are, how many of their steps need the model, and how long its prompts and answers
+are: a few recorded steps go through the dream as if they were asked now, up to the question, which is counted and not
+asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from statistics import mean, stdev
+from typing import NamedTuple
+
+from dreamgym.budget import worded
+from dreamgym.dream.answer_form import AnswerForm, answer_text
+from dreamgym.dream.language_model import REASONING_TOKENS
+from dreamgym.dream.model import Part, Prediction, Query
+from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, step_messages
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import PredictionError
+from dreamgym.evaluation.material import drawn
+from dreamgym.evaluation.predictions import RecordedStep, dream_of, predictions, steps_of
+from dreamgym.evaluation.rates import wilson
+from dreamgym.evaluation.setting import Setting
+from dreamgym.prices import Price, is_in_process, price_of
+from dreamgym.types import TokenUsage, Trajectory
+
+SAMPLED = 24
+"""Recorded steps that are counted."""
+KNOWN = 50
+"""Recorded trajectories that the counted steps are shown examples from."""
+USUAL, MOST = 4, 5
+"""Characters of a token: usually, and at most; at least CHARACTERS_PER_TOKEN."""
+THOUGHT = 60
+"""Tokens of reasoning that a model usually writes before an answer."""
+JUDGED = 3
+"""Questions to the judge about one claimed success."""
+
+
+class Range(NamedTuple):
+    """A number that is not known yet."""
+
+    low: float
+    usual: float
+    high: float
+
+
+class Estimate(NamedTuple):
+    """Calls of a language model, and tokens of each."""
+
+    calls: Range
+    prompt: Range
+    """Tokens of a prompt."""
+    written: Range
+    """Tokens of an answer, its reasoning included; what a model thinks apart from that is not."""
+    basis: str
+    price: Price | None
+
+    @property
+    def dollars(self) -> Range | None:
+        """None if the price is not known. At best half of each prompt is in the endpoint's cache."""
+        if self.price is None:
+            return None
+        told = []
+        for at, cached in enumerate((0.5, 0.0, 0.0)):
+            calls, prompt, written = self.calls[at], self.prompt[at], self.written[at]
+            used = TokenUsage(
+                prompt_tokens=round(calls * prompt),
+                cached_tokens=round(calls * prompt * cached),
+                completion_tokens=round(calls * written),
+            )
+            told.append(self.price.of(used))
+        return Range(*told)
+
+    def __str__(self) -> str:
+        calls, money = self.calls, self.dollars
+        about = f"about {calls.usual:,.0f} calls ({calls.low:,.0f} to {calls.high:,.0f})"
+        tokens = f"{self.prompt.usual:,.0f} prompt and {self.written.usual:,.0f} written tokens each"
+        cost = (
+            "no price is known"
+            if money is None
+            else f"about {worded(money.usual, 'dollars')} ({worded(money.low, 'dollars')} to "
+            f"{worded(money.high, 'dollars')})"
+        )
+        return f"estimate: {about} with {tokens}, {self.basis}: {cost}"
+
+
+async def of_steps(
+    spec: EnvironmentSpec, chosen: Setting, known: Sequence[Trajectory], steps: Sequence[RecordedStep], *, seed: int = 0
+) -> Estimate | None:
+    """The estimate of predicting these recorded steps once; None for a model that computes in this process.
+
+    Args:
+        spec: what was recorded.
+        chosen: the model, and what is left out.
+        known: what the dream knows.
+        steps: are predicted.
+        seed: of the draw of those that are counted.
+    """
+    if is_in_process(chosen.model):
+        return None
+    sample = drawn(steps, SAMPLED, seed)
+    counting = _Counting()
+    make = await dream_of(
+        spec, counting, list(known)[:KNOWN], TrigramEncoder(), k=chosen.k, without=(*chosen.without, Part.CACHE)
+    )
+    prompts: list[int] = []
+    answers: list[int] = []
+    async with aclosing(predictions(spec, make, sample, seed=seed)) as predicted:
+        at = 0
+        async for _ in predicted:
+            trajectory, number = sample[at]
+            at += 1
+            if counting.query is not None:
+                query, counting.query = counting.query, None
+                form = AnswerForm(query)
+                text = sum(len(message.content) for message in step_messages(query, "data"))
+                prompts.append(text + len(json.dumps(form.schema)))
+                answers.append(len(answer_text(query, trajectory.transitions[number - 1])))
+    share = wilson(len(prompts), max(1, len(sample)))
+    reasons = Part.REASONING not in chosen.without
+    return Estimate(
+        calls=Range(share.low * len(steps), share.mean * len(steps), share.high * len(steps)),
+        prompt=_tokens(mean(prompts or [0])),
+        written=_tokens(mean(answers or [0]), more=Range(0, THOUGHT, REASONING_TOKENS) if reasons else Range(0, 0, 0)),
+        basis=f"as {len(sample)} recorded steps show, of which {len(prompts)} need the model",
+        price=price_of(chosen.model),
+    )
+
+
+async def of_episodes(
+    spec: EnvironmentSpec,
+    chosen: Setting,
+    recorded: Sequence[Trajectory],
+    episodes: int,
+    *,
+    alike: int = 1,
+    seed: int = 0,
+) -> Estimate | None:
+    """The estimate of playing so many episodes in a dream of these recordings; None as for `of_steps`.
+
+    Nothing recorded tells nothing: then it is None too.
+
+    Args:
+        spec: what was recorded.
+        chosen: the model, and what is left out.
+        recorded: all of it.
+        episodes: how many are played.
+        alike: so many of them have the same task and seed; at best they do the same, and each question is asked once.
+        seed: of the draw of the steps that are counted.
+    """
+    played = [one for one in recorded if one.transitions]
+    if is_in_process(chosen.model) or not played:
+        return None
+    known, apart = played[1:], played[:1]
+    if len(played) > 1:  # steps of many episodes, each with others' episodes as examples
+        apart = played[:: max(2, len(played) // SAMPLED)]
+        ids = {one.id for one in apart}
+        known = [one for one in played if one.id not in ids]
+    one_each = await of_steps(spec, chosen, known, steps_of(apart), seed=seed)
+    if one_each is None:
+        return None
+    lengths = [len(one.transitions) for one in played]
+    length = mean(lengths)
+    off = 2 * stdev(lengths) / len(lengths) ** 0.5 if len(lengths) > 1 else length / 2
+    counted = max(1, len(steps_of(apart)))
+    shares = [calls / counted for calls in one_each.calls]
+    calls = Range(
+        episodes / alike * max(1.0, length - off) * shares[0],
+        episodes * length * shares[1],
+        episodes * (min(float(spec.max_steps), length + off) * shares[2] + JUDGED),
+    )
+    return one_each._replace(calls=calls, basis=f"{one_each.basis}; {length:.1f} steps an episode")
+
+
+def of_prompts(model: str, prompts: Sequence[str], written: Range, basis: str) -> Estimate | None:
+    """The estimate of asking these questions once; None for a model that computes in this process.
+
+    Args:
+        model: as in `--model`.
+        prompts: all that is sent, a text a question.
+        written: tokens of an answer.
+        basis: where the numbers come from.
+    """
+    if is_in_process(model) or not prompts:
+        return None
+    n = len(prompts)
+    return Estimate(
+        calls=Range(n, n, 2 * n),
+        prompt=_tokens(mean(map(len, prompts))),
+        written=written,
+        basis=basis,
+        price=price_of(model),
+    )
+
+
+def say_estimate(estimate: Estimate | None, speak: Callable[[str], None]) -> None:
+    """Say it, if there is one."""
+    if estimate is not None:
+        speak(str(estimate))
+
+
+def _tokens(characters: float, more: Range = Range(0, 0, 0)) -> Range:  # noqa: B008  it is a tuple
+    least, usual, most = (characters / one for one in (MOST, USUAL, CHARACTERS_PER_TOKEN))
+    return Range(least + more.low, usual + more.usual, most + more.high)
+
+
+class _Counting:
+    """An experience model that answers nothing, and shows what it was asked last."""
+
+    name = "counting"
+    demonstrations = 5
+    learns_from_dreams = True
+    checks_state = True
+
+    def __init__(self) -> None:
+        self.query: Query | None = None
+
+    async def predict(self, query: Query) -> Prediction:
+        self.query = query
+        raise PredictionError("it was counted")
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,27 @@
+"""The token counts of an answer, read from the usage that an OpenAI-compatible endpoint or litellm reports."""
+
+from __future__ import annotations
+
+from dreamgym.types import TokenUsage
+
+
+def usage_of(reported: object) -> TokenUsage:
+    """The counts of one answer. What is not reported, or is no count, is 0, which counts as not told.
+
+    Args:
+        reported: `usage` of a chat completion; None, or in parts anything else, where an endpoint does not keep to it.
+    """
+
+    def count(*path: str) -> int:
+        found = reported
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+
+    prompt, completion = count("prompt_tokens"), count("completion_tokens")
+    return TokenUsage(
+        prompt_tokens=prompt,
+        cached_tokens=min(prompt, count("prompt_tokens_details", "cached_tokens")),
+        completion_tokens=completion,
+        thinking_tokens=min(completion, count("completion_tokens_details", "reasoning_tokens")),
+    )

@@ -1,0 +1,323 @@
+"""A budget ends the asking before it is passed; the endpoint is a real one that keeps its own account."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from billing import GIVEN, PRICE, THINKING, billing, ok
+from dreamgym_integrations.models.endpoint import THINKING_TOKENS
+from growth import grows_linearly
+
+from dreamgym import prices
+from dreamgym.budget import LEDGER_VARIABLE, Ledger, Limit, check_budget, open_ledger, read_limit, room_of
+from dreamgym.dream.load import load_llm
+from dreamgym.dream.questions import MemoryPredictions
+from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
+from dreamgym.llm import LLM, Message
+from dreamgym.prices import FREE, PRICE_VARIABLE, Price, price_of, read_prices
+from dreamgym.types import JsonObject, TokenUsage
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+ROOM = 200
+
+
+@pytest.fixture(autouse=True)
+def given_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRICE_VARIABLE, GIVEN)
+
+
+def question(number: int) -> list[Message]:
+    return [Message(role="user", content=f"Is {number} all right? {'Look at it again. ' * 20}")]
+
+
+@asynccontextmanager
+async def loaded(url: str, predictions: MemoryPredictions | None = None) -> AsyncIterator[LLM]:
+    llm = load_llm(f"{url}#m", predictions=predictions)
+    assert llm is not None
+    try:
+        yield llm
+    finally:
+        await llm.close()
+
+
+def most_of_question() -> TokenUsage:
+    """The most tokens of a question; the form in which its schema is sent is longer than the schema."""
+    return room_of([question(0)[0].content, json.dumps(SCHEMA), 100 * "."], ROOM)
+
+
+async def asked(llm: LLM, number: int) -> str:
+    """`yes`, or why there was no answer."""
+    try:
+        answer = await llm.complete(question(number), schema=SCHEMA, max_tokens=ROOM)
+    except BudgetSpent as error:
+        return str(error)
+    return "yes" if json.loads(answer.text)["ok"] else "no"
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "unit", "said"),
+    [
+        ("5.00", 5, "dollars", "5.00 dollars"),
+        ("$0.25", 0.25, "dollars", "0.25 dollars"),
+        ("12 dollars", 12, "dollars", "12.00 dollars"),
+        ("200k tokens", 200_000, "tokens", "200,000 tokens"),
+        ("1.5Mtok", 1_500_000, "tokens", "1,500,000 tokens"),
+        ("300 calls", 300, "calls", "300 calls"),
+        ("1 call", 1, "calls", "1 call"),
+    ],
+)
+def test_a_budget_is_money_tokens_or_calls(text: str, amount: float, unit: str, said: str) -> None:
+    limit = read_limit(text)
+    assert (limit.amount, limit.unit, str(limit)) == (amount, unit, said)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "5,00", "five", "5 euros", "$5 calls", "1e9", "inf", "nan", "300 cells", "5" * 50, "5 5"]
+)
+def test_what_is_no_budget_is_refused_with_what_is_one(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"expected dollars such as 5\.00, or '200k tokens', or '300 calls'"):
+        read_limit(text)
+
+
+def test_a_budget_is_read_in_linear_time() -> None:
+    assert grows_linearly(read_limit, lambda n: "9" * n)
+
+
+@pytest.mark.parametrize("text", ["1", "1,2,3,4", "1,-2", "a,b", "1,nan", "m=", "m=1", "1,2 x"])
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"DREAMGYM_PRICE: .* is no price: expected IN,OUT"):
+        read_prices(text)
+
+
+def test_a_price_is_given_for_one_model_or_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRICE_VARIABLE, "http://h:1/v1#m=1,2,0.5 3,4")
+    assert price_of("http://h:1/v1#m") == Price(prompt=1, completion=2, cached=0.5)
+    assert price_of("openai/x") == Price(prompt=3, completion=4, cached=3)
+
+
+def test_a_server_of_ones_own_costs_nothing_and_a_url_has_no_known_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PRICE_VARIABLE)
+    assert price_of("hosted_vllm/Qwen/Qwen3-8B") == FREE
+    assert price_of("http://localhost:8000/v1") is None
+
+
+def test_a_listed_price_counts_only_for_the_provider_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(PRICE_VARIABLE)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    row = {"input_cost_per_token": 2e-6, "output_cost_per_token": 8e-6, "cache_read_input_token_cost": 5e-7}
+    table = {
+        "gpt-x": {**row, "litellm_provider": "openai"},
+        "claude-x": {**row, "cache_creation_input_token_cost": 3e-6, "litellm_provider": "anthropic"},
+        "openai/odd": {"litellm_provider": "openai", "input_cost_per_token": 1e-6},
+    }
+    (tmp_path / "litellm").mkdir()
+    (tmp_path / "litellm" / "__init__.py").write_text("raise RuntimeError('it is not to be imported')")
+    (tmp_path / "litellm" / prices.TABLE).write_text(json.dumps(table))
+    script = "from dreamgym.prices import price_of; import sys; print([price_of(m) for m in sys.argv[1:]])"
+    names = [
+        "gpt-x",
+        "openai/gpt-x",
+        "openrouter/gpt-x",
+        "anthropic/claude-x",
+        "litellm:anthropic/claude-x",
+        "claude-x",
+    ]
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *names, "odd", "openai/odd"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    gpt, claude = Price(prompt=2, completion=8, cached=0.5), Price(prompt=3, completion=8, cached=0.5)
+    shown = done.stdout.strip()
+    assert shown == str([gpt, gpt, None, claude, claude, None, None, None])
+
+
+@pytest.mark.parametrize("budget", ["0.02", "6k tokens", "7 calls"])
+@pytest.mark.parametrize("at_once", [1, 32])
+async def test_a_budget_stops_before_the_call_that_would_pass_it(budget: str, at_once: int) -> None:
+    limit = read_limit(budget)
+    with open_ledger(budget) as ledger:
+        async with billing(ok, thinking=0) as (url, account), loaded(url) as llm:
+            free, answers = asyncio.Semaphore(at_once), []
+
+            async def one(number: int) -> None:
+                async with free:
+                    answers.append(await asked(llm, number))
+
+            await asyncio.gather(*(one(number) for number in range(160)))
+        spent = {"dollars": account.dollars, "tokens": account.tokens, "calls": len(account.bills)}[limit.unit]
+        told = ledger.spent
+        with pytest.raises(BudgetSpent):
+            check_budget()
+    assert spent <= limit.amount
+    mean = account.tokens / len(account.bills)
+    call = {"dollars": PRICE.of(account.bills[-1]), "tokens": mean, "calls": 1}[limit.unit]
+    most = most_of_question()
+    room = {"dollars": PRICE.of(most), "tokens": most.prompt_tokens + most.completion_tokens, "calls": 1}[limit.unit]
+    assert spent > limit.amount - room - call, "the next call would have been one too many"
+    refusals = {answer for answer in answers if answer != "yes"}
+    assert answers.count("yes") == len(account.bills) - 1, "and one call found out what the endpoint can do"
+    assert all(f"the budget of {limit} is spent" in one and "the next call may cost" in one for one in refusals)
+    assert told.calls == len(account.bills)
+    assert told.untold == 0
+    assert told.dollars == pytest.approx(account.dollars)
+
+
+async def test_thoughts_count_and_have_their_room_before_a_question_is_asked() -> None:
+    with open_ledger("20k tokens") as ledger:
+        async with billing(ok) as (url, account), loaded(url) as llm:
+            answers = [await asked(llm, number) for number in range(160)]
+        told = ledger.spent
+    assert told.thinking_tokens == THINKING * len(account.bills)
+    assert 20_000 - THINKING_TOKENS - 2_000 < account.tokens <= 20_000 - THINKING_TOKENS
+    assert "the next call may cost" in answers[-1]
+
+
+async def test_calls_run_at_once_where_the_budget_has_room_for_all() -> None:
+    gate = asyncio.Event()
+    gate.set()
+    with open_ledger("5.00"):
+        async with billing(ok, waits=gate) as (url, account), loaded(url) as llm:
+            await asked(llm, 0)
+            gate.clear()
+            asking = [asyncio.create_task(asked(llm, number)) for number in range(1, 33)]
+            while account.running < 32:
+                await asyncio.sleep(0)
+            gate.set()
+            answers = await asyncio.gather(*asking)
+    assert set(answers) == {"yes"}
+
+
+@pytest.mark.parametrize("budget", ["5.00", "1M tokens"])
+async def test_an_endpoint_that_tells_no_usage_is_refused_after_one_call(budget: str) -> None:
+    with open_ledger(budget) as ledger:
+        async with billing(ok, tells=False) as (url, account), loaded(url) as llm:
+            answers = await asyncio.gather(*(asked(llm, number) for number in range(32)))
+        held = ledger.spent
+    assert len(account.bills) == 1, "the question what the endpoint can do shows it"
+    assert all("tells no usage" in answer or "is spent" in answer for answer in answers)
+    assert "give the budget in calls" in answers[0]
+    assert held.untold == len(account.bills)
+
+
+async def test_an_endpoint_that_tells_no_usage_can_be_limited_in_calls() -> None:
+    with open_ledger("4 calls"):
+        async with billing(ok, tells=False) as (url, account), loaded(url) as llm:
+            answers = [await asked(llm, number) for number in range(6)]
+    assert answers[:3] == ["yes"] * 3
+    assert len(account.bills) == 4
+
+
+async def test_a_remembered_answer_costs_nothing() -> None:
+    predictions = MemoryPredictions()
+    with open_ledger("5 calls"):
+        async with billing(ok) as (url, account), loaded(url, predictions) as llm:
+            for _ in range(20):
+                assert await asked(llm, 1) == "yes"
+    assert len(account.bills) == 2
+    with open_ledger("0 calls"):
+        async with loaded(url, predictions) as llm:
+            assert await asked(llm, 1) == "yes"
+            assert "the budget of 0 calls is spent" in await asked(llm, 2)
+
+
+async def test_money_is_not_spent_on_a_model_without_a_known_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PRICE_VARIABLE)
+    with open_ledger("5.00"), pytest.raises(InvalidInput, match=r"no price is known of model .* DREAMGYM_PRICE"):
+        load_llm("http://localhost:1/v1#m")
+    with open_ledger("300 calls"):
+        assert load_llm("http://localhost:1/v1#m") is not None
+
+
+async def test_a_call_that_never_reached_the_model_costs_nothing() -> None:
+    with open_ledger("1 call") as ledger:
+        async with loaded("http://127.0.0.1:9/v1") as llm:
+            for number in range(3):
+                with pytest.raises(EnvironmentUnavailable, match="cannot be reached"):
+                    await llm.complete(question(number), schema=SCHEMA)
+        assert ledger.spent.calls == 0
+
+
+async def test_a_call_that_is_left_in_the_middle_counts_as_the_most_it_can_cost() -> None:
+    never = asyncio.Event()
+    with open_ledger("5.00") as ledger:
+        async with billing(ok, waits=never) as (url, account), loaded(url) as llm:
+            leaving = asyncio.create_task(llm.complete(question(1), max_tokens=ROOM))
+            while not account.running:
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            never.set()
+        assert (ledger.spent.calls, ledger.spent.untold) == (1, 1)
+        most = PRICE.of(room_of([question(1)[0].content, '""'], ROOM))
+        with pytest.raises(BudgetSpent):
+            ledger.reserve(5.00 - 0.9 * most)
+        assert ledger.reserve(5.00 - most)
+
+
+async def test_processes_of_one_run_share_its_budget() -> None:
+    script = """
+import asyncio, sys
+from dreamgym.dream.load import load_llm
+from dreamgym.errors import BudgetSpent
+from dreamgym.llm import Message
+async def main():
+    llm = load_llm(sys.argv[1])
+    answered = 0
+    try:
+        for n in range(20):
+            await llm.complete([Message(role="user", content=f"{sys.argv[2]} {n}")], max_tokens=10)
+            answered += 1
+    except BudgetSpent:
+        pass
+    await llm.close()
+    print(answered)
+asyncio.run(main())
+"""
+    with open_ledger("15 calls") as ledger:
+        async with billing(ok) as (url, account):
+            running = [
+                await asyncio.create_subprocess_exec(sys.executable, "-c", script, f"{url}#m", str(n), stdout=-1)
+                for n in range(3)
+            ]
+            outs = [int((await one.communicate())[0]) for one in running]
+        assert sum(outs) == len(account.bills) == ledger.spent.calls == 15
+        with pytest.raises(BudgetSpent):
+            ledger.check()
+    assert LEDGER_VARIABLE not in os.environ
+
+
+def test_what_a_killed_process_had_reserved_counts_as_spent() -> None:
+    with open_ledger("10 tokens") as ledger:
+        code = "from dreamgym.budget import current_ledger; assert current_ledger().reserve(8)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        with pytest.raises(BudgetSpent, match="the budget of 10 tokens is spent: 8 tokens in 0 calls"):
+            ledger.reserve(3)
+
+
+def test_a_process_with_a_budget_of_its_own_spends_that() -> None:
+    with open_ledger("1 call") as outer, open_ledger("2 calls") as inner:
+        assert (outer.limit, inner.limit) == (Limit(amount=1, unit="calls"), Limit(amount=2, unit="calls"))
+        with open_ledger(None) as joined:
+            assert joined.limit == inner.limit
+            assert not joined.is_own
+    assert isinstance(inner, Ledger)
