@@ -75,5 +75,13 @@ HeldOut = Annotated[
     float,
     typer.Option(min=0.0, max=1.0, help="Share of the trajectories that the model must predict and does not know."),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Ray cluster that does the work: HOST:PORT of its head, or local. Default: this process.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random draw.")]
