@@ -64,19 +64,20 @@ class Workers(Generic[One_contra, Result_co]):
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
         self._orders = (_version(), pickle.dumps(job), variables(), os.getcwd())
         self._free: asyncio.Queue[ActorHandle] = asyncio.Queue()
-        self._present = 0
+        self.present = 0
+        """How many of them are there now."""
         self._refused: dict[ActorHandle, Exception] = {}
         self._changed = asyncio.Event()
         self._joining = {asyncio.create_task(self._join(actor)) for actor in actors for _ in range(places)}
 
-    async def ready(self) -> None:
-        """Wait for the first worker; the others join when they can."""
+    async def ready(self, places: int = 1) -> None:
+        """Wait for so many places; the others join when they can. Raises as `workers` does."""
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
-                while not self._present and len(self._refused) < len(self._actors):
+                while self.present < places and len(self._refused) < len(self._actors):
                     self._changed.clear()
                     await self._changed.wait()
-        if self._present:
+        if self.present >= places:
             return
         if self._refused:
             raise next(iter(self._refused.values()))
@@ -97,7 +98,7 @@ class Workers(Generic[One_contra, Result_co]):
             except self._lost:
                 done = None
             if done is None:  # it died, or is a new process that has not opened the job
-                self._present -= 1
+                self.present -= 1
                 joining = asyncio.create_task(self._join(actor))
                 self._joining.add(joining)
                 joining.add_done_callback(self._joining.discard)
@@ -125,7 +126,7 @@ class Workers(Generic[One_contra, Result_co]):
                 async with asyncio.timeout(START_S):
                     return await self._free.get()
             except TimeoutError:
-                if not self._present:
+                if not self.present:
                     message = f"no worker of the cluster at {self._address!r} is left, and none came back"
                     raise EnvironmentUnavailable(f"{message} within {START_S:g} s") from None
 
@@ -138,7 +139,7 @@ class Workers(Generic[One_contra, Result_co]):
             except self._lost:
                 await asyncio.sleep(REJOIN_S)
         if refusal is None:
-            self._present += 1
+            self.present += 1
             self._free.put_nowait(actor)
         elif actor not in self._refused:
             self._refused[actor] = _error(*refusal)
