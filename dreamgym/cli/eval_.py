@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import EnvName, ModelName, Seed
+from dreamgym.cli.options import Cluster, EnvName, ModelName, Seed
 from dreamgym.runs import evaluate as runs
 from dreamgym.runs.opening import Against
 
@@ -27,6 +27,7 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     model: ModelName = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
 ) -> None:
     """Play tasks with a trained policy and count successes.
 
@@ -42,6 +43,7 @@ def evaluate(
             episodes=episodes,
             model=model,
             seed=seed,
+            cluster=cluster,
         )
     )
     if json:

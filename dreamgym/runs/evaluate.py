@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
-from dreamgym.runs.opening import Against, dream_setting, open_worlds, real_for, tasks_of, with_recorded_starts
-from dreamgym.runs.players import player_in
+from dreamgym.runs.cluster import check_reachable_store, workers
+from dreamgym.runs.opening import (
+    Against,
+    dream_setting,
+    open_seeded,
+    open_worlds,
+    real_for,
+    tasks_of,
+    with_recorded_starts,
+)
+from dreamgym.runs.players import PolicyPlaying, SpreadPlayer, player_in
 from dreamgym.training import probe
 from dreamgym.training.probe import Evaluation
+from dreamgym.training.rollout import Player
 
 
 async def evaluate(
@@ -25,6 +36,7 @@ async def evaluate(
     without: Collection[Part] = (),
     dsn: str | None = None,
     seed: int = 0,
+    cluster: str | None = None,
 ) -> Evaluation:
     """Play each task once by sampling, and count successes. Nothing of it is stored.
 
@@ -39,17 +51,29 @@ async def evaluate(
         without: parts of the dream that are left out.
         dsn: of the store that a dream is grounded in; None: the embedded server.
         seed: fixes the sampled tokens.
+        cluster: address of the Ray cluster that plays, each worker with the policy's folder; None: this process.
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
     dream_setting(model, without, against)
     spec = load_spec(env) if isinstance(env, str) else env
-    loaded, codec = load_policy(policy)
     tasks = tasks_of(spec, split, real_for(env, spec, Against(against)))[-episodes:]
     if Against(against) is Against.DREAM:
         tasks = await with_recorded_starts(spec, tasks, dsn)
-    async with (
-        open_worlds(env, against, model=model, without=without, dsn=dsn) as worlds,
-        player_in(worlds, loaded, codec, agent=agent) as player,
-    ):
+    async with AsyncExitStack() as stack:
+        player: Player
+        if cluster is None:
+            loaded, codec = load_policy(policy)
+            opened = open_worlds(env, against, model=model, without=without, dsn=dsn)
+            worlds = await stack.enter_async_context(opened)
+            player = await stack.enter_async_context(player_in(worlds, loaded, codec, agent=agent))
+        else:
+            if Against(against) is Against.DREAM:
+                check_reachable_store(cluster, dsn)
+                spec, store = await stack.enter_async_context(open_seeded(env, dsn=dsn))
+                dsn = store.dsn
+            job = PolicyPlaying(
+                spec, Against(against), policy.resolve(), agent, model, frozenset(map(Part, without)), dsn
+            )
+            player = SpreadPlayer(await stack.enter_async_context(workers(cluster, job, 1)))
         return await probe.evaluate(player, tasks, seed=seed)
