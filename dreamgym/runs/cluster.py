@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -285,6 +286,9 @@ async def _connected(address: str) -> ModuleType:
     """Ray, connected. Raises as `workers` does."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before it is imported: it would report its use over the network
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it warns of
+    if address == LOCAL:
+        # Ray listens on every interface and runs what it is sent: only who has this run's token may send it something.
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     try:
         import ray
     except ImportError as error:
@@ -302,6 +306,8 @@ async def _connected(address: str) -> ModuleType:
         )
     except (Exception, SystemExit) as error:  # its own way to say that nobody answers, versions included
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if "AuthenticationError" in f"{error!r} {error.__cause__}":
+            reason = "it wants its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         raise EnvironmentUnavailable(f"the cluster at {address!r} cannot be joined: {reason}") from error
     module: ModuleType = ray
     return module
