@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
+from dreamgym.cli.options import Cluster, Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
 from dreamgym.evaluation.cost import Prices
 from dreamgym.runs.console import say
 
@@ -35,6 +35,7 @@ def fidelity(
         ),
     ] = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
 ) -> None:
     """Measure a simulation against recordings that it does not know. No database is read or written.
 
@@ -56,6 +57,7 @@ def fidelity(
         prices=Prices.of(cost or ()),
         out=out,
         seed=seed,
+        cluster=cluster,
         say=say,
     )
     typer.echo(as_text(report))

@@ -63,7 +63,7 @@ class Workers(Generic[One_contra, Result_co]):
         """Units that are done at once if every worker is there."""
         self._address, self._actors = address, actors
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
-        self._orders = (_version(), pickle.dumps(job), variables(), os.getcwd())
+        self._orders = ray.put((_version(), pickle.dumps(job), variables(), os.getcwd()))  # sent to each node once
         self._free: asyncio.Queue[ActorHandle] = asyncio.Queue()
         self.present = 0
         """How many of them are there now."""
@@ -135,7 +135,7 @@ class Workers(Generic[One_contra, Result_co]):
         """Have one more place of a worker, as soon as the worker has opened the job."""
         while True:
             try:
-                refusal = await actor.begin.remote(*self._orders)
+                refusal = await actor.begin.remote(self._orders)
                 break
             except self._lost:
                 await asyncio.sleep(REJOIN_S)
@@ -225,10 +225,9 @@ def _worker_class() -> type:
             self._closing = asyncio.Event()
             self._open: asyncio.Task[None] | None = None
 
-        async def begin(
-            self, version: str, job: bytes, variables: Mapping[str, str], folder: str
-        ) -> tuple[str, str] | None:
+        async def begin(self, orders: tuple[str, bytes, Mapping[str, str], str]) -> tuple[str, str] | None:
             """Open the job, once; the error's name and text if that fails."""
+            version, job, variables, folder = orders
             try:
                 from dreamgym.runs.cluster import _version
             except ImportError:
@@ -288,7 +287,8 @@ async def _connected(address: str) -> ModuleType:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it warns of
     if address == LOCAL:
         # Ray listens on every interface and runs what it is sent: only who has this run's token may send it something.
-        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once a process
     try:
         import ray
     except ImportError as error:
