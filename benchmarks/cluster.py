@@ -45,7 +45,7 @@ WAIT_S = 0.05
 """What a step waits, as for a hosted model."""
 STEPS = 5
 NODE = {"num_cpus": 1, "object_store_memory": 100_000_000}
-EPISODES_A_KILL = 400
+EPISODES_A_KILL = 300
 PAUSE_S = (1.0, 4.0)
 """Play between two kills: at least, at most."""
 TOOL: JsonObject = {"name": "draw", "inputSchema": {"type": "object", "properties": {}}}
@@ -207,6 +207,7 @@ def kills(wanted: int, seed: int) -> None:
         collect += ["--episodes", str(episodes)]
         subprocess.run([*collect, "--workers", "64", "--out", str(alone)], check=True)
         command = [*collect, "--workers", str(PLACES), "--cluster", cluster.address, "--out", str(spread)]
+        began = time.perf_counter()
         with subprocess.Popen(command) as playing:
             while not (spread.exists() and spread.stat().st_size) and playing.poll() is None:
                 time.sleep(0.1)
@@ -217,14 +218,17 @@ def kills(wanted: int, seed: int) -> None:
                 made += playing.poll() is None
                 print(f"killed {made} nodes", file=sys.stderr, flush=True)
                 cluster.add_node(**NODE)
+        seconds = time.perf_counter() - began
         if playing.returncode:
             sys.exit(playing.returncode)
         ids = [one.id for one in read_jsonl(spread, Trajectory)]
         digests = [hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in (alone, spread)]
     print("\nNodes killed by SIGKILL while `dreamgym collect` plays, 3 workers:\n")
-    print("| killed | episodes | lost | doubled | digest | digest in one process |\n|---|---|---|---|---|---|")
+    print(
+        "| killed | episodes | seconds | lost | doubled | digest | digest in one process |\n|---|---|---|---|---|---|---|"
+    )
     lost, doubled = episodes - len(set(ids)), len(ids) - len(set(ids))
-    print(f"| {made} | {episodes} | {lost} | {doubled} | {digests[1]} | {digests[0]} |")
+    print(f"| {made} | {episodes} | {seconds:.0f} | {lost} | {doubled} | {digests[1]} | {digests[0]} |")
 
 
 async def run(args: argparse.Namespace) -> None:

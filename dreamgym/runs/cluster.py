@@ -12,8 +12,9 @@ import asyncio
 import os
 import pickle
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import dreamgym
@@ -51,6 +52,16 @@ class Job(Protocol[One_contra, Result_co]):
 
     def open(self) -> AbstractAsyncContextManager[Callable[[One_contra], Awaitable[Result_co]]]:
         """Open it; the result does one unit of work, and may be called several times at once."""
+
+
+class Doing(Protocol[One_contra, Result_co]):
+    """Whoever does units of work."""
+
+    places: int
+    """Units that are done at once if every worker is there."""
+
+    async def do(self, one: One_contra) -> Result_co:
+        """Do one unit."""
 
 
 class Workers(Generic[One_contra, Result_co]):
@@ -165,26 +176,27 @@ async def workers(
         EnvironmentUnavailable: the cluster does not answer, or starts no worker.
         MissingPackage: Ray is not installed.
     """
-    ray = await _connected(address)
-    try:
-        count = int(ray.cluster_resources().get("CPU", 0))
-        if not count:
-            raise EnvironmentUnavailable(f"the cluster at {address!r} has no CPU: start a node with `ray start`")
-        start = ray.remote(_worker_class()).options(
-            num_cpus=1,
-            max_concurrency=places + 4,  # asking whether it is there needs room beside the work
-            max_restarts=-1,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-        )
-        crew = Workers(ray, address, job, [start.remote() for _ in range(count)], places)
+    with redirect_stdout(sys.stderr):  # Ray tells of dead nodes there, and stdout is the result
+        ray = await _connected(address)
         try:
-            await crew.ready()
-            yield crew
+            count = int(ray.cluster_resources().get("CPU", 0))
+            if not count:
+                raise EnvironmentUnavailable(f"the cluster at {address!r} has no CPU: start a node with `ray start`")
+            start = ray.remote(_worker_class()).options(
+                num_cpus=1,
+                max_concurrency=places + 4,  # asking whether it is there needs room beside the work
+                max_restarts=-1,
+                max_task_retries=0,
+                scheduling_strategy="SPREAD",
+            )
+            crew = Workers(ray, address, job, [start.remote() for _ in range(count)], places)
+            try:
+                await crew.ready()
+                yield crew
+            finally:
+                await crew.close()
         finally:
-            await crew.close()
-    finally:
-        ray.shutdown()
+            ray.shutdown()
 
 
 def variables() -> dict[str, str]:

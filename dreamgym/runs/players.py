@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy.model import ChatCodec
     from dreamgym_server.sources import Worlds
 
-    from dreamgym.runs.cluster import Workers
+    from dreamgym.runs.cluster import Doing
 
 LIMIT_S = 600.0
 """Wall time of an agent's episode."""
@@ -122,7 +122,7 @@ class PolicyPlaying:
 class SpreadPlayer:
     """A `Player` whose episodes are played by the workers of a cluster."""
 
-    def __init__(self, workers: Workers[Chunk, list[Rollout]]) -> None:
+    def __init__(self, workers: Doing[Chunk, list[Rollout]]) -> None:
         self._workers = workers
 
     async def play(

@@ -156,6 +156,18 @@ def test_workers_of_another_version_are_refused_and_nothing_is_written(dreamgym:
     assert not Path("out.jsonl").exists()
 
 
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.long
+def test_nodes_that_are_killed_cost_no_episode_and_double_none() -> None:
+    benchmark = Path(__file__).parents[2] / "benchmarks" / "cluster.py"
+    command = [sys.executable, str(benchmark), "--episodes", "0", "--kills", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    killed, episodes, _, lost, doubled, digest, alone = done.stdout.splitlines()[-1].strip("| ").split(" | ")
+    assert (killed, episodes, lost, doubled) == ("2", "600", "0", "0")
+    assert digest == alone
+
+
 @pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nobody", "a web server"])
 @needs_ray
 def test_an_address_where_no_cluster_answers_is_one_sentence(dreamgym: Command, answer: bytes | None) -> None:
