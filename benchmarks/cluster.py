@@ -224,9 +224,8 @@ def kills(wanted: int, seed: int) -> None:
         ids = [one.id for one in read_jsonl(spread, Trajectory)]
         digests = [hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in (alone, spread)]
     print("\nNodes killed by SIGKILL while `dreamgym collect` plays, 3 workers:\n")
-    print(
-        "| killed | episodes | seconds | lost | doubled | digest | digest in one process |\n|---|---|---|---|---|---|---|"
-    )
+    columns = ("killed", "episodes", "seconds", "lost", "doubled", "digest", "digest in one process")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     lost, doubled = episodes - len(set(ids)), len(ids) - len(set(ids))
     print(f"| {made} | {episodes} | {seconds:.0f} | {lost} | {doubled} | {digests[1]} | {digests[0]} |")
 
