@@ -64,7 +64,7 @@ class Doing(Protocol[One_contra, Result_co]):
         """Do one unit."""
 
 
-class Workers(Generic[One_contra, Result_co]):
+class Crew(Generic[One_contra, Result_co]):
     """The workers of a cluster, which open the same job: a queue of places. Those of a dead one come back with it."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Workers(Generic[One_contra, Result_co]):
 @asynccontextmanager
 async def workers(
     address: str, job: Job[One_contra, Result_co], places: int
-) -> AsyncIterator[Workers[One_contra, Result_co]]:
+) -> AsyncIterator[Crew[One_contra, Result_co]]:
     """A worker process for each CPU of the cluster, each with room for `places` units at once.
 
     Args:
@@ -189,7 +189,7 @@ async def workers(
                 max_task_retries=0,
                 scheduling_strategy="SPREAD",
             )
-            crew = Workers(ray, address, job, [start.remote() for _ in range(count)], places)
+            crew = Crew(ray, address, job, [start.remote() for _ in range(count)], places)
             try:
                 await crew.ready()
                 yield crew
@@ -274,7 +274,7 @@ def _worker_class() -> type:
                     opened.set_exception(error)
 
         async def do(self, unit: bytes) -> tuple[bool | None, str, object]:
-            """Whether it was done, and the result; else the name and the text of the error."""
+            """Do a unit: (True, "", result), (False, name and text of the error), or (None, "", "") without a job."""
             if self._opened is None or not self._opened.done():
                 return None, "", ""
             from dreamgym.environment import first_reason

@@ -29,7 +29,7 @@ from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
-from dreamgym.runs.cluster import Workers, workers
+from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.opening import Against
 from dreamgym.types import Source, Trajectory
@@ -253,7 +253,7 @@ class Predicting:
 
 
 def _spread(
-    crew: Workers[int, Compared], given: Material, steps: Iterable[RecordedStep]
+    crew: Crew[int, Compared], given: Material, steps: Iterable[RecordedStep]
 ) -> AsyncGenerator[Compared, None]:
     """Have the workers predict these of the held-out steps."""
     numbers = {step.key: number for number, step in enumerate(given.steps)}
