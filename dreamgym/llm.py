@@ -68,6 +68,14 @@ class Reachable(Protocol):
         """Raises EnvironmentUnavailable if the endpoint does not answer, or refuses the key or the model."""
 
 
+@runtime_checkable
+class Pingable(Protocol):
+    """A model behind an endpoint that may be away."""
+
+    async def ping(self) -> None:
+        """Raises EnvironmentUnavailable if the endpoint does not answer or refuses the key. No model is asked."""
+
+
 def is_strict(schema: JsonValue) -> bool:
     """True if hosted models accept a schema in their strict mode: all keys of objects are required, no others allowed.
 

@@ -38,6 +38,7 @@ def serve(
 
     from dreamgym.runs.serve import serve_until_stopped, serving
     from dreamgym.runs.server_process import TIED_VARIABLE
+    from dreamgym.runs.tracing import exported_spans
 
     tied = bool(os.environ.pop(TIED_VARIABLE, ""))  # it is not for what this process starts
     server = serving(
@@ -53,7 +54,8 @@ def serve(
         min_confidence=min_confidence,
         takes_in=not tied,  # a verb that starts a server has chosen what is in the store
     )
-    asyncio.run(serve_until_stopped(server, typer.echo, tied=tied))
+    with exported_spans():
+        asyncio.run(serve_until_stopped(server, typer.echo, tied=tied))
 
 
 def main() -> None:

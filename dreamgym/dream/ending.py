@@ -21,6 +21,7 @@ from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query
 from dreamgym.dream.task_check import accomplished
 from dreamgym.errors import MalformedAnswer
 from dreamgym.replay.buffer import Demonstration
+from dreamgym.spans import timed
 from dreamgym.types import Provenance, Tier, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ def is_invented(history: Sequence[Transition]) -> bool:
     )
 
 
+@timed("judge")
 async def _judged(query: Query, prediction: Prediction, judge: Judge) -> Prediction:
     try:
         verdict = await judge.judge_step(query, prediction)

@@ -28,6 +28,7 @@ from dreamgym.dream.viewed import ViewsTier
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EpisodeFinished, PredictionError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
+from dreamgym.spans import TimedSpan
 from dreamgym.state import State, shown_in, with_facts
 from dreamgym.tools import is_forbidden
 from dreamgym.types import JsonObject, Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Transition
@@ -120,7 +121,9 @@ class DreamEnvironment:
         query = await self._query(action)
         self.asked = None
         for tier in self._tiers:
-            prediction = await tier.answer(query)
+            with TimedSpan("tier", asked=_name_of(tier)) as asking:
+                prediction = await tier.answer(query)
+                asking.note(answered=prediction is not None)
             if prediction is not None:
                 break
         else:
@@ -144,13 +147,16 @@ class DreamEnvironment:
         if self._transitions and self._transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
         state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
+        with TimedSpan("retrieval") as retrieval:
+            demonstrations = await self._retrieved(task, state, action)
+            retrieval.note(found=len(demonstrations))
         return Query(
             spec=self._spec,
             task=task,
             history=self._transitions,
             state=State.of(state, self._spec.state),
             action=action,
-            demonstrations=await self._retrieved(task, state, action),
+            demonstrations=demonstrations,
             seed=self._seed,
             without=self._without,
         )
@@ -258,12 +264,12 @@ class AgreeingTier:
     infers = True
 
     def __init__(self, tier: StepTier, name: Tier | None = None) -> None:
-        self._tier = tier
+        self.tier = tier
         self._name = name
 
     async def answer(self, query: Query) -> Prediction | None:
         """Its answer, None also if that contradicts the state. Raises PredictionError."""
-        prediction = await self._tier.answer(query)
+        prediction = await self.tier.answer(query)
         if prediction is None or contradiction(query, prediction):
             return None
         if self._name is not None:
@@ -325,6 +331,11 @@ def _with_shown_facts(query: Query, prediction: Prediction) -> Prediction:
     if schema is None or Part.STATE in query.without or prediction.is_error:
         return prediction
     return prediction.model_copy(update={"next_state": with_facts(prediction.next_state, shown_in(prediction), schema)})
+
+
+def _name_of(tier: StepTier) -> str:
+    """The class of a tier, as traces name it."""
+    return type(tier.tier if isinstance(tier, AgreeingTier) else tier).__name__
 
 
 @cache

@@ -19,7 +19,7 @@ from dreamgym.dream.own_words import without_own_words
 from dreamgym.dream.prompt import CHARACTERS_PER_TOKEN, PromptForm, step_messages
 from dreamgym.dream.questions import ask
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.llm import LLM, Reachable
+from dreamgym.llm import LLM, Pingable, Reachable
 from dreamgym.types import StepResult, Task, Tier, ToolCall, Transition
 
 LEAST_TOKENS = 1_024
@@ -146,6 +146,11 @@ class LanguageModel:
         """Raises EnvironmentUnavailable if the language model knows that it cannot be asked."""
         if isinstance(self._llm, Reachable):
             await self._llm.check_reachable()
+
+    async def ping(self) -> None:
+        """Raises EnvironmentUnavailable if the language model has an endpoint that does not answer."""
+        if isinstance(self._llm, Pingable):
+            await self._llm.ping()
 
     async def close(self) -> None:
         await self._llm.close()

@@ -23,8 +23,9 @@ from pydantic import BaseModel, ConfigDict
 
 from dreamgym.environment import first_reason
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MalformedAnswer, PredictionError
-from dreamgym.llm import LLM, Completion, Message
+from dreamgym.llm import LLM, Completion, Message, Pingable
 from dreamgym.replay.keys import check_storable
+from dreamgym.spans import TimedSpan
 from dreamgym.types import JsonObject
 
 SHOWN_CHARACTERS = 2_000
@@ -140,6 +141,11 @@ class CachedLLM:
         """Ask this question anew the next time: its answer was of no use."""
         await self._predictions.forget(self._key(messages, schema, max_tokens, temperature, seed))
 
+    async def ping(self) -> None:
+        """Raises EnvironmentUnavailable if the model has an endpoint that does not answer."""
+        if isinstance(self._llm, Pingable):
+            await self._llm.ping()
+
     async def close(self) -> None:
         """Release the model; nobody waits for what is still asked."""
         asking = list(self._asking.values())
@@ -207,7 +213,15 @@ async def ask(
     asked, completions = [list(messages)], list[Completion]()
     for _ in range(2):
         try:
-            completion = await llm.complete(asked[-1], schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
+            with TimedSpan("model_call", model=_shown_name(llm)) as calling:
+                completion = await llm.complete(
+                    asked[-1], schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed
+                )
+                calling.note(
+                    cached=completion.cached,
+                    prompt_tokens=completion.prompt_tokens,
+                    completion_tokens=completion.completion_tokens,
+                )
         except EnvironmentUnavailable as error:
             raise PredictionError(str(error)) from error
         completions.append(completion)
@@ -234,3 +248,9 @@ async def ask(
         for question in asked[:-1]:
             await llm.forget(question, schema=schema, max_tokens=max_tokens, temperature=0.0, seed=seed)
     raise MalformedAnswer(f"model {llm.name!r} gave no valid answer, not even when asked again: {fault}")
+
+
+def _shown_name(llm: LLM) -> str | None:
+    """The model's name for traces; None if that is the URL of an endpoint, in which a password may stand."""
+    name = llm.name.rpartition("#")[2]
+    return None if "://" in name else name

@@ -85,6 +85,9 @@ class Settings(Frozen):
     """Updates between two checkpoints: a run that is killed repeats those since the last one."""
     lora: int = Field(default=0, ge=0)
     """Rank of the LoRA adapter; 0 trains all weights."""
+    staleness: int = Field(default=0, ge=0)
+    """Number of updates that the policy that plays is behind the one that learns, so that both work at once; 0 plays
+    and learns in turn. Each token is weighed by how likely the newer policy is to say it, at most 2."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the start policy in the loss; 0 leaves the term out."""
     accumulate: int = Field(default=1, ge=1)
@@ -195,15 +198,21 @@ class Practice:
         self.dead_updates = 0
         """Number of last updates, in a row, without a success and without a group to learn from."""
 
-    async def iterate(self, player: Player, iteration: int) -> list[list[Rollout]]:
+    async def iterate(self, player: Player, iteration: int, *, version: int | None = None) -> list[list[Rollout]]:
         """Play P groups of G episodes, one task per group, and return the groups that this process played.
+
+        Args:
+            player: plays the episodes.
+            iteration: number of rounds before this one.
+            version: number of updates that the policy has had; None: as many as rounds.
 
         Raises:
             EnvironmentUnavailable: every rollout failed, so there is nothing to learn from.
             InvalidInput: no reward of the update is known, or the budget of real steps does not suffice.
         """
         settings, began = self._settings, time.monotonic()
-        tasks_P, groups, outcomes_P = await self._undisturbed(player, iteration)
+        version = iteration if version is None else version
+        tasks_P, groups, outcomes_P = await self._undisturbed(player, iteration, version)
         outcomes = list(chain(*outcomes_P))
         if self._where == "real":
             self._taken += sum(len(outcome.actions) for outcome in outcomes)
@@ -219,7 +228,7 @@ class Practice:
             {"step": iteration, "where": self._where}
             | summary(outcomes, values)
             | await self._tiers(iteration)
-            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3)}
+            | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3), "version": version}
         )
         dead = not any(values) and not any(outcome.success for outcome in outcomes)
         self.dead_updates = self.dead_updates + 1 if dead else 0
@@ -232,7 +241,7 @@ class Practice:
         return {"tiers": {**await self._backing.tiers(self.run, iteration)}}
 
     async def _undisturbed(
-        self, player: Player, iteration: int
+        self, player: Player, iteration: int, version: int
     ) -> tuple[Sequence[Task], list[list[Rollout]], list[list[Rollout]]]:
         """An update's tasks, the groups of this process and the groups of all (without tokens), played and stored.
 
@@ -241,7 +250,7 @@ class Practice:
         """
         for _ in range(ATTEMPTS):
             try:
-                played = await self._played_and_kept(player, iteration)
+                played = await self._played_and_kept(player, iteration, version)
             except DreamGymError:
                 if not await self._was_disturbed():
                     raise
@@ -255,7 +264,7 @@ class Practice:
         return self._backing is not None and self.processes.count == 1 and await self._backing.recover()
 
     async def _played_and_kept(
-        self, player: Player, iteration: int
+        self, player: Player, iteration: int, version: int
     ) -> tuple[Sequence[Task], list[list[Rollout]], list[list[Rollout]]]:
         settings = self._settings
         if self.spent:
@@ -265,7 +274,7 @@ class Practice:
                 "real_steps or lower group_size"
             )
         tasks_P = self.curriculum.sample(min(settings.groups, self._affordable()), iteration)
-        groups = await self._played(player, tasks_P, iteration)
+        groups = await self._played(player, tasks_P, iteration, version)
         outcomes_P = await asyncio.to_thread(
             self.processes.gather, [[replace(episode, segments=[]) for episode in group] for group in groups]
         )
@@ -295,7 +304,9 @@ class Practice:
         groups = (self._real_steps - self._taken) // (self._settings.group_size * self._spec.max_steps)
         return groups - groups % self.processes.count
 
-    async def _played(self, player: Player, tasks_P: Sequence[Task], iteration: int) -> list[list[Rollout]]:
+    async def _played(
+        self, player: Player, tasks_P: Sequence[Task], iteration: int, version: int
+    ) -> list[list[Rollout]]:
         settings, index, count = self._settings, self.processes.index, self.processes.count
         share, size = len(tasks_P) // count, settings.group_size
         slots = [p for p in range(index * share, (index + 1) * share) for _ in range(size)]
@@ -304,7 +315,7 @@ class Practice:
             [tasks_P[p] for p in slots],
             groups=[f"{self.run}-{iteration}-{p}" for p in slots],
             seeds=[draw_seed(settings.seed, iteration, p) for p in slots],
-            version=iteration,
+            version=version,
             sampling_seed=draw_seed(settings.seed, iteration, -1, *apart),
         )
         return [episodes[start : start + size] for start in range(0, len(episodes), size)]

@@ -20,6 +20,9 @@ REFUSAL = re.compile(
 )
 """How a text begins that refuses a call without saying so in a flag."""
 
+MARK, PLAIN = re.compile(r"[*>+] (?=\S)"), re.compile(r"  (?=\S)")
+"""How a marked line begins, and the others beside it."""
+
 
 class Style(Protocol):
     """How a value is written as a text."""
@@ -56,6 +59,21 @@ class LinesStyle:
         if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
             raise ValueError("expected lines")
         return "\n".join(map(str, value))
+
+
+@dataclass(frozen=True)
+class MarkedStyle:
+    """Lines of which one is marked, as a list of branches marks the current one; the value has all and the marked."""
+
+    mark: str
+    """As long as what stands before the other lines."""
+
+    def text(self, value: JsonValue) -> str:
+        items = value.get("items") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(items, list) or items.count(value.get("marked")) != 1:
+            raise ValueError("expected lines and the marked one")
+        plain = " " * len(self.mark)
+        return "\n".join(f"{self.mark if item == value['marked'] else plain}{item}" for item in items)
 
 
 @dataclass(frozen=True)
@@ -148,7 +166,22 @@ def view_of(result: StepResult) -> View:
         for style, value in _readings(text):
             if style.text(value) == text:
                 return View(value, style, result.is_error, blocks)
-    return View(list(text.split("\n")), LinesStyle(), result.is_error, blocks)
+    return _marked(text, result.is_error, blocks) or View(list(text.split("\n")), LinesStyle(), result.is_error, blocks)
+
+
+def _marked(text: str, is_error: bool, blocks: str) -> View | None:
+    """Lines with one that is marked; None if the text is another."""
+    lines = text.split("\n")
+    marked = [line for line in lines if MARK.match(line)]
+    if len(lines) < 2 or len(marked) != 1 or not all(MARK.match(line) or PLAIN.match(line) for line in lines):
+        return None
+    view = View(
+        {"items": [line[2:] for line in lines], "marked": marked[0][2:]}, MarkedStyle(marked[0][:2]), is_error, blocks
+    )
+    try:
+        return view if view.observation == text else None
+    except ValueError:
+        return None
 
 
 def _readings(text: str) -> list[tuple[Style, JsonValue]]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.views.patterns import Bindings, NoPatternValue, Pattern, ValueName, as_word, is_int
+from dreamgym.views.expressions import Bindings, NoPatternValue, Slot, ValueName, as_word, is_int
+from dreamgym.views.patterns import Pattern
 
 MOST = 8
 """Most changes between two answers that are learned from."""
@@ -83,7 +84,7 @@ class Edit:
     """One kind of change."""
 
     kind: str
-    """`add`, `remove` or `set`."""
+    """`add`, `extend` (all items of a list are added), `remove` or `set`."""
     path: tuple[Step, ...]
     """To the list, or to the value that is set."""
     value: Pattern | None = None
@@ -141,8 +142,10 @@ class Edit:
             at = _index(self.items, value, bindings)
             return [*value[:at], *value[at + 1 :]]
         assert self.value is not None
-        added = self.value.evaluate(bindings)
-        at = _place(self.places[0], value, added)
+        added = self.value.evaluate({**bindings, **_counters(value)})
+        if self.kind == "extend":
+            return [*value, *(added if isinstance(added, list) else [])]
+        at = _place(self.places, value, added)
         return [*value[:at], added, *value[at:]]
 
     @property
@@ -206,9 +209,13 @@ def _list_edits(
         rest = base[:start] + old[offset:] + base[len(base) - end :]
         yield Edit("remove", path, items=_items(rest, start, bindings))
     known = base[:start] + base[len(base) - end :]
+    flat = tuple(Slot(name) for name, value in bindings.items() if name[0] == "flat" and same(value, list(made)))
+    if flat and not old and not end:
+        yield Edit("extend", path, Pattern(flat))
+        return
     for offset, item in enumerate(made):
         at = start + offset
-        yield Edit("add", path, Pattern.of(item, bindings), _places(known, at, item))
+        yield Edit("add", path, Pattern.of(item, {**bindings, **_counters(known)}), _places(known, at, item))
         known = [*known[:at], item, *known[at:]]
 
 
@@ -227,6 +234,18 @@ def _items(items: list[JsonValue], at: int, bindings: Bindings) -> tuple[Way, ..
     return (*ways, Position(at), Position(at - len(items)))
 
 
+def _counters(items: list[JsonValue]) -> Bindings:
+    """What the next item of a list may count: how many there are, and one more than the largest number in a field."""
+    found: dict[ValueName, JsonValue] = {("list", "length"): len(items)}
+    largest: dict[str, int] = {}
+    for item in items:
+        for name, value in item.items() if isinstance(item, dict) else ():
+            if isinstance(value, int) and not isinstance(value, bool):
+                largest[name] = max(value, largest.get(name, value))
+    found.update((("list", "next", name), value + 1) for name, value in largest.items())
+    return found
+
+
 def _index(ways: tuple[Way, ...], items: list[JsonValue], bindings: Bindings) -> int:
     return ways[0].index(items, bindings)
 
@@ -235,7 +254,7 @@ def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]
     places = []
     if at == len(items):
         places.append("end")
-    if _sorted_place(items, item) == at:
+    if _sorted_place(items, item) == at and (isinstance(item, str) or not places):
         places.append("sorted")
     if at == 0:
         places.append("start")
@@ -244,17 +263,18 @@ def _places(items: list[JsonValue], at: int, item: JsonValue) -> tuple[str, ...]
     return tuple(places)
 
 
-def _place(place: str, items: list[JsonValue], item: JsonValue) -> int:
-    if place == "end":
-        return len(items)
-    if place == "start":
-        return 0
-    if place == "sorted":
+def _place(places: tuple[str, ...], items: list[JsonValue], item: JsonValue) -> int:
+    """Where an item is added. Raises NoPatternValue if the examples do not tell whether the list is sorted."""
+    if "sorted" in places:
         at = _sorted_place(items, item)
         if at is None:
             raise NoPatternValue("the list is not sorted")
+        if "end" in places and at != len(items):
+            raise NoPatternValue("the examples do not tell whether the list is sorted")
         return at
-    return max(0, len(items) + int(place))
+    if places[0] == "end":
+        return len(items)
+    return 0 if places[0] == "start" else max(0, len(items) + int(places[0]))
 
 
 def _sorted_place(items: list[JsonValue], item: JsonValue) -> int | None:

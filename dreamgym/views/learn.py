@@ -14,14 +14,21 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from dreamgym.state import same
 from dreamgym.types import JsonObject, ToolCall, Transition
 from dreamgym.views.answers import View
+from dreamgym.views.cells import KnownCells, cells_of
 from dreamgym.views.edits import Edit, edits_between
-from dreamgym.views.patterns import Bindings, Pattern, pattern_of
+from dreamgym.views.expressions import Bindings, leaves_of
+from dreamgym.views.forms import Answered, CallForm, FormKey, forms_of
+from dreamgym.views.listings import items_of
+from dreamgym.views.patterns import pattern_of
 from dreamgym.views.reads import reading_tools
-from dreamgym.views.rules import FormKey, Moment, Rules, ViewChange, items_of
+from dreamgym.views.replaced import replacements
+from dreamgym.views.rules import Moment, Rules, ViewChange
 from dreamgym.views.session import Call, Relation, bindings_of, blamed_in, calls_of, mentions, relation_of
-from dreamgym.views.sql import UNKNOWN, KnownDatabase, database_of
+from dreamgym.views.sql import KnownDatabase, database_of
+from dreamgym.views.together import told_apart
 
 FOLDS = 12
 """Most parts into which recordings are divided to try what was learned from the others."""
@@ -82,8 +89,14 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
             rules.arguments.setdefault(call.action.name, set()).update(call.action.arguments)
     for _ in range(2):  # what the first pass learns of effects explains views after several writes in the second
         rules.known = _recorded(episodes, rules)
+        rules.replaces = replacements(
+            [episode.calls for episode in episodes],
+            [view.value for (_, written, _), view in rules.known.items() if not written],
+        )
         rules.database = _database(episodes, rules)
-        rules.effects = _effects(episodes, rules)
+        rules.cells = _cells(episodes, rules)
+        for pair, effects in _effects(episodes, rules).items():
+            rules.effects[pair] = {**rules.effects.get(pair, {}), **effects}
     reads_at_start = {canonical: view for (_, written, canonical), view in rules.known.items() if not written}
     for episode in episodes:
         for call in episode.calls:
@@ -96,7 +109,7 @@ def _learned(episodes: Sequence[Session], reads: frozenset[str]) -> Rules:
         for number, call in enumerate(episode.calls):
             if call.view is not None and call.view.is_refusal and not call.view.blocks:
                 blamed = blamed_in(call)
-                if not any(one.changes and mentions(one.action, blamed.values()) for one in episode.calls[:number]):
+                if not any(one.changes and mentions(one, blamed.values()) for one in episode.calls[:number]):
                     rules.refusals.setdefault(call.action.name, []).append(call)
     return rules
 
@@ -118,6 +131,20 @@ def _database(episodes: Sequence[Session], rules: Rules) -> KnownDatabase | None
     calls = [call for episode in episodes for call in episode.calls]
     refusals = (call.view.observation for call in calls if call.view is not None and call.view.is_refusal)
     return database_of([call.action for call in calls], start, refusals)
+
+
+def _cells(episodes: Sequence[Session], rules: Rules) -> KnownCells | None:
+    if rules.database is not None or len({episode.world for episode in episodes}) > 1:
+        return None
+    sessions = [
+        [
+            (call.action, call.view.value, call.changes)
+            for call in episode.calls
+            if call.view and not call.view.is_refusal
+        ]
+        for episode in episodes
+    ]
+    return cells_of(sessions, rules.reads, rules.replaces)
 
 
 def _unstable(episodes: Sequence[Session]) -> frozenset[str]:
@@ -161,13 +188,14 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
                 continue
             if rules.database is not None and call.action.name in rules.database.arguments:
                 continue  # the database knows better
-            found = _example(episode.calls, number, rules, episode.world)
-            if found is not None:
-                write, base = found
-                pair = (episode.calls[write].action.name, call.action.name)
-                bindings = bindings_of(episode.calls[write], call.action)
-                relation = relation_of(episode.calls[write].action, call.action)
-                examples[pair][relation].append((base, call.view, bindings))
+            if rules.cells is not None and call.action.name in rules.cells.ranges:
+                continue
+            for write, base, new in _examples(episode.calls, number, rules, episode.world):
+                bindings = bindings_of(write, call.action)
+                relation = relation_of(write.action, call.action)
+                if base is not None and base.key() == new.key() and _held_before(write, base):
+                    continue
+                examples[write.action.name, call.action.name][relation].append((base, new, bindings))
     found_effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = {}
     for pair, by_relation in examples.items():
         for relation, shown in by_relation.items():
@@ -177,30 +205,37 @@ def _effects(episodes: Sequence[Session], rules: Rules) -> dict[tuple[str, str],
     return found_effects
 
 
-def _example(episode: Sequence[Call], number: int, rules: Rules, world: str) -> tuple[int, View | None] | None:
-    """The only write that may have changed what a call answers, and the view before it."""
-    action = episode[number].action
-    canonical = action.canonical()
-    is_read = action.name in rules.reads
+def _held_before(write: Call, view: View) -> bool:
+    """A view shows all values of a write before it: that it stays as it is says nothing."""
+    held = [value for _, value in leaves_of("view", view.value)]
+    values = [value for _, value in leaves_of("write", write.action.arguments) if not isinstance(value, dict | list)]
+    return bool(values) and all(any(same(value, one) for one in held) for value in values)
+
+
+def _examples(episode: Sequence[Call], number: int, rules: Rules, world: str) -> list[tuple[Call, View | None, View]]:
+    """The writes that changed what a call answers, each with the view before and after it."""
+    call = episode[number]
+    canonical = call.action.canonical()
+    is_read = call.action.name in rules.reads
     last = max((i for i in range(number) if episode[i].action.canonical() == canonical), default=-1)
     base = episode[last].view if last >= 0 and is_read else rules.known.get((world, (), canonical))
-    since = last + 1 if is_read else 0
-    writes = [i for i in range(since, number) if episode[i].changes]
+    writes = [one for one in episode[last + 1 if is_read else 0 : number] if one.changes]
+    assert call.view is not None
     if not is_read:
-        related = [i for i in writes if relation_of(episode[i].action, action)]
-        return (related[-1], None) if related else None
-    if len(writes) > 1:
-        known = [(i, rules.effect(episode[i].action, action)) for i in writes]
-        unknown = [i for i, effect in known if effect is None]
-        if len(unknown) != 1:
-            return None
-        for i, effect in known:
-            if i < unknown[0] and effect is not None:
-                base = effect.apply(base, bindings_of(episode[i], action))
-            elif i > unknown[0] and effect is not None and effect.changes:
-                return None
-        return unknown[0], base
-    return (writes[0], base) if writes else None
+        related = [one for one in writes if relation_of(one.action, call.action)]
+        return [(related[-1], None, call.view)] if related else []
+    effects = [rules.effect(write.action, call.action) for write in writes] if len(writes) > 1 else [None] * len(writes)
+    unknown = [i for i, effect in enumerate(effects) if effect is None]
+    if len(unknown) == len(writes) > 1 and base is not None:
+        return list(told_apart(writes, call.action, base, call.view))
+    if len(unknown) != 1:
+        return []
+    for write, effect in zip(writes[: unknown[0]], effects, strict=False):
+        if effect is not None:
+            base = effect.apply(base, bindings_of(write, call.action))
+    if any(effect is not None and effect.changes for effect in effects[unknown[0] + 1 :]):
+        return []
+    return [(writes[unknown[0]], base, call.view)]
 
 
 def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> ViewChange | None:
@@ -210,7 +245,7 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
         return ViewChange(changes=False)
     if any(same_as_before) or any(new.blocks for _, new, _ in examples):
         return None
-    count = len(examples)
+    count = len({repr(bindings) for _, _, bindings in examples})
     like = examples[0][1]
     alike = all(type(new.style) is type(like.style) and new.is_error == like.is_error for _, new, _ in examples)
     pattern = pattern_of([(new.said, bindings) for _, new, bindings in examples]) if alike else None
@@ -218,14 +253,16 @@ def _effect(examples: Sequence[Example], is_read: bool, *, is_related: bool) -> 
         is_of_write = any(name[0] in {"write", "said"} for name in pattern.names)
         pattern = pattern if is_of_write or (is_related and like.is_refusal) else None
     whole = ViewChange(True, pattern=pattern, like=like) if pattern is not None else None
-    if whole is not None and pattern is not None and (not is_read or count > 1 or not pattern.is_guess):
+    if whole is not None and pattern is not None and is_read and count == 1 and pattern.is_guess:
+        whole = None
+    if whole is not None and pattern is not None and not pattern.constants:
         return whole
     if all(base is not None and type(base.style) is type(new.style) for base, new, _ in examples):
         edits = _unified_edits([(base.value, new.value, bindings) for base, new, bindings in examples if base])
         is_shown = count > 1 or not any(_is_guess(edit) for edit in edits or ())
         if edits and is_shown and (count > 1 or len(edits) < MOST_EDITS):
             return ViewChange(True, edits=edits)
-    return None
+    return whole
 
 
 def _is_guess(edit: Edit) -> bool:
@@ -250,42 +287,14 @@ def _unified_edits(examples: Sequence[tuple[JsonValue, JsonValue, Bindings]]) ->
     return found
 
 
-def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, tuple[Pattern, View]]:
-    examples: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
+def _forms(episodes: Sequence[Session], rules: Rules) -> dict[FormKey, CallForm]:
+    examples: dict[FormKey, list[Answered]] = defaultdict(list)
     for episode in episodes:
         for number, call in enumerate(episode.calls):
             if call.view is not None and not call.view.blocks:
                 kind, bindings = rules.own_bindings(episode.calls[:number], call.action, episode.world)
                 if kind or not call.view.is_refusal:
                     examples[call.action.name, frozenset(call.action.arguments), kind].append(
-                        (call.view, bindings, call.action.canonical())
+                        Answered(call.view, bindings, call.action.canonical())
                     )
-    found: dict[FormKey, tuple[Pattern, View]] = {}
-    of_any: dict[FormKey, list[tuple[View, Bindings, str]]] = defaultdict(list)
-    for (tool, _, kind), known in examples.items():
-        of_any[tool, None, kind] += known
-    for key, shown in [*of_any.items(), *examples.items()]:
-        known = [one for one in shown if not one[0].is_refusal] or shown
-        like = known[0][0]
-        if any(type(view.style) is not type(like.style) or view.is_error != like.is_error for view, _, _ in known):
-            continue
-        pattern = pattern_of([(view.said, bindings) for view, bindings, _ in known])
-        if pattern is not None and _is_shown(key, pattern, len({canonical for _, _, canonical in known}), rules):
-            found[key] = (pattern, like)
-    return found
-
-
-def _is_shown(key: FormKey, pattern: Pattern, distinct: int, rules: Rules) -> bool:
-    """The recordings show that the answers of other calls have this form too.
-
-    Two different calls do; one does if the answer is made of the call's values and of no number besides, and the tool
-    is no read, or if the database explains it.
-    """
-    tool, _, kind = key
-    if distinct > 1 or any(name[0] == "sql" for name in pattern.names):
-        return True
-    if pattern.is_guess:
-        return False
-    if any(name[0] == "of" for name in pattern.names):
-        return True
-    return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in rules.reads
+    return forms_of(examples, rules.reads)

@@ -10,93 +10,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
 
 from pydantic import JsonValue
 
 from dreamgym.state import same
+from dreamgym.views.expressions import (
+    COUNTING,
+    WORLDS,
+    Bindings,
+    Expression,
+    FixedValue,
+    Largest,
+    NoPatternValue,
+    Offset,
+    Slot,
+    ValueName,
+    Words,
+    expressions_of,
+    is_own,
+    leaves_of,
+)
 
-ValueName = tuple[str, ...]
-"""A value's name: where it comes from, and its path there, such as `("call", "title")`."""
-Bindings = Mapping[ValueName, JsonValue]
-"""The values that a call can refer to."""
-
-LISTS = frozenset({"seen", "sql"})
-"""Where values come from that may be empty lists."""
-VARIANTS = 64
-"""Most ways to read one text that are kept."""
 MOST_SAID = 60
 """Longest constant in one answer that is believed to be the same in every call, in characters."""
-COUNTS = ("count", "length", "total", "size", "number", "len")
-"""Last words of the names of fields that count something."""
 _DIGIT = re.compile(r"\d")
-
-
-class NoPatternValue(ValueError):
-    """A pattern has no value for a call."""
-
-
-@dataclass(frozen=True)
-class FixedValue:
-    """A value that does not depend on the call."""
-
-    value: str
-    """As JSON-like text of Python, which compares by type."""
-    of: JsonValue = field(compare=False, hash=False)
-
-    def evaluate(self, bindings: Bindings) -> JsonValue:
-        return self.of
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The value of a name."""
-
-    name: ValueName
-
-    def evaluate(self, bindings: Bindings) -> JsonValue:
-        if self.name not in bindings:
-            raise NoPatternValue(f"nothing is bound to {self.name}")
-        return bindings[self.name]
-
-
-@dataclass(frozen=True)
-class Offset:
-    """The number of a name and a constant."""
-
-    name: ValueName
-    plus: int
-
-    def evaluate(self, bindings: Bindings) -> JsonValue:
-        value = bindings.get(self.name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise NoPatternValue(f"no number is bound to {self.name}")
-        return value + self.plus
-
-
-@dataclass(frozen=True)
-class Words:
-    """A text in which some words are values of names."""
-
-    parts: tuple[str | ValueName | Offset, ...]
-
-    @property
-    def count(self) -> int:
-        """How many of its words are values."""
-        return sum(not isinstance(part, str) for part in self.parts)
-
-    def evaluate(self, bindings: Bindings) -> JsonValue:
-        return "".join(part if isinstance(part, str) else self._word(part, bindings) for part in self.parts)
-
-    @staticmethod
-    def _word(part: ValueName | Offset, bindings: Bindings) -> str:
-        word = as_word((part if isinstance(part, Offset) else Slot(part)).evaluate(bindings))
-        if word is None:
-            raise NoPatternValue(f"the value of {part} is no word")
-        return word
-
-
-Expression = FixedValue | Slot | Offset | Words
 
 
 @dataclass(frozen=True)
@@ -108,27 +45,50 @@ class Pattern:
     """The one of them that the name of this field speaks for: a value of the same name, or a count for a length."""
     fields: Mapping[str, Pattern] | None = None
     items: tuple[Pattern, ...] | None = None
+    each: Mapping[ValueName, Pattern | None] = field(default_factory=dict)
+    """By the name of a list of what is found: how each of its items is told. None: no example has an item."""
 
     @classmethod
     def of(cls, value: JsonValue, bindings: Bindings, field: str = "") -> Pattern:
         """The pattern of one example, or of the part of it in a field."""
-        options = tuple(_expressions(value, bindings))
-        own = next((one for one in options if _is_own(one, field)), None)
+        options = tuple(expressions_of(value, bindings))
+        own = next((one for one in options if is_own(one, field)), None)
         if isinstance(value, dict):
             return cls(options, own, fields={name: cls.of(part, bindings, name) for name, part in value.items()})
         if isinstance(value, list):
-            return cls(options, own, items=tuple(cls.of(part, bindings) for part in value))
+            items = tuple(cls.of(part, bindings) for part in value)
+            return cls(options, own, items=items, each=dict(cls._each(value, bindings)))
         return cls(options, own)
+
+    @classmethod
+    def _each(cls, value: list[JsonValue], bindings: Bindings) -> Iterator[tuple[ValueName, Pattern | None]]:
+        """The ways in which a list tells one by one what is found."""
+        for name, found in bindings.items():
+            if name[0] == "found" and isinstance(found, list) and len(found) == len(value):
+                told: Pattern | None = None
+                for number, (part, item) in enumerate(zip(value, found, strict=True)):
+                    one = cls.of(part, _of_item(bindings, item))
+                    told = one if number == 0 else told and told.unified(one)
+                if told is not None or not value:
+                    yield name, told
 
     def unified(self, other: Pattern) -> Pattern | None:
         """The pattern of the examples of both; None if there is none."""
         shared = tuple(option for option in self.options if option in set(other.options))
         fields = self._unified_fields(other)
         items = self._unified_items(other)
-        if not shared and fields is None and items is None:
+        each = dict(self._unified_each(other))
+        if not shared and fields is None and items is None and not each:
             return None
         own = self.own if self.own in shared and self.own == other.own else None
-        return Pattern(shared, own, fields, items)
+        return Pattern(shared, own, fields, items, each)
+
+    def _unified_each(self, other: Pattern) -> Iterator[tuple[ValueName, Pattern | None]]:
+        for name in self.each.keys() & other.each.keys():
+            one, two = self.each[name], other.each[name]
+            both = one.unified(two) if one is not None and two is not None else one or two
+            if both is not None or (one is None and two is None):
+                yield name, both
 
     def _unified_fields(self, other: Pattern) -> Mapping[str, Pattern] | None:
         if self.fields is None or other.fields is None or list(self.fields) != list(other.fields):
@@ -155,23 +115,41 @@ class Pattern:
             if not all(same(values[0], value) for value in values):
                 raise NoPatternValue("the examples do not tell which of several values it is")
             return values[0]
+        if self.each:
+            return self._evaluate_each(bindings)
         if self.fields is not None:
             return {name: part.evaluate(bindings) for name, part in self.fields.items()}
         if self.items is not None:
             return [part.evaluate(bindings) for part in self.items]
         raise NoPatternValue("no expression is left")
 
+    def _evaluate_each(self, bindings: Bindings) -> JsonValue:
+        made: list[JsonValue] = []
+        for name, told in self.each.items():
+            found = bindings.get(name)
+            if not isinstance(found, list) or (found and told is None):
+                raise NoPatternValue(f"nothing is bound to {name}")
+            value: JsonValue = [told.evaluate(_of_item(bindings, item)) for item in found] if told is not None else []
+            made.append(value)
+        if not all(same(made[0], value) for value in made):
+            raise NoPatternValue("the examples do not tell which of several lists it is")
+        return made[0]
+
     def _best(self) -> tuple[Expression, ...]:
         """The expressions that are used: that of the same name, else all that are no constant, else the constant."""
         if self.own is not None:
             return (self.own,)
         slots = [option for option in self.options if isinstance(option, Slot | Offset)]
-        of_sql = [option for option in slots if option.name[0] == "sql"]  # the database alone knows the tables
+        of_world = [option for option in slots if option.name[0] in WORLDS]  # it alone knows what is there now
         words = [option for option in self.options if isinstance(option, Words)]
         most = max((option.count for option in words), default=0)
         longest = [option for option in words if option.count == most]
-        constants = self.options if self.fields is None and self.items is None else ()
-        return tuple(of_sql or slots or longest or constants)
+        longest = [option for option in longest if "found" in option.sources] or longest
+        longest = [option for option in longest if not option.sources & COUNTING] or longest
+        constants = self.options if self.fields is None and self.items is None and not self.each else ()
+        slots = [option for option in slots if option.name[0] not in COUNTING] or slots
+        of_two = [option for option in self.options if isinstance(option, Largest)]
+        return tuple(of_world or slots or longest or of_two or constants)
 
     def chosen(self) -> Iterator[Expression]:
         """The expressions that `evaluate` uses."""
@@ -179,8 +157,12 @@ class Pattern:
         if best:
             yield from best
             return
-        parts = self.items if self.fields is None else self.fields.values()
-        for part in parts or ():
+        if self.each:
+            yield from (Slot(name) for name in self.each)
+            parts = [told for told in self.each.values() if told is not None]
+        else:
+            parts = list(self.items or () if self.fields is None else self.fields.values())
+        for part in parts:
             yield from part.chosen()
 
     @property
@@ -190,6 +172,8 @@ class Pattern:
         for option in self.chosen():
             if isinstance(option, Slot | Offset):
                 found.add(option.name)
+            elif isinstance(option, Largest):
+                found |= {option.one, option.two}
             elif isinstance(option, Words):
                 found |= {
                     part.name if isinstance(part, Offset) else part
@@ -197,6 +181,19 @@ class Pattern:
                     if part and not isinstance(part, str)
                 }
         return frozenset(found)
+
+    @property
+    def constants(self) -> int:
+        """How many of its parts do not depend on the call."""
+        return sum(isinstance(option, FixedValue) for option in self.chosen())
+
+    @property
+    def is_empty(self) -> bool:
+        """A part of it is an empty list or object in every example, and nothing explains that."""
+        if self._best() or self.each:
+            return False
+        parts = list(self.items or () if self.fields is None else self.fields.values())
+        return not parts or any(part.is_empty for part in parts)
 
     @property
     def is_guess(self) -> bool:
@@ -213,9 +210,14 @@ class Pattern:
         )
 
 
+def _of_item(bindings: Bindings, item: JsonValue) -> Bindings:
+    """The values that what is told of one item may be made of."""
+    return {**{name: value for name, value in bindings.items() if name[0] == "call"}, **dict(leaves_of("item", item))}
+
+
 def _constants(option: Expression) -> Iterator[str]:
     if isinstance(option, Words):
-        yield "".join(part for part in option.parts if isinstance(part, str))
+        yield "".join(part for part in option.parts if isinstance(part, str)).strip()
     elif isinstance(option, FixedValue):
         yield option.of if isinstance(option.of, str) else option.value
 
@@ -234,91 +236,3 @@ def pattern_of(examples: Sequence[tuple[JsonValue, Bindings]]) -> Pattern | None
         return found if all(same(found.evaluate(bindings), value) for value, bindings in examples) else None
     except NoPatternValue:
         return None
-
-
-def leaves_of(root: str, value: JsonValue, path: ValueName = ()) -> Iterator[tuple[ValueName, JsonValue]]:
-    """The bindings of a value: itself and every part, each with the path that leads to it."""
-    if path:
-        yield (root, *path), value
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from leaves_of(root, part, (*path, name))
-    elif isinstance(value, list):
-        for position, part in enumerate(value[:32]):
-            yield from leaves_of(root, part, (*path, str(position)))
-
-
-def is_int(value: object) -> bool:
-    """True if a value is a whole number; True and False are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def as_word(value: JsonValue) -> str | None:
-    """A text or number as it stands in a text; None for other values."""
-    if isinstance(value, bool) or value is None or isinstance(value, dict | list):
-        return None
-    return value if isinstance(value, str) else repr(value)
-
-
-def _is_own(option: Expression, field: str) -> bool:
-    """A field is named after the argument that it shows, or counts."""
-    if isinstance(option, Slot):
-        return bool(field) and option.name[0] != "known" and option.name[1:] == (field,)
-    return isinstance(option, Offset) and option.name == ("known", "calls") and field.lower().endswith(COUNTS)
-
-
-def _expressions(value: JsonValue, bindings: Bindings) -> Iterator[Expression]:
-    """Every expression that gives a value, the best first."""
-    is_empty = value in ("", None, [], {})
-    yield from (
-        Slot(name) for name, bound in bindings.items() if same(bound, value) and (not is_empty or name[0] in LISTS)
-    )
-    if isinstance(value, int) and not isinstance(value, bool):
-        yield from (
-            Offset(name, value - bound)
-            for name, bound in bindings.items()
-            if isinstance(bound, int) and not isinstance(bound, bool) and abs(value - bound) <= 1 and name[0] == "known"
-        )
-    if isinstance(value, str) and value:
-        yield from _texts(value, bindings)
-    yield FixedValue(repr(value), value)
-
-
-def _texts(text: str, bindings: Bindings) -> Iterator[Words]:
-    """Every way to read a text as words of names, those with most names first."""
-    names: dict[str, list[ValueName | Offset]] = {}
-    for name, bound in bindings.items():
-        word = as_word(bound)
-        if word is not None and (len(word) > 1 or word.isdigit()) and len(word) < len(text) and word in text:
-            names.setdefault(word, []).append(name)
-        if name[0] == "known" and isinstance(bound, int) and not isinstance(bound, bool):
-            names.setdefault(str(bound + 1), []).append(Offset(name, 1))
-    if not names:
-        return
-    words = sorted(names, key=len, reverse=True)
-    pattern = re.compile("|".join(rf"(?<!\w)(?<!\d\.){re.escape(word)}(?!\w)(?!\.\d)" for word in words[:16]))
-    pieces: list[str] = []
-    found: list[str] = []
-    last = 0
-    for match in pattern.finditer(text):
-        pieces.append(text[last : match.start()])
-        found.append(match[0])
-        last = match.end()
-    pieces.append(text[last:])
-    if not found:
-        return
-    kinds = list(dict.fromkeys(found))[:6]
-    choices = [[*names[word][:4], word] for word in kinds]
-    variants = islice(product(*choices), VARIANTS)
-    for variant in sorted(variants, key=lambda chosen: sum(isinstance(one, str) for one in chosen)):
-        if all(isinstance(one, str) for one in variant):
-            continue
-        as_chosen = dict(zip(kinds, variant, strict=True))
-        parts: list[str | ValueName | Offset] = []
-        for piece, word in zip(pieces, [*found, ""], strict=True):
-            for part in (piece, as_chosen.get(word, word)):
-                if isinstance(part, str) and parts and isinstance(parts[-1], str):
-                    parts[-1] += part
-                elif part:
-                    parts.append(part)
-        yield Words(tuple(parts))

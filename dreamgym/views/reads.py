@@ -5,29 +5,33 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from dreamgym.types import JsonObject, Transition
 from dreamgym.views.answers import view_of
 
 READS = (
-    "check compare convert count describe diff fetch find get head info inspect list lookup ls peek preview query read "
-    "retrieve search select show stat stats status summary summarize tail view"
+    "check compare convert count describe diff fetch find get grep head info inspect list lookup ls peek preview query "
+    "read retrieve search select show stat stats status summary summarize tail view"
 )
 """Words in the names of tools that read."""
 WRITES = (
     "add append apply archive assign cancel checkout clear close commit complete copy create delete drop edit execute "
-    "import init insert install make mark merge move open patch post pull push put remove rename replace reset restore "
+    "import init insert install make mark merge move patch post pull push put remove rename replace reset restore "
     "run save send set start stop store submit toggle undo unset update upload upsert write"
 )
 """Words in the names of tools that write."""
+MAKES = "add append create import init insert make new post register"
+"""Words in the names of tools that make something new."""
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, JsonObject]) -> frozenset[str]:
     """The recorded tools that change nothing.
 
-    A tool's `readOnlyHint` counts. Of the others, one that alone stood between two different answers to the same call
-    writes; else its name decides, and a tool whose name says nothing writes.
+    A tool's `readOnlyHint` counts, and a `destructiveHint` that is true. Of the others, one that alone stood between
+    two different answers to the same call writes; else its name decides, or the first word of its description if the
+    name says nothing. A tool of which nothing is said writes.
     """
     names = {step.action.name for session in sessions for step in session} | set(tools)
     hints = {name: hint for name in names if (hint := _hint(tools.get(name, {}))) is not None}
@@ -41,24 +45,37 @@ def reading_tools(sessions: Sequence[Sequence[Transition]], tools: Mapping[str, 
                 between = {one.action.name for one in session[earlier + 1 : number]}
                 if len(between) == 1:
                     blamed.update(between)
-    return frozenset(name for name in names if hints.get(name, name not in blamed and _is_read_by_name(name)))
+    return frozenset(
+        name for name in names if hints.get(name, name not in blamed and _is_read_by_words(name, tools.get(name, {})))
+    )
+
+
+def makes_by_name(name: str) -> bool:
+    """The name of a tool says that it makes something new."""
+    return any(word.lower() in MAKES.split() for word in _PARTS.findall(name))
 
 
 def _answer(step: Transition) -> str:
     return view_of(step.result).key()
 
 
-def _is_read_by_name(name: str) -> bool:
+def _is_read_by_words(name: str, tool: JsonObject) -> bool:
     words = [word.lower() for word in _PARTS.findall(name)]
-    for word in words:
+    joined = [after for word, after in pairwise(words) if word in {"and", "or"}]  # search_and_replace does both
+    described = str(tool.get("description") or "").split(maxsplit=1)[:1]
+    for word in (*joined, *words, *(word.lower().rstrip("s") for word in described)):
         if word in WRITES.split():
             return False
-        if word in READS.split():
+        if word in READS.split() and word not in joined:
             return True
     return False
 
 
 def _hint(tool: JsonObject) -> bool | None:
     annotations = tool.get("annotations")
-    hint = annotations.get("readOnlyHint") if isinstance(annotations, dict) else None
-    return hint if isinstance(hint, bool) else None
+    if not isinstance(annotations, dict):
+        return None
+    hint = annotations.get("readOnlyHint")
+    if isinstance(hint, bool):
+        return hint
+    return False if annotations.get("destructiveHint") is True else None

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
 from dreamgym.state import same
-from dreamgym.types import JsonObject, ToolCall
+from dreamgym.types import ToolCall
 from dreamgym.views.answers import View
+from dreamgym.views.cells import KnownCells
 from dreamgym.views.edits import Edit
-from dreamgym.views.patterns import Bindings, Pattern, ValueName, leaves_of
+from dreamgym.views.expressions import WORLDS, Bindings, ValueName, leaves_of
+from dreamgym.views.forms import ABSENT, THERE, CallForm, FormKey
+from dreamgym.views.listings import bindings_from, identified, is_of
+from dreamgym.views.patterns import Pattern
+from dreamgym.views.replaced import Replacement, count_in
 from dreamgym.views.session import Call, Relation, arguments_of, bindings_of, blamed_in, mentions, relation_of
 from dreamgym.views.sql import KnownDatabase
 
 Moment = tuple[str, tuple[str, ...], str]
 """A world, the calls of a session that may have changed it, in their order, and the call that is answered then."""
-FormKey = tuple[str, frozenset[str] | None, str]
-"""A tool, the names of the arguments of a call (None: any), and its kind of SQL."""
 
 COUNTED = frozenset({"known", "seen"})
 """Where values come from that count the tool's earlier calls."""
@@ -34,12 +37,17 @@ class ViewChange:
     edits: tuple[Edit, ...] | None = None
     like: View | None = None
     """An answer of the kind that `pattern` makes."""
+    replaced: tuple[Replacement, ToolCall] | None = None
+    """A write that replaces a text wherever it stands."""
 
     def apply(self, view: View | None, bindings: Bindings) -> View | None:
         """The view after the write; None if it is not known."""
         if not self.changes:
             return view
         try:
+            if self.replaced is not None and view is not None and not view.blocks:
+                replacement, write = self.replaced
+                return view.with_value(replacement.within(view.value, write))
             if self.pattern is not None and self.like is not None:
                 return self.like.saying(self.pattern.evaluate(bindings))
             if self.edits is None or view is None or view.blocks:
@@ -73,10 +81,14 @@ class Rules:
     """Tools whose answers differ with nothing in between."""
     effects: dict[tuple[str, str], dict[Relation, ViewChange | None]] = field(default_factory=dict)
     """By the tool that writes and the tool whose answer changes; None: the recordings disagree."""
-    forms: dict[FormKey, tuple[Pattern, View]] = field(default_factory=dict)
+    forms: dict[FormKey, CallForm] = field(default_factory=dict)
     """How the answers of a tool follow from the call alone."""
     database: KnownDatabase | None = None
     """The tables of a server that takes SQL."""
+    cells: KnownCells | None = None
+    """The sheets of a server whose tools name cells."""
+    replaces: Mapping[str, Replacement] = field(default_factory=dict)
+    """Tools that replace one text by another."""
     listings: dict[str, ToolCall] = field(default_factory=dict)
     """Recorded reads that list items, by their canonical text."""
     arguments: dict[str, set[str]] = field(default_factory=dict)
@@ -101,8 +113,9 @@ class Rules:
         return (known for known in self._tried(history, action, world) if known is not None)
 
     def _tried(self, history: Sequence[Call], action: ToolCall, world: str) -> Iterator[KnownAnswer | None]:
-        pattern = self._pattern(history, action, world)[0]
-        if action.name in self.unstable or (pattern is not None and any(n[0] in COUNTED for n in pattern.names)):
+        form = self._form_of(history, action, world)[0]
+        sources = {name[0] for name in form.pattern.names} if form is not None else set()
+        if action.name in self.unstable or sources & COUNTED:
             yield self._form(history, action, world)
             return
         canonical = action.canonical()
@@ -117,6 +130,10 @@ class Rules:
             yield known
             if known is None and action.name in self.database.arguments:
                 return
+        elif sources & WORLDS:
+            yield self._refusal(history, action)
+            yield self._form(history, action, world)
+            return
         written = [number for number, call in enumerate(history) if call.changes]
         if is_read:
             yield self._changed(history, written, last, action, world)
@@ -124,7 +141,8 @@ class Rules:
             recorded = self.known.get((world, _texts(history, written), canonical))
             if recorded is not None:
                 yield KnownAnswer(recorded, "recorded")
-            yield self._after(history, action)
+            if action.name not in self.replaces:  # what it says depends on what is there
+                yield self._after(history, action)
         yield self._refusal(history, action)
         yield self._form(history, action, world)
 
@@ -154,7 +172,7 @@ class Rules:
         for number in left:
             write = history[number]
             effect = self.effect(write.action, action)
-            if effect is None:
+            if effect is None or (view is not None and view.is_refusal and _tells(write, action)):
                 return None
             view = effect.apply(view, bindings_of(write, action))
             if effect.changes:
@@ -178,7 +196,7 @@ class Rules:
             blamed = blamed_in(refused)
             if not blamed or any(not same(said.get(name), value) for name, value in blamed.items()):
                 continue
-            if any(call.changes and mentions(call.action, blamed.values()) for call in history):
+            if any(call.changes and mentions(call, blamed.values()) for call in history):
                 continue
             pattern = Pattern.of(refused.view.said, dict(leaves_of("call", refused.action.arguments)))
             try:
@@ -190,35 +208,31 @@ class Rules:
     def _form(
         self, history: Sequence[Call], action: ToolCall, world: str, *, only_sql: bool = False
     ) -> KnownAnswer | None:
-        pattern, like, kind, bindings = self._pattern(history, action, world)
-        if pattern is None or like is None:
+        form, kind, bindings = self._form_of(history, action, world)
+        if form is None or (self.cells is not None and self.cells.lacks(_changing(history), action)):
             return None
-        if only_sql and not kind and not any(name[0] == "sql" for name in pattern.names):
+        if only_sql and not kind and not any(name[0] == "sql" for name in form.pattern.names):
             return None
         try:
-            return KnownAnswer(like.saying(pattern.evaluate(bindings)), "form")
+            return KnownAnswer(form.view(bindings), "form")
         except ValueError:
             return None
 
-    def _pattern(
-        self, history: Sequence[Call], action: ToolCall, world: str
-    ) -> tuple[Pattern | None, View | None, str, Bindings]:
+    def _form_of(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[CallForm | None, str, Bindings]:
         """The form of a call's answer: of all calls of its tool, or of those with its arguments if that says more."""
         kind, bindings = self.own_bindings(history, action, world)
-        keys: list[FormKey] = [(action.name, None, kind), (action.name, frozenset(action.arguments), kind)]
+        kinds = (kind, kind + repr(bindings.get(THERE)))
+        keys: list[FormKey] = [(action.name, of, one) for one in kinds for of in (None, frozenset(action.arguments))]
         found = [self.forms[key] for key in keys if key in self.forms]
         if not set(action.arguments) <= self.arguments.get(action.name, set()):
             found = []  # what an argument does that no recording has is not known
-        if not found:
-            return None, None, kind, bindings
-        pattern, like = max(found, key=lambda form: len(form[0].names))
-        return pattern, like, kind, bindings
+        return min(found, key=lambda form: form.pattern.constants, default=None), kind, bindings
 
     def effect(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
         """What a write does to a read's view; None: not known."""
         known = self.effects.get((write.name, read.name))
         if known is None:
-            return None
+            return self._replaced(write, read)
         relation = relation_of(write, read)
         if relation in known:
             return known[relation]
@@ -230,13 +244,45 @@ class Rules:
             return ViewChange(changes=False)
         return None
 
+    def _replaced(self, write: ToolCall, read: ToolCall) -> ViewChange | None:
+        """What a tool that replaces texts does to a view: the same as to the views of which recordings show it."""
+        replacement = self.replaces.get(write.name)
+        if replacement is None or read.name not in self.reads:
+            return None
+        texts = replacement.values(write)
+        asked = [
+            value for name, value in read.arguments.items() if isinstance(value, str) and name not in write.arguments
+        ]
+        if any(value in text or text in value for value in asked for text in texts):
+            return None  # what is found by a text that is replaced is another question
+        shared = [name for name in read.arguments if name in write.arguments]
+        if any(not same(read.arguments[name], write.arguments[name]) for name in shared):
+            return ViewChange(changes=False)
+        return ViewChange(changes=True, replaced=(replacement, write))
+
     def own_bindings(self, history: Sequence[Call], action: ToolCall, world: str) -> tuple[str, Bindings]:
         """The kind of SQL of a call, and what its answer may be made of.
 
-        These are its arguments, the tool's earlier calls, what a listing shows of an item that it names, and what the
-        database says.
+        These are its arguments, the tool's earlier calls, what the database or the sheets say, and what listings show
+        of the items that it names or contains.
         """
-        bindings: dict[ValueName, JsonValue] = dict(arguments_of("call", action))
+        bindings = {**dict(arguments_of("call", action)), **self._counted(history, action)}
+        kind = ""
+        if self.database is not None:
+            written = [call.action for call in history if call.changes]
+            kind, found = self.database.bindings(written, action)
+            bindings.update(found)
+        elif self.cells is not None:
+            bindings.update(self.cells.bindings(_changing(history), action))
+        bindings.update(self._listed(history, action, world))
+        if action.name in self.replaces:
+            counts = [count for name, count in bindings.items() if name[0] == "found" and name[1] in self.listings]
+            kind = kind or (ABSENT if counts and not any(counts) else "")
+        return kind, bindings
+
+    def _counted(self, history: Sequence[Call], action: ToolCall) -> Bindings:
+        """What the tool's earlier calls of the session count."""
+        bindings: dict[ValueName, JsonValue] = {}
         before = [
             call for call in history if call.action.name == action.name and call.view and not call.view.is_refusal
         ]
@@ -252,38 +298,40 @@ class Rules:
             for path, number in leaves_of("known", before[-1].view.value):
                 if isinstance(number, int) and not isinstance(number, bool):
                     bindings[("known", "last", *path[1:])] = number
-        if action.name in self.reads:
-            bindings.update(self._looked_up(history, action, world))
-        kind = ""
-        if self.database is not None:
-            written = [call.action for call in history if call.changes]
-            kind, found = self.database.bindings(written, action)
-            bindings.update(found)
-        return kind, bindings
+        return bindings
 
-    def _looked_up(
-        self, history: Sequence[Call], action: ToolCall, world: str
-    ) -> Iterator[tuple[ValueName, JsonValue]]:
-        """What a listing shows now of the only item that holds an argument of the call."""
-        asked = [value for value in action.arguments.values() if isinstance(value, str | int) and value != ""]
+    def _listed(self, history: Sequence[Call], action: ToolCall, world: str) -> Bindings:
+        """What the listings that may tell of a call show now."""
         written = [number for number, call in enumerate(history) if call.changes]
-        for canonical, listing in self.listings.items():
-            if listing.name == action.name or not asked:
-                continue
+        found: dict[ValueName, JsonValue] = {}
+        named: set[str] = set()
+        about = {canonical: one for canonical, one in self.listings.items() if is_of(one, action)}
+        is_known = bool(about)
+        for canonical, listing in about.items():
             earlier = (i for i, call in enumerate(history) if call.action.canonical() == canonical)
             known = self._changed(history, written, max(earlier, default=-1), listing, world)
-            items = [] if known is None else items_of(known.view.value)
-            found = [item for item in items if any(same(value, one) for value in item.values() for one in asked)]
-            if len(found) == 1:
-                yield from ((("of", listing.name, name), value) for name, value in found[0].items())
+            if known is None:
+                is_known = False
+                continue
+            value = known.view.value
+            found.update(bindings_from(listing, value, action))
+            named.update(identified(listing, value, action))
+            if action.name in self.replaces:
+                found["found", canonical, "count"] = count_in(value, self.replaces[action.name].values(action)[0])
+        if is_known and action.name not in self.reads:
+            found[THERE] = {"there": [*sorted(named)]}
+        return found
 
 
-def items_of(value: JsonValue) -> list[JsonObject]:
-    """The objects of a list, alone or in the only list of an object; empty if there is none."""
-    if isinstance(value, dict):
-        lists = [part for part in value.values() if isinstance(part, list)]
-        value = lists[0] if len(lists) == 1 else []
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _tells(write: Call, action: ToolCall) -> bool:
+    """The answer of a write tells what a refused call asked for: it may be there now."""
+    asked = [value for value in action.arguments.values() if isinstance(value, str | int) and value != ""]
+    told = [] if write.view is None else [value for _, value in leaves_of("said", write.view.value)]
+    return any(same(one, two) for one in asked for two in told)
+
+
+def _changing(history: Sequence[Call]) -> list[ToolCall]:
+    return [call.action for call in history if call.changes]
 
 
 def _texts(history: Sequence[Call], written: Sequence[int]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from dreamgym.state import same
 from dreamgym.types import ToolCall, Transition
 from dreamgym.views.answers import LinesStyle, View, view_of
-from dreamgym.views.patterns import Bindings, ValueName, leaves_of
+from dreamgym.views.expressions import Bindings, ValueName, leaves_of
 
 Relation = frozenset[tuple[ValueName, ValueName]]
 """Pairs of arguments of two calls that have equal values, by their paths."""
@@ -45,6 +45,9 @@ def bindings_of(write: Call, read: ToolCall) -> Bindings:
     """The values that a view after a write may be made of: those of the read, of the write and of its answer."""
     bindings: dict[ValueName, JsonValue] = dict(arguments_of("call", read))
     bindings.update(arguments_of("write", write.action))
+    for name, value in write.action.arguments.items():
+        if isinstance(value, list) and value and all(isinstance(row, list) for row in value):
+            bindings["flat", name] = [cell for row in value if isinstance(row, list) for cell in row]
     if write.view is not None:
         if isinstance(write.view.style, LinesStyle):
             numbers = _NUMBER.findall(write.view.observation)[:8]
@@ -90,7 +93,9 @@ def blamed_in(refused: Call) -> dict[ValueName, JsonValue]:
     return named or {name: value for name, value in arguments.items() if not isinstance(value, dict | list)}
 
 
-def mentions(action: ToolCall, values: Iterable[JsonValue]) -> bool:
-    """True if one of these values is an argument of the call, or a part of one."""
-    said = [value for _, value in leaves_of("write", action.arguments)]
+def mentions(call: Call, values: Iterable[JsonValue]) -> bool:
+    """True if one of these values is an argument of the call or a part of one, or if its answer tells it."""
+    said = [value for _, value in leaves_of("write", call.action.arguments)]
+    if call.view is not None:
+        said += [value for _, value in leaves_of("said", call.view.value)]
     return any(same(one, two) for one in said for two in values)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from dreamgym.types import JsonObject, ToolCall
-from dreamgym.views.patterns import ValueName
+from dreamgym.views.expressions import ValueName
 
 STATEMENT = re.compile(
     r"\s*(select|with|values|insert|update|delete|replace|create|drop|alter|pragma)\b", re.IGNORECASE

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from dreamgym.errors import DreamGymError, InvalidInput
+from dreamgym.llm import Pingable
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import EpisodeStore
 from dreamgym_server.auth import LOOPBACK, Guard, Keys
@@ -17,8 +18,10 @@ from dreamgym_server.doors.agent import AgentDoor
 from dreamgym_server.doors.openenv import OpenEnvDoor
 from dreamgym_server.doors.trainer import TrainerDoor, refuse
 from dreamgym_server.limits import BoundedBody, Limits
+from dreamgym_server.metrics import Metrics, Observed
+from dreamgym_server.readiness import Readiness
 from dreamgym_server.sessions import Episodes
-from dreamgym_server.sources import Worlds
+from dreamgym_server.sources import DreamWorlds, Worlds
 
 
 def build(
@@ -51,6 +54,9 @@ def build(
     episodes = Episodes(by_name, store, buffer, limits)
     agents = AgentDoor(episodes)
     keys = Keys(token) if token else None
+    metrics = Metrics(episodes)
+    models = {id(world.model): world.model for world in worlds if isinstance(world, DreamWorlds)}
+    readiness = Readiness(episodes, [model for model in models.values() if isinstance(model, Pingable)])
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -61,10 +67,16 @@ def build(
         routes=[
             Route("/envs/{env}/episodes/{episode}/mcp", agents),
             Route("/envs/{env}/mcp", agents),
+            readiness.route(),
+            metrics.route(),
             *TrainerDoor(episodes, keys).routes(),
             *OpenEnvDoor(episodes).routes(),
         ],
-        middleware=[Middleware(Guard, keys=keys, hosts=hosts), Middleware(BoundedBody)],
+        middleware=[
+            Middleware(Guard, keys=keys, hosts=hosts),
+            Middleware(BoundedBody),
+            Middleware(Observed, metrics=metrics),
+        ],
         exception_handlers={DreamGymError: refuse},
         lifespan=lifespan,
     )

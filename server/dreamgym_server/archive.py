@@ -70,6 +70,11 @@ class Archive:
         self._handled: set[str] = set()
         """Ids of trajectories in the queue, and of those that the buffer refused: the next process tries again."""
 
+    @property
+    def backlog(self) -> int:
+        """Number of trajectories in the queue, and of those that the buffer refused."""
+        return len(self._handled)
+
     def put(self, trajectory: Trajectory) -> None:
         self._handled.add(trajectory.id)
         self._queue.put_nowait(trajectory)

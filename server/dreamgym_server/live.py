@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dreamgym.environment import Environment
 from dreamgym.replay.episode_store import Episode
-from dreamgym.types import StepResult, StopReason, ToolCall, Transition
+from dreamgym.types import StepResult, StopReason, Tier, ToolCall, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ class EpisodeAnswer:
     """Number of steps taken so far."""
     uncounted: str = ""
     """Why the call was not a step: `refused`, `unavailable`, `ended` or `closed`; empty for a step."""
+    tier: Tier | None = field(default=None, compare=False)
+    """The part of the system that answered; None if the call took no step, or had taken it before."""
 
     @classmethod
     def refusal(
@@ -125,3 +127,9 @@ def ended(episode: Episode) -> EpisodeAnswer:
     return EpisodeAnswer.refusal(
         "The session has ended.", episode.version, uncounted, terminated=not by_limit, truncated=by_limit
     )
+
+
+def outcome_of(answer: EpisodeAnswer) -> dict[str, str | int | None]:
+    """How a call went, for traces and metrics: `step`, why it was none, or `resent` if the step was taken before."""
+    outcome = answer.uncounted or ("resent" if answer.tier is None else "step")
+    return {"outcome": outcome, "tier": answer.tier, "step": answer.step}

@@ -29,6 +29,7 @@ from dreamgym.errors import (
 )
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode, EpisodeStore
+from dreamgym.spans import TimedSpan
 from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
@@ -235,6 +236,16 @@ class Episodes:
             await self._archive.store([trajectory])  # nobody could find it later
         await self._store.delete(episode_id)
 
+    @property
+    def running_here(self) -> int:
+        """Number of running episodes that this process has served. Another process may serve some of them too."""
+        return len(self._live)
+
+    @property
+    def unarchived(self) -> int:
+        """Number of finished episodes that this process has not put into the buffer yet, or that the buffer refused."""
+        return self._archive.backlog
+
     async def check(self) -> None:
         """Raises StoreError if the store does not answer at once."""
         await self._store.check()
@@ -354,7 +365,8 @@ class Episodes:
             if live.environment is None:
                 live.environment = await self._restored(episode)
             async with self._in_time(world):
-                result = await live.environment.step(action)
+                with TimedSpan("step", tool=action.name, step=episode.version + 1):
+                    result = await live.environment.step(action)
             self._check(world, action, result)
             transition = world.transition(live.environment, episode, action, result)
             if episode.version + 1 >= episode.max_steps and not result.done:
@@ -383,7 +395,7 @@ class Episodes:
             await self._retire(live)
         if await call.abandoned() is not undelivered:
             await self._mark(live, undelivered=not undelivered)
-        return EpisodeAnswer(result, live.episode.version)
+        return EpisodeAnswer(result, live.episode.version, tier=transition.provenance.tier)
 
     async def _answered(self, live: Live, action: ToolCall, key: str) -> EpisodeAnswer | None:
         """The answer to a call that takes no step: it was answered before, comes too late, or is refused."""

@@ -19,6 +19,7 @@ from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable, MalformedAnswer
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import Episode
+from dreamgym.spans import TimedSpan, timed
 from dreamgym.types import Source, StepResult, Task, ToolCall, Transition
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class Admission:
         if self._redactor is None:
             return action
         said = {"arguments": action.arguments, "answers": action.answers}
-        return ToolCall.model_validate({"name": action.name, **{key: self._redactor.value(said[key]) for key in said}})
+        with TimedSpan("redaction"):
+            clean = {key: self._redactor.value(said[key]) for key in said}
+        return ToolCall.model_validate({"name": action.name, **clean})
 
     def task(self, task: Task) -> Task:
         """A task from a request, redacted; its id and its environment stay."""
@@ -76,7 +79,8 @@ class Admission:
         )
         said = [(part, name) for part, name in places if name in part]  # a call without answers has no such field
         # as one value: what the call names as a secret is taken out of the answer, too
-        clean = redactor.value([part[name] for part, name in said])
+        with TimedSpan("redaction"):
+            clean = redactor.value([part[name] for part, name in said])
         assert isinstance(clean, list)
         for (part, name), value in zip(said, clean, strict=True):
             part[name] = value
@@ -156,7 +160,7 @@ class DreamWorlds:
         check_calibration(calibration, min_confidence, model=model.name, env=spec.name)
         self.spec = spec
         self.admission = Admission(spec)
-        self._model = model
+        self.model = model
         self._buffer = buffer
         self._without = without
         self._calibration = calibration
@@ -169,7 +173,7 @@ class DreamWorlds:
     def create(self, episode_id: str, as_of: int | None = None) -> DreamEnvironment:
         return DreamEnvironment(
             self.spec,
-            self._model,
+            self.model,
             self._buffer,
             episode_id=episode_id,
             as_of=as_of,
@@ -196,6 +200,7 @@ class DreamWorlds:
         assert isinstance(environment, DreamEnvironment)
         return environment.transitions[-1]
 
+    @timed("judge")
     async def judge(self, episode: Episode, answer: str | None) -> bool | None:
         """The check's verdict, or the experience model's if it is a judge.
 
@@ -204,14 +209,14 @@ class DreamWorlds:
         """
         checked = _checked(episode) if Part.CHECKS not in self._without else None
         is_doubtful = checked is True and is_unbounded(episode.transitions)
-        if not isinstance(self._model, Judge):
+        if not isinstance(self.model, Judge):
             is_open = any(step.provenance.open_end for step in episode.transitions)
             is_missed = checked is None and self.spec.is_over_when_done and not is_open
             return None if is_doubtful else False if is_missed else checked
         if answer is None and checked is not None and not is_doubtful:
             return checked
         try:
-            judged = await self._model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
+            judged = await self.model.judge(self.spec, episode.task, episode.transitions, answer, seed=episode.seed)
         except MalformedAnswer as error:
             logger.warning("episode %s: no verdict on its end: %s", episode.id, error)
             return None if is_doubtful else checked

@@ -234,7 +234,8 @@ async def test_a_remote_environment_notices_a_lost_step_whichever_server_it_reac
         await remote.close()
 
 
-async def test_readiness_asks_the_database_and_liveness_does_not(stage: Stage) -> None:
+async def test_readiness_asks_the_database_and_liveness_does_not(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dreamgym_server.readiness.KEPT_S", 0.0)
     async with stage.serve(token="secret") as (_, http):
         ready = await http.get("/readyz")
         stage.breakable.broken = True

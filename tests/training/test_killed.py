@@ -137,7 +137,7 @@ def kept(dsn: str) -> tuple[list[Trajectory], JsonObject]:
 def without_times(out: Path) -> list[JsonObject]:
     """The record, but for how long it took."""
     return [
-        {name: value for name, value in line.items() if name != "rollout_s"}
+        {name: value for name, value in line.items() if name not in {"rollout_s", "update_s", "waited_s"}}
         for line in read_record(out / "metrics.jsonl")
     ]
 

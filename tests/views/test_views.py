@@ -7,6 +7,9 @@ import json
 import pytest
 from session_stage import Step, learned, played
 
+from dreamgym.types import JsonObject
+from dreamgym.views.reads import reading_tools
+
 NOTES: tuple[list[Step], ...] = (
     [
         ("list_notes", {}, ["rope", "tide"]),
@@ -88,6 +91,48 @@ def test_an_argument_fills_the_field_of_its_own_name_and_calls_are_counted() -> 
     calls = [("think", {"number": n, "total": 3, "text": "x"}) for n in (1, 2, 2)]
     said = [json.loads(answer or "null") for answer in played(rules, *calls)]
     assert said == [{"number": n, "total": 3, "historyLength": i} for i, n in enumerate((1, 2, 2), start=1)]
+
+
+def test_a_total_is_the_larger_of_two_numbers_where_the_recordings_show_it_grow() -> None:
+    def thought(number: int, total: int, **more: str) -> Step:
+        arguments = {"number": number, "total": total, **more}
+        return "think", arguments, {"number": number, "total": max(number, total)}
+
+    rules = learned([thought(1, 2), thought(2, 2)], [thought(1, 3), thought(4, 3, why="one more")])
+    assert played(rules, ("think", {"number": 7, "total": 5})) == ['{"number": 7, "total": 7}']
+
+
+def test_a_tool_that_searches_and_replaces_writes_and_one_that_is_described_as_a_look_reads() -> None:
+    tools: dict[str, JsonObject] = {
+        "search_and_replace": {},
+        "wipe": {"annotations": {"destructiveHint": True}},
+        "open_details": {"description": "Get the details of a task"},
+        "find_one": {},
+        "frobnicate": {},
+    }
+    assert reading_tools([], tools) == {"open_details", "find_one"}
+
+
+PLACES: tuple[list[Step], ...] = (
+    [("list_places", {}, "  Bergen\n* Oban")],
+    [
+        ("create_place", {"name": "Reykjavik"}, "Created Reykjavik"),
+        ("move_to", {"name": "Reykjavik"}, "Moved to Reykjavik"),
+        ("list_places", {}, "  Bergen\n  Oban\n* Reykjavik"),
+    ],
+)
+
+
+def test_the_mark_of_a_list_moves_apart_from_what_is_added_to_it() -> None:
+    rules = learned(*PLACES)
+    names = ["Rhyl", "Skye"]
+    made = [("create_place", {"name": name}) for name in names]
+    assert played(rules, *made, ("list_places", {}))[-1] == "  Bergen\n* Oban\n  Rhyl\n  Skye"
+    assert played(rules, ("move_to", {"name": "Bergen"}), ("list_places", {}))[-1] == "* Bergen\n  Oban"
+
+
+def test_where_an_item_is_added_is_not_guessed_if_the_recordings_fit_a_sorted_list_as_well() -> None:
+    assert played(learned(*PLACES), ("create_place", {"name": "Cork"}), ("list_places", {}))[-1] is None
 
 
 def test_a_write_to_one_file_leaves_the_other_as_it_was() -> None:

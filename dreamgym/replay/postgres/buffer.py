@@ -33,6 +33,7 @@ from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.replay.postgres.retire import retire_dreams, take_back
 from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
+from dreamgym.spans import timed
 from dreamgym.types import Source, Task, Trajectory, Transition
 
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
@@ -61,6 +62,7 @@ class PostgresBuffer:
         self._encoder_id = encoder_id
         self._env_ids: dict[str, int] = {}
 
+    @timed("store", operation="add")
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories with their tasks in one transaction and return how many were new."""
         envs = {env: await self._make_env(env) for env in sorted({found.task.env for found in trajectories})}
@@ -72,6 +74,7 @@ class PostgresBuffer:
         envs = {env: await self._make_env(env) for env in names}
         return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
 
+    @timed("store", operation="nearest")
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
         """At most k transitions, best first; only identical ones if there are any, which takes one round trip."""
         env = await self._find_env(retrieval.env)

@@ -16,6 +16,7 @@ from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
 from dreamgym.replay.episode_store import Episode, SteadyClock, stale
 from dreamgym.replay.keys import check_storable
 from dreamgym.replay.postgres.database import Database, Row
+from dreamgym.spans import timed
 from dreamgym.types import StopReason, Transition
 
 CHANGING = ("stop_reason", "answer", "final_reward", "error", "undelivered", "expires_at")
@@ -42,6 +43,7 @@ class PostgresEpisodeStore:
         """Raises StoreError if the database does not answer at once."""
         await self._database.check()
 
+    @timed("store", operation="create")
     async def create(self, episode: Episode, *, idempotency_key: str | None = None) -> Episode:
         """Store a new episode, or return the one that an earlier call with the same key made."""
         check_storable(episode, f"episode {episode.id!r}")
@@ -83,6 +85,7 @@ class PostgresEpisodeStore:
                 await connection.cursor().executemany("INSERT INTO episode_steps VALUES (%s, %s, %s::json)", steps)
         return bool(cursor.rowcount)
 
+    @timed("store", operation="load")
     async def load(self, episode_id: str) -> Episode:
         if "\x00" in episode_id:  # no text for PostgreSQL
             raise UnknownEpisode(episode_id)
@@ -105,6 +108,7 @@ class PostgresEpisodeStore:
         )
         return bool(rows)
 
+    @timed("store", operation="append")
     async def append(
         self,
         episode_id: str,
@@ -149,6 +153,7 @@ class PostgresEpisodeStore:
             {"id": episode_id, "version": version, "undelivered": undelivered},
         )
 
+    @timed("store", operation="finish")
     async def finish(
         self,
         episode_id: str,

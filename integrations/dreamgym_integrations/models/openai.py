@@ -146,6 +146,18 @@ class OpenAIModel:
         except (openai.OpenAIError, ValueError) as error:
             raise self._unavailable(error) from None
 
+    async def ping(self) -> None:
+        """Ask for the list of models. An endpoint that has none answers with an error, but answers."""
+        import openai
+
+        try:
+            await self._client.with_options(max_retries=0).models.list()
+        except openai.APIStatusError as error:
+            if error.status_code in {401, 403} or error.status_code >= 500:
+                raise self._unavailable(error) from None
+        except (openai.OpenAIError, ValueError) as error:
+            raise self._unavailable(error) from None
+
     async def close(self) -> None:
         await self._client.close()
 

@@ -46,11 +46,12 @@ from starlette.types import Message, Receive, Scope, Send
 import dreamgym
 from dreamgym.content import tool_result
 from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEpisode
+from dreamgym.spans import TimedSpan, join_trace
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.doors.presentation import Presentation
 from dreamgym_server.doors.trainer import status_of
-from dreamgym_server.live import EpisodeAnswer
+from dreamgym_server.live import EpisodeAnswer, outcome_of
 from dreamgym_server.sessions import Episodes
 
 SESSION_HEADER = "mcp-session-id"
@@ -210,9 +211,12 @@ class AgentDoor:
         params = ctx.params or {}
         action = ToolCall(name=params["name"], arguments=params.get("arguments") or {}, answers=answers_in(params))
         try:
-            answer = await self._episodes.call(
-                visit.env, visit.episode, action, visit, ctx.request_id, is_session=visit.is_session
-            )
+            join_trace(_meta(params))
+            with TimedSpan("call", env=visit.env, episode=visit.episode) as calling:
+                answer = await self._episodes.call(
+                    visit.env, visit.episode, action, visit, ctx.request_id, is_session=visit.is_session
+                )
+                calling.note(**outcome_of(answer))
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
                 raise UnknownEpisode(visit.episode)
         except DreamGymError as error:

@@ -25,9 +25,10 @@ from dreamgym.content import tool_result
 from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
 from dreamgym.replay.episode_store import Episode
+from dreamgym.spans import TimedSpan
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
 from dreamgym_server.limits import MAX_BODY_BYTES, is_too_deep
-from dreamgym_server.live import Client, EpisodeAnswer
+from dreamgym_server.live import Client, EpisodeAnswer, outcome_of
 from dreamgym_server.requests import NewEpisode
 from dreamgym_server.sessions import Episodes
 
@@ -157,7 +158,10 @@ class OpenEnvDoor:
 
     async def _call(self, env: str, session: str, action: ToolCall, client: Client) -> EpisodeAnswer:
         episode = self._episode(session)
-        return await self._episodes.call(env, episode, action, client, is_session=episode == session)
+        with TimedSpan("call", env=env, episode=episode) as calling:
+            answer = await self._episodes.call(env, episode, action, client, is_session=episode == session)
+            calling.note(**outcome_of(answer))
+            return answer
 
     async def _close(self, env: str, session: str) -> Episode | None:
         """End the episode of the session, if it has one."""

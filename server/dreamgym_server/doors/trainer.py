@@ -51,7 +51,6 @@ class TrainerDoor:
         episode = "/envs/{env}/episodes/{episode}"
         return [
             Route("/healthz", self._alive),
-            Route("/readyz", self._ready),
             Route("/", self._index),
             Route("/envs", self._environments),
             Route("/envs/{env}", self._environment),
@@ -64,16 +63,8 @@ class TrainerDoor:
         ]
 
     async def _alive(self, request: Request) -> Response:
-        """Liveness: the process answers. `_ready` tells if its database does."""
+        """Liveness: the process answers. `/readyz` tells if it can answer calls."""
         return JSONResponse({"status": "alive", "see": "/readyz"})
-
-    async def _ready(self, request: Request) -> Response:
-        """Readiness: the database answers. No token is needed, so the answer does not say where the database is."""
-        try:
-            await self._episodes.check()
-        except StoreError:
-            return JSONResponse({"status": "unavailable", "error": "the database does not answer"}, 503)
-        return JSONResponse({"status": "ready"})
 
     async def _environments(self, request: Request) -> Response:
         return JSONResponse({"environments": [_described(worlds) for worlds in self._episodes.worlds.values()]})

@@ -8,20 +8,24 @@ round of play and all optimiser steps that learn from it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from anyio.from_thread import BlockingPortal
 from trl import GRPOTrainer
 
 from dreamgym.errors import TrainingStopped
 from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
-from dreamgym.training.rollout import Player, Rollout, Segment
+from dreamgym.training.rollout import Rollout, Segment
 from dreamgym_integrations.trainers.common.checkpoints import saving
+from dreamgym_integrations.trainers.policy.rounds import Round, Rounds
+
+MOST_WEIGHT = 2.0
+"""Highest importance weight of a token."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +46,20 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     """GRPO over segments.
 
     Args:
-        practice: chooses the tasks, and keeps the record.
-        player: plays the episodes.
-        portal: the event loop on which the environments live.
+        practice: knows what an episode is worth.
         settings: see Settings.
         options: as TRL's trainer takes them.
     """
 
-    def __init__(
-        self, practice: Practice, player: Player, portal: BlockingPortal, settings: Settings, **options: Any
-    ) -> None:
-        self._practice, self._player, self._portal = practice, player, portal
-        self._settings = settings
+    rounds: Rounds
+    """Where the rollouts come from; set once the trainer exists."""
+    round: Round
+    """What the running update learns from."""
+
+    def __init__(self, practice: Practice, settings: Settings, **options: Any) -> None:
+        self._practice, self._settings = practice, settings
+        self.waited_s = 0.0
+        """Seconds that the running update has waited for its rollouts."""
         self._rows: list[Segment] = []
         super().__init__(reward_funcs=_unscored, rollout_func=self._rolled_out, **options)
 
@@ -69,21 +75,26 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             EnvironmentUnavailable: every rollout failed; nothing can be learned from that.
             TrainingStopped: nothing could be learned from the last updates either.
         """
-        groups: list[list[Rollout]] = self._portal.call(self._practice.iterate, self._player, self.updates)
-        dead, limit = self._practice.dead_updates, self._settings.dead_updates
+        began = time.monotonic()
+        self.round = self.rounds.take(self.updates)
+        self.waited_s = time.monotonic() - began
+        dead, limit = self.round.dead_updates, self._settings.dead_updates
         if limit and dead >= limit:
             raise TrainingStopped(
                 f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
                 "policy on recorded successes, practise easier tasks first, or play larger groups"
             )
         scored = [
-            [ScoredRollout(*one) for one in zip(group, self._practice.rewards(group), strict=True)] for group in groups
+            [ScoredRollout(*one) for one in zip(group, self._practice.rewards(group), strict=True)]
+            for group in self.round.groups
         ]
         rows = [row for group in scored for one in group for row in one.rows]
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(scored, output)
+        if self._settings.staleness:
+            output["advantages"] = self._weighed(output)
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
@@ -95,6 +106,43 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 of_rows += [advantage] * len(one.rows)
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
+
+    def _weighed(self, output: dict[str, Any]) -> torch.Tensor:
+        """The advantages of each token, shape (B, T), times the truncated importance weight of the token.
+
+        An older policy mu has sampled the tokens, and the policy pi learns from them. The weight min(pi/mu, 2) is that
+        of IMPALA (Espeholt et al. 2018, section 4.1, rho) and of the trainers that play ahead today. TRL weighs so only
+        with vLLM; a positive factor on the advantages has the same gradient.
+        """
+        sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
+        for b, row in enumerate(self._rows):
+            sampled_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
+        now_BT = output.get("old_per_token_logps")
+        if now_BT is None:
+            now_BT = self._logprobs(output)
+        mask_BT = (output["completion_mask"] * output["tool_mask"]).bool()
+        ratio_BT = torch.where(mask_BT, (now_BT - sampled_BT).exp(), torch.ones_like(now_BT))
+        ratios = ratio_BT[mask_BT]
+        if len(ratios):
+            self._metrics["train"]["importance"].append(ratios.mean().item())
+            self._metrics["train"]["truncated_share"].append((ratios > MOST_WEIGHT).float().mean().item())
+        advantages = output["advantages"]
+        advantages_BT = advantages if advantages.dim() > 1 else advantages.unsqueeze(1)
+        return advantages_BT * ratio_BT.clamp(max=MOST_WEIGHT)
+
+    def _logprobs(self, output: dict[str, Any]) -> torch.Tensor:
+        """Log-probability of each completion token under the policy as it is, shape (B, T)."""
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        attention = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        with torch.no_grad():
+            found: torch.Tensor = self._get_per_token_logps_and_entropies(
+                self.model,
+                ids,
+                attention,
+                output["completion_ids"].shape[1],
+                batch_size=self.args.per_device_train_batch_size,
+            )[0]
+        return found
 
     def _weighted(self, advantages: Sequence[float], episodes: Sequence[ScoredRollout]) -> list[float]:
         if not self._settings.weigh_confidence:

@@ -130,6 +130,12 @@ class TransformersPolicy:
         self.temperature = temperature
         self._known = PrefixCache()
 
+    def copy(self) -> TransformersPolicy:
+        """A policy with the same model, which may get another one."""
+        return TransformersPolicy(
+            self.model, self.tokenizer, max_new_tokens=self.max_new_tokens, temperature=self.temperature
+        )
+
     def forget(self) -> None:
         """The weights have changed: nothing that was computed with the old ones is used any more."""
         self._known.clear()

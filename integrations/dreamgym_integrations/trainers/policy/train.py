@@ -7,7 +7,9 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,7 @@ from dreamgym_integrations.trainers.common.trl_setup import base_options, known_
 from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, steps_per_update
 from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
 from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
+from dreamgym_integrations.trainers.policy.rounds import Rounds, RoundsAhead, RoundsOnDemand
 from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
     complete,
@@ -44,7 +47,7 @@ Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
-LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss")
+LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss", "importance", "truncated_share")
 """Figures of TRL's log that `on_learned` is given after an update."""
 
 
@@ -98,7 +101,10 @@ def train_policy(
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
     trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
-    with interruptible(trainer, steps_per_update=steps_per_update(settings)) as interrupt:
+    with (
+        closing(trainer.rounds),
+        interruptible(trainer, steps_per_update=steps_per_update(settings)) as interrupt,
+    ):
         run_trainer(trainer, checkpoint)
     if interrupt.pressed:
         raise KeyboardInterrupt
@@ -117,6 +123,10 @@ def check_settings(settings: Settings, processes: int) -> None:
         raise InvalidInput(f"{rollouts} rollouts per process and update do not split into {split} equal batches")
     if settings.vllm and settings.algorithm == "ppo":
         raise InvalidInput("PPO samples without vLLM: the engine would not know the value head's weights")
+    if settings.staleness and processes > 1:
+        raise InvalidInput("one process plays ahead of the updates: with several of them, leave staleness at 0")
+    if settings.staleness and settings.vllm:
+        raise InvalidInput("vLLM samples with the newest weights: leave staleness at 0 with it")
     if settings.vllm == "server" and processes > 1:
         raise InvalidInput("a vLLM server is asked by one process: several would wait for each other in mid-episode")
 
@@ -150,14 +160,32 @@ def _trainer(
         "callbacks": [_Forgetting(policy), bookkeeper],
         "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
-    parts = (practice, player(sampler, codec), portal, settings)
     with known_warnings_ignored():
-        trainer = RolloutTrainer(*parts, **options) if values is None else PPOTrainer(*parts, values=values, **options)
+        if values is None:
+            trainer = RolloutTrainer(practice, settings, **options)
+        else:
+            trainer = PPOTrainer(practice, settings, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
+    trainer.rounds = _rounds(practice, player, portal, sampler, codec, settings)
     if isinstance(sampler, VllmPolicy):
         sampler.trainer = trainer
     bookkeeper.trainer = trainer
     return trainer
+
+
+def _rounds(
+    practice: Practice,
+    player: Callable[[Policy, ChatCodec], Player],
+    portal: BlockingPortal,
+    policy: TransformersPolicy | VllmPolicy,
+    codec: ChatCodec,
+    settings: Settings,
+) -> Rounds:
+    if not settings.staleness or isinstance(policy, VllmPolicy):
+        return RoundsOnDemand(practice, player(policy, codec), portal)
+    behind = policy.copy()
+    ahead = {"staleness": settings.staleness, "updates": settings.steps}
+    return RoundsAhead(practice, player(behind, codec), portal, behind, policy.model, **ahead)
 
 
 def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes: int) -> GRPOConfig:
@@ -225,6 +253,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     best: Path
     on_learned: Callable[[JsonObject], None]
     trainer: RolloutTrainer = field(init=False)
+    since: float = field(default_factory=time.monotonic)
+    """Time of the last line of figures."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Look at the policy before the first update; a resumed run has already done so."""
@@ -237,7 +267,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         update, within = divmod(state.global_step, steps_per_update(self.settings))
         if within:
             return
-        spent = self.practice.spent
+        self.trainer.rounds.updated(update)
+        spent = self.trainer.round.is_last
         control.should_training_stop |= spent
         if update % self.settings.probe_every == 0 or update == self.settings.steps or spent:
             self._look(update, control)
@@ -253,10 +284,13 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Pass the trainer's figures on."""
         if state.is_world_process_zero and logs and "loss" in logs:
             figures = {name: logs[name] for name in LEARNED if name in logs}
-            self.on_learned({"step": self.trainer.updates, **figures})
+            now = time.monotonic()
+            times = {"update_s": round(now - self.since, 3), "waited_s": round(self.trainer.waited_s, 3)}
+            self.since = now
+            self.on_learned({"step": self.trainer.updates, **times, **figures})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Put the curriculum into the checkpoint that all processes have just written."""
         self.trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
-            complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.practice.curriculum.state())
+            complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.round.curriculum)

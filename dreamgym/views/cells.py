@@ -1,0 +1,396 @@
+"""Servers of tables whose cells are named as spreadsheets name them, B2 or A1:C4.
+
+A sheet is known where a recording reads it before any write: all of it if the call names no range, else the cells that
+it shows. What a session wrote is put in, cleared or replaced there. A formula is computed if it adds, subtracts or
+multiplies cells that are known. Which argument names the range and which ones the sheet is learned from recordings.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
+
+from dreamgym.state import same
+from dreamgym.types import ToolCall
+from dreamgym.views.expressions import ValueName
+from dreamgym.views.replaced import Replacement
+
+RANGE = re.compile(r"\$?([A-Z]{1,3})\$?([1-9]\d{0,6})(?::\$?([A-Z]{1,3})\$?([1-9]\d{0,6}))?")
+FORMULA = re.compile(r"=[A-Z0-9+*() .-]{1,200}")
+MOST_CELLS = 10_000
+"""Most cells of one range."""
+DEPTH = 16
+"""Most formulas that lead to each other."""
+OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+Cell = tuple[int, int]
+"""Row and column, counted from 1."""
+Key = tuple[str, ...]
+"""The values of the arguments that name a sheet."""
+
+
+class UnknownCell(ValueError):
+    """No recording shows what a cell holds, or what the server makes of it."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells between two corners."""
+
+    first: Cell
+    last: Cell
+
+    @classmethod
+    def of(cls, text: JsonValue) -> Block | None:
+        """The block that a text names; None if it names none, or too many cells."""
+        found = RANGE.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            return None
+        first = (int(found[2]), _number(found[1]))
+        last = (int(found[4]), _number(found[3])) if found[3] else first
+        block = cls(first, last)
+        return block if first[0] <= last[0] and first[1] <= last[1] and block.count <= MOST_CELLS else None
+
+    @classmethod
+    def at(cls, first: Cell, rows: Sequence[Sequence[JsonValue]]) -> Block:
+        """The block that rows fill."""
+        return cls(first, (first[0] + len(rows) - 1, first[1] + max(map(len, rows)) - 1))
+
+    @property
+    def count(self) -> int:
+        return (self.last[0] - self.first[0] + 1) * (self.last[1] - self.first[1] + 1)
+
+    @property
+    def name(self) -> str:
+        return cell_name(self.first) if self.first == self.last else f"{cell_name(self.first)}:{cell_name(self.last)}"
+
+    def rows(self) -> Iterator[list[Cell]]:
+        for row in range(self.first[0], self.last[0] + 1):
+            yield [(row, column) for column in range(self.first[1], self.last[1] + 1)]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What is known of one sheet. A cell that is empty holds None."""
+
+    cells: Mapping[Cell, JsonValue] = field(default_factory=dict)
+    is_whole: bool = False
+    """A cell that is not in `cells` is empty."""
+
+    def value(self, cell: Cell, depth: int = 0) -> JsonValue:
+        """What a cell shows. Raises UnknownCell."""
+        if cell not in self.cells and not self.is_whole:
+            raise UnknownCell(cell_name(cell))
+        value = self.cells.get(cell)
+        return self._computed(value, depth) if isinstance(value, str) and value.startswith("=") else value
+
+    def values(self, block: Block) -> list[list[JsonValue]]:
+        """The rows of a block. Raises UnknownCell."""
+        return [[self.value(cell) for cell in row] for row in block.rows()]
+
+    def used(self) -> Block:
+        """The block from A1 to the last cell that is not empty. Raises UnknownCell where none is known to be it."""
+        filled = [cell for cell, value in self.cells.items() if value is not None]
+        rows, columns = {row for row, _ in filled}, {column for _, column in filled}
+        if not self.is_whole or not filled or min(rows) != 1 or min(columns) != 1:
+            raise UnknownCell("the used range")
+        block = Block((1, 1), (max(rows), max(columns)))
+        if block.count > MOST_CELLS:
+            raise UnknownCell("the used range")
+        return block
+
+    def with_values(self, values: Mapping[Cell, JsonValue]) -> Sheet:
+        return replace(self, cells={**self.cells, **values})
+
+    def _computed(self, formula: str, depth: int) -> JsonValue:
+        if depth == DEPTH or not FORMULA.fullmatch(formula):
+            raise UnknownCell(formula)
+        try:
+            return self._number(ast.parse(formula[1:].strip(), mode="eval").body, depth)
+        except (SyntaxError, RecursionError, MemoryError) as error:
+            raise UnknownCell(formula) from error
+
+    def _number(self, node: ast.expr, depth: int) -> float:
+        if isinstance(node, ast.BinOp) and (apply := OPERATORS.get(type(node.op))) is not None:
+            return apply(self._number(node.left, depth), self._number(node.right, depth))
+        value: object = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(node, ast.Name) and (block := Block.of(node.id)) is not None:
+            value = self.value(block.first, depth + 1)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
+            return value
+        raise UnknownCell("a formula")
+
+
+@dataclass(frozen=True)
+class KnownCells:
+    """The sheets of a server, and what its tools do with them."""
+
+    ranges: Mapping[str, str]
+    """By tool, the argument that names a cell or a range."""
+    keys: tuple[str, ...]
+    """The arguments that name a sheet."""
+    start: Mapping[Key, Sheet] = field(default_factory=dict)
+    clears: frozenset[str] = frozenset()
+    """Tools that empty a range."""
+    replaces: Mapping[str, Replacement] = field(default_factory=dict)
+    """Tools that replace text in cells, or the name of a sheet."""
+    empty: tuple[JsonValue, ...] = ()
+    """How an empty cell is told: none if no recording shows it."""
+
+    def bindings(self, written: Iterable[ToolCall], action: ToolCall) -> dict[ValueName, JsonValue]:
+        """What the sheets say to a call, as far as it is known.
+
+        Args:
+            written: the calls of the session that were not refused, in their order.
+            action: the call.
+        """
+        sheets = self._after(written)
+        found: dict[ValueName, JsonValue] = {}
+        asked = action.arguments.get(self.ranges.get(action.name, ""))
+        given = Block.of(asked)
+        rows = _rows_in(action.arguments.values())
+        if asked is not None and given is None:
+            return found
+        if given is not None and rows:
+            block = Block.at(given.first, rows)
+            found["grid", "range"], found["grid", "count"] = block.name, sum(map(len, rows))
+            return found
+        sheet = sheets.get(self.key(action))
+        if sheet is not None:
+            try:
+                block = given or sheet.used()
+                values = sheet.values(block)
+            except UnknownCell:
+                pass
+            else:
+                if self.empty or all(value is not None for row in values for value in row):
+                    found["grid", "range"] = block.name
+                    found["grid", "values"] = [[self.empty[0] if one is None else one for one in row] for row in values]
+            return found
+        for name, value in action.arguments.items():
+            if isinstance(value, str) and value and name not in self.keys:
+                found.update(self._holding(sheets, action, name, value))
+        return found
+
+    def lacks(self, written: Iterable[ToolCall], action: ToolCall) -> bool:
+        """A call names a sheet that no recording shows and the session did not make."""
+        key = self.key(action)
+        return len(key) == len(self.keys) and key not in self.start and key not in self._after(written)
+
+    def key(self, action: ToolCall) -> Key:
+        """The sheet that a call names; too short for one if it names none."""
+        given = (action.arguments.get(name) for name in self.keys)
+        return tuple(value for value in given if isinstance(value, str))
+
+    def table(self, action: ToolCall, value: JsonValue) -> tuple[Block, list[list[JsonValue]]] | None:
+        """The cells that the answer of a call shows; None if it shows none."""
+        rows = _rows_in(value.values() if isinstance(value, dict) else [value])
+        texts = [*(value.values() if isinstance(value, dict) else ()), *action.arguments.values()]
+        block = next((found for text in texts if (found := Block.of(text))), None)
+        if not rows or block is None or len({*map(len, rows)}) != 1 or Block.at(block.first, rows) != block:
+            return None
+        return block, rows
+
+    def _holding(
+        self, sheets: Mapping[Key, Sheet], action: ToolCall, name: str, asked: str
+    ) -> Iterator[tuple[ValueName, JsonValue]]:
+        """The cells that hold the text of an argument, and how many they are, by sheet."""
+        said = [action.arguments.get(key) for key in self.keys]
+        free = [number for number, value in enumerate(said) if value is None]
+        meant = {
+            key: sheet
+            for key, sheet in sheets.items()
+            if all(value in (None, one) for value, one in zip(said, key, strict=True))
+        }
+        if len(free) != 1 or not meant or not all(sheet.is_whole for sheet in meant.values()):
+            return
+        ways: dict[str, Callable[[str], bool]] = {
+            "found": lambda text: asked in text,
+            "found in any case": lambda text: asked.lower() in text.lower(),
+            "equal": lambda text: asked == text,
+        }
+        for way, holds in ways.items():
+            cells: dict[str, JsonValue] = {}
+            counts: dict[str, JsonValue] = {}
+            hits: list[JsonValue] = []
+            for key, sheet in meant.items():
+                label = key[free[0]]
+                here = {
+                    cell_name(cell): value
+                    for cell, value in sorted(sheet.cells.items())
+                    if isinstance(value, str) and holds(value)
+                }
+                hits += [{"sheet": label, "cell": cell, "value": value} for cell, value in here.items()]
+                if here:
+                    cells[label], counts[label] = dict(here), len(here)
+            yield ("found", way, name), hits
+            yield ("grid", way, name), cells
+            yield ("grid", f"count {way}", name), counts
+
+    def _after(self, written: Iterable[ToolCall]) -> dict[Key, Sheet]:
+        """The sheets after what a session wrote; those that it may have changed in an unknown way are left out."""
+        sheets = dict(self.start)
+        for action in written:
+            key = self.key(action)
+            block = Block.of(action.arguments.get(self.ranges.get(action.name, "")))
+            rows = _rows_in(action.arguments.values())
+            new = self.replaces.get(action.name)
+            if new is not None:
+                self._replace(sheets, action, new)
+            elif len(key) == len(self.keys) and block is not None and rows:
+                first = block.first
+                values = {
+                    (first[0] + i, first[1] + j): None if one == "" else one
+                    for i, row in enumerate(rows)
+                    for j, one in enumerate(row)
+                }
+                sheets[key] = sheets.get(key, Sheet()).with_values(values)
+            elif len(key) == len(self.keys) and block is not None and action.name in self.clears:
+                sheets[key] = sheets.get(key, Sheet()).with_values({cell: None for row in block.rows() for cell in row})
+            else:
+                named = [one for one in sheets if one[-1:] and one[-1] in action.arguments.values()]
+                for one in named:
+                    del sheets[one]
+                if not named:
+                    self._make(sheets, action)
+        return sheets
+
+    def _make(self, sheets: dict[Key, Sheet], action: ToolCall) -> None:
+        """A write that names no sheet that is there may make the one that it names."""
+        texts = [value for name, value in action.arguments.items() if isinstance(value, str) and name not in self.keys]
+        given = tuple(str(action.arguments.get(name, "")) for name in self.keys[:-1])
+        if len(texts) == 1:
+            sheets[(*given, texts[0])] = Sheet(is_whole=True)
+        else:
+            sheets.clear()
+
+    def _replace(self, sheets: dict[Key, Sheet], action: ToolCall, new: Replacement) -> None:
+        find, put = new.values(action)
+        if new.find in self.keys:
+            place = self.keys.index(new.find)
+            renamed = {
+                (*key[:place], put, *key[place + 1 :]) if key[place] == find else key: sheet
+                for key, sheet in sheets.items()
+            }
+            sheets.clear()
+            sheets.update(renamed)
+            return
+        for key, sheet in list(sheets.items()):
+            try:
+                sheets[key] = replace(
+                    sheet,
+                    cells={
+                        cell: new.in_text(value, find, put) if isinstance(value, str) else value
+                        for cell, value in sheet.cells.items()
+                    },
+                )
+            except ValueError:
+                del sheets[key]
+
+
+Recorded = Sequence[Sequence[tuple[ToolCall, JsonValue, bool]]]
+"""The calls of sessions, with the values of their answers and whether they may have changed the world."""
+
+
+def cells_of(sessions: Recorded, reads: frozenset[str], replaces: Mapping[str, Replacement]) -> KnownCells | None:
+    """The sheets that recordings show; None if no tool of them reads cells.
+
+    Args:
+        sessions: what was recorded.
+        reads: the tools that read.
+        replaces: the tools that replace one text by another.
+    """
+    calls = [action for session in sessions for action, _, _ in session]
+    ranges = _range_arguments(calls)
+    readers = [call for call in calls if call.name in reads and call.name in ranges]
+    keys = [
+        name
+        for name in (readers[0].arguments if readers else ())
+        if name not in ranges.values() and all(isinstance(call.arguments.get(name), str) for call in readers)
+    ]
+    keys.sort(key=lambda name: len({call.arguments[name] for call in readers}))
+    known = KnownCells(ranges, tuple(keys), replaces=replaces)
+    start: dict[Key, Sheet] = {}
+    for session in sessions if keys else ():
+        for action, value, changes in session:
+            if changes:
+                break
+            if action.name in reads and action.name in ranges and (shown := known.table(action, value)) is not None:
+                sheet = start.get(known.key(action), Sheet())
+                cells = (cell for row in shown[0].rows() for cell in row)
+                values = dict(zip(cells, (one for row in shown[1] for one in row), strict=True))
+                is_whole = sheet.is_whole or ranges[action.name] not in action.arguments
+                start[known.key(action)] = replace(sheet.with_values(values), is_whole=is_whole)
+    if not start:
+        return None
+    empty = next((one for sheet in start.values() for one in sheet.cells.values() if one is None or one == ""), 0)
+    start = {
+        key: sheet.with_values({cell: None for cell, x in sheet.cells.items() if x == ""})
+        for key, sheet in start.items()
+    }
+    known = replace(known, start=start, empty=() if empty == 0 else (empty,))
+    putting = {call.name for call in calls if _rows_in(call.arguments.values())}
+    clears = [tool for tool in ranges if tool not in reads and tool not in putting]
+    return replace(known, clears=frozenset(tool for tool in clears if _does_clear(known, tool, sessions)))
+
+
+def _range_arguments(calls: Sequence[ToolCall]) -> dict[str, str]:
+    """The argument of each tool that names a cell or a range in all recorded calls."""
+    given: dict[tuple[str, str], bool] = {}
+    for call in calls:
+        for name, value in call.arguments.items():
+            given[call.name, name] = given.get((call.name, name), True) and Block.of(value) is not None
+    return {tool: name for (tool, name), is_range in given.items() if is_range}
+
+
+def _does_clear(known: KnownCells, tool: str, sessions: Recorded) -> bool:
+    """A recording reads a range after the tool emptied it, and none contradicts."""
+    tried = replace(known, clears=frozenset({tool}))
+    seen = False
+    for session in sessions:
+        written: list[ToolCall] = []
+        for action, value, changes in session:
+            shown = known.table(action, value)
+            if shown is not None and any(call.name == tool for call in written):
+                found = tried.bindings(written, action)
+                if found and not same(found.get(("grid", "values")), list(shown[1])):
+                    return False
+                seen = seen or bool(found)
+            if changes:
+                written.append(action)
+    return seen
+
+
+def cell_name(cell: Cell) -> str:
+    """The name of a cell, such as B2."""
+    row, column = cell
+    letters = ""
+    while column:
+        column, rest = divmod(column - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return f"{letters}{row}"
+
+
+def _number(letters: str) -> int:
+    number = 0
+    for letter in letters:
+        number = 26 * number + ord(letter) - ord("A") + 1
+    return number
+
+
+def _rows_in(values: Iterable[JsonValue]) -> list[list[JsonValue]]:
+    """The only one of some values that is a list of rows; empty if there is none."""
+    found = [value for value in values if isinstance(value, list) and value and all(map(_is_row, value))]
+    return [row for row in found[0] if isinstance(row, list)] if len(found) == 1 else []
+
+
+def _is_row(row: JsonValue) -> bool:
+    return isinstance(row, list) and bool(row) and not any(isinstance(cell, dict | list) for cell in row)

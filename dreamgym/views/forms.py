@@ -1,0 +1,117 @@
+"""How the answers of a tool follow from the call alone, and from what is known to be there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from dreamgym.state import same
+from dreamgym.views.answers import View
+from dreamgym.views.expressions import WORLDS, Bindings, NoPatternValue, ValueName
+from dreamgym.views.patterns import Pattern, pattern_of
+from dreamgym.views.sql import UNKNOWN
+
+ABSENT = "absent"
+"""The kind of a call that replaces a text which is nowhere."""
+FormKey = tuple[str, frozenset[str] | None, str]
+"""A tool, the names of the arguments of a call (None: any), and its kind: of its SQL, or `ABSENT`."""
+THERE: ValueName = ("there",)
+"""The name of the arguments of a call that name an item which is there."""
+
+
+class Answered(NamedTuple):
+    """A recorded answer."""
+
+    view: View
+    bindings: Bindings
+    """What it may be made of."""
+    call: str
+    """The canonical text of its call."""
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How the answers of a tool are made."""
+
+    pattern: Pattern
+    like: View
+    """One of them."""
+    conditions: Mapping[ValueName, JsonValue] = field(default_factory=dict)
+    """What all items that were looked up had in common: of others one does not know that the rest is the same."""
+
+    there: frozenset[str] = frozenset()
+    """Which arguments named an item in the recorded calls. Of one way alone: calls of another may be refused."""
+
+    def view(self, bindings: Bindings) -> View:
+        """The answer of a call. Raises ValueError if it is not known."""
+        if THERE in bindings and len(self.there) == 1 and repr(bindings[THERE]) not in self.there:
+            raise NoPatternValue("no recorded call names what is there, or not there, as this one")
+        for name, value in self.conditions.items():
+            if name in bindings and not same(bindings[name], value):
+                raise NoPatternValue(f"no recording shows an item with another {name}")
+        return self.like.saying(self.pattern.evaluate(bindings))
+
+
+def forms_of(examples: Mapping[FormKey, Sequence[Answered]], reads: frozenset[str]) -> dict[FormKey, CallForm]:
+    """The forms that recorded answers show, also those of all calls of a tool."""
+    found: dict[FormKey, CallForm] = {}
+    of_any: dict[FormKey, list[Answered]] = defaultdict(list)
+    for (tool, _, kind), known in examples.items():
+        of_any[tool, None, kind] += known
+    for key, shown in [*of_any.items(), *examples.items()]:
+        form = _form(key, [one for one in shown if not one.view.is_refusal] or shown, reads)
+        if form is not None:
+            found[key] = form
+            continue
+        kinds: dict[str, list[Answered]] = defaultdict(list)
+        for one in shown:
+            kinds[repr(one.bindings.get(THERE))].append(one)
+        for there, some in kinds.items() if len(kinds) > 1 else ():
+            form = _form(key, some, reads)
+            if form is not None:
+                found[(*key[:2], key[2] + there)] = form
+    return found
+
+
+def _form(key: FormKey, known: Sequence[Answered], reads: frozenset[str]) -> CallForm | None:
+    like = known[0].view
+    if any(type(one.view.style) is not type(like.style) or one.view.is_error != like.is_error for one in known):
+        return None
+    pattern = pattern_of([(one.view.said, one.bindings) for one in known])
+    distinct = len({one.call for one in known})
+    if pattern is None or not _is_shown(key, pattern, distinct, reads):
+        return None
+    common = _common([one.bindings for one in known]) if distinct > 1 and pattern.constants > 0 else {}
+    return CallForm(
+        pattern, like, common, frozenset(repr(one.bindings[THERE]) for one in known if THERE in one.bindings)
+    )
+
+
+def _common(examples: Sequence[Bindings]) -> dict[ValueName, JsonValue]:
+    return {
+        name: value
+        for name, value in examples[0].items()
+        if name[0] == "of" and all(name in other and same(other[name], value) for other in examples)
+    }
+
+
+def _is_shown(key: FormKey, pattern: Pattern, distinct: int, reads: frozenset[str]) -> bool:
+    """The recordings show that the answers of other calls have this form too.
+
+    Two different calls do; one does if the answer is made of the call's values and of no number besides, and the tool
+    is no read, or if what is known to be there explains it.
+    """
+    tool, _, kind = key
+    if tool in reads and pattern.is_empty:
+        return False  # that nothing was found says nothing of other calls
+    if distinct > 1 or any(name[0] in WORLDS for name in pattern.names):
+        return True
+    if pattern.is_guess:
+        return False
+    if any(name[0] in {"of", "found", "count", "next"} for name in pattern.names):
+        return True
+    return (bool(kind) and not kind.endswith(UNKNOWN)) or tool not in reads

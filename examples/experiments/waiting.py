@@ -1,0 +1,51 @@
+"""How long the optimiser waits for episodes in the arms of an experiment: the share of each update's seconds.
+
+    python examples/experiments/waiting.py runs/staleness "GRPO dream" "GRPO dream, 4 updates behind"
+
+Seconds are those of this machine as loaded as it was; arms of one run are compared, not machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from dreamgym.evaluation.rates import mean_over_seeds
+from dreamgym.runs.experiment.plan import Arm
+from dreamgym.runs.experiment.running import name_of
+from dreamgym.training.practice import read_record
+
+
+def waiting(folder: Path) -> tuple[float, float]:
+    """Share of the seconds of all updates but the first that they waited for episodes, and the seconds of an update."""
+    lines = [line for line in read_record(folder / "metrics.jsonl") if "waited_s" in line][1:]
+    waited, taken = (sum(float(str(line[name])) for line in lines) for name in ("waited_s", "update_s"))
+    return waited / taken, taken / len(lines)
+
+
+def table(run: Path, arms: list[str]) -> Iterator[str]:
+    """One row for each arm."""
+    yield "| arm | seeds | the optimiser waits | seconds an update |"
+    yield "|---|---|---|---|"
+    for arm in arms:
+        found = [
+            waiting(folder) for seed in sorted(run.glob("seed-*")) if (folder := seed / name_of(Arm(name=arm))).exists()
+        ]
+        share, seconds = (mean_over_seeds(some) for some in zip(*found, strict=True))
+        yield (
+            f"| {arm} | {len(found)} | {share.mean:.0%} [{100 * share.low:.0f}, {100 * share.high:.0f}] "
+            f"| {seconds.mean:.2f} [{seconds.low:.2f}, {seconds.high:.2f}] |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("run", type=Path, help="run folder of an experiment")
+    parser.add_argument("arms", nargs="+", help="names of its arms")
+    asked = parser.parse_args()
+    print("\n".join(table(asked.run, asked.arms)))
+
+
+if __name__ == "__main__":
+    main()

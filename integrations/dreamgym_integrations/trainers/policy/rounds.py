@@ -1,0 +1,159 @@
+"""Where the rollouts of an update come from: played when the update begins, or ahead of it.
+
+Rollouts that are played ahead come from a copy of the policy that is some updates behind. It plays while the trainer
+learns, so that neither waits for the other as long as their times are alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from anyio.from_thread import BlockingPortal
+
+from dreamgym.training.practice import Practice
+from dreamgym.training.rollout import Player, Rollout
+from dreamgym.types import JsonObject
+from dreamgym_integrations.trainers.policy.model import TransformersPolicy
+
+
+@dataclass(frozen=True)
+class Round:
+    """The rollouts of one update, and what practice knew when they were played."""
+
+    groups: list[list[Rollout]]
+    curriculum: JsonObject
+    """State of the curriculum after the round."""
+    dead_updates: int
+    """Number of last rounds, in a row, with nothing to learn from."""
+    is_last: bool
+    """True if the remaining real steps pay for no other round."""
+
+
+class Rounds(Protocol):
+    """Gives the rollouts of one update after the other."""
+
+    def take(self, update: int) -> Round:
+        """The round that an update learns from. Blocking; raises whatever playing it raised."""
+
+    def updated(self, updates: int) -> None:
+        """The policy has had so many updates now."""
+
+    def close(self) -> None:
+        """Stop playing."""
+
+
+class RoundsOnDemand:
+    """Each round is played by the policy as it is when the update begins."""
+
+    def __init__(self, practice: Practice, player: Player, portal: BlockingPortal) -> None:
+        self._practice, self._player, self._portal = practice, player, portal
+
+    def take(self, update: int) -> Round:
+        return self._portal.call(played, self._practice, self._player, update, update)
+
+    def updated(self, updates: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class RoundsAhead:
+    """Plays with a policy that is a fixed number of updates behind, while the trainer learns.
+
+    The number is fixed and not only a bound, so that a run can be repeated: the round of update k is played with the
+    weights after k - staleness updates. A resumed run has no older weights than those of its checkpoint and begins
+    with them. Copies of the trained weights are kept until they have been played with, at most `staleness` of them.
+
+    Args:
+        practice: plays the groups.
+        player: lets `behind` play.
+        portal: the event loop on which the environments live.
+        behind: the policy that plays; it gets a copy of the model.
+        model: the model that is trained.
+        staleness: number of updates that `behind` is behind, at least 1.
+        updates: number of updates of the run; no round is played for a later one.
+    """
+
+    def __init__(
+        self,
+        practice: Practice,
+        player: Player,
+        portal: BlockingPortal,
+        behind: TransformersPolicy,
+        model: Any,
+        *,
+        staleness: int,
+        updates: int,
+    ) -> None:
+        self._practice, self._player, self._portal = practice, player, portal
+        self._behind, self._model = behind, model
+        self._staleness, self._updates = staleness, updates
+        self._trained: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        """The trained weights after each update, until they are played with."""
+        self._rounds: asyncio.Queue[Round | Exception] = asyncio.Queue()
+        self._playing: Future[None] | None = None
+        self._learned = 0
+        """Number of updates of the policy that is trained."""
+
+    def take(self, update: int) -> Round:
+        """The round that an update learns from; the first call begins to play."""
+        if self._playing is None:
+            self._learned = update
+            self._behind.model = _copy(self._model)
+            self._playing = self._portal.start_task_soon(self._play, update)
+        found = self._portal.call(self._rounds.get)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def updated(self, updates: int) -> None:
+        """Keep the weights for the round that is played with them."""
+        self._learned = updates
+        if updates + self._staleness < self._updates:
+            trained = {name: one.detach().clone() for name, one in self._model.named_parameters() if one.requires_grad}
+            self._portal.call(self._trained.put_nowait, trained)
+
+    def close(self) -> None:
+        """Stop playing; the record tells how many whole episodes nothing was learned from."""
+        if self._playing is None:
+            return
+        self._playing.cancel()
+        left = [self._rounds.get_nowait() for _ in range(self._rounds.qsize())]
+        episodes = sum(len(group) for one in left if isinstance(one, Round) for group in one.groups)
+        if episodes:
+            self._practice.note({"step": self._learned, "dropped_episodes": episodes})
+
+    async def _play(self, first: int) -> None:
+        try:
+            for update in range(first, self._updates):
+                version = max(first, update - self._staleness)
+                if version > first:
+                    await asyncio.to_thread(self._load, await self._trained.get())
+                found = await played(self._practice, self._player, update, version)
+                self._rounds.put_nowait(found)
+                if found.is_last:
+                    return
+        except Exception as error:  # noqa: BLE001  # the trainer raises it where it waits for the round
+            self._rounds.put_nowait(error)
+
+    def _load(self, trained: dict[str, Any]) -> None:
+        self._behind.model.load_state_dict(trained, strict=False)
+        self._behind.forget()
+
+
+def _copy(model: Any) -> Any:
+    """A model with the same weights and structure."""
+    found = copy.deepcopy(model)
+    found.__dict__.pop("forward", None)  # accelerate's, which would still call the model that is trained
+    return found
+
+
+async def played(practice: Practice, player: Player, update: int, version: int) -> Round:
+    """Play the round of an update with a policy that has had `version` updates."""
+    groups = await practice.iterate(player, update, version=version)
+    return Round(groups, practice.curriculum.state(), practice.dead_updates, practice.spent)

@@ -1,0 +1,135 @@
+"""A policy that plays some updates ahead learns as one that plays in turn, can be repeated, stopped and resumed."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import BlockingPortal
+from lamp_runs import broken_after, same, trained, weights
+
+from dreamgym import EnvironmentSpec, Task
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.training.early_stop import Seen
+from dreamgym.training.practice import PPOSettings, Settings, read_record
+from dreamgym.training.rollout import Player, Rollout
+from dreamgym.types import JsonObject
+
+AHEAD = Settings(steps=6, groups=2, group_size=4, staleness=2, save_every=2, probe_every=50)
+
+
+class Noted:
+    """Notes the version of each round."""
+
+    def __init__(self, player: Player, versions: list[int]) -> None:
+        self._player, self._versions = player, versions
+
+    async def play(
+        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+    ) -> list[Rollout]:
+        self._versions.append(version)
+        return await self._player.play(tasks, groups=groups, seeds=seeds, version=version, sampling_seed=sampling_seed)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [AHEAD, AHEAD.model_copy(update={"algorithm": "ppo", "ppo": PPOSettings(epochs=2, mini_batches=2)})],
+    ids=["grpo", "ppo"],
+)
+def test_each_round_is_played_with_the_weights_of_two_updates_before(
+    settings: Settings, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    versions: list[int] = []
+    figures: list[JsonObject] = []
+    trained(
+        lamp_spec,
+        lamp_policy,
+        tmp_path,
+        settings,
+        portal,
+        within=lambda player: Noted(player, versions),
+        on_learned=figures.append,
+    )
+    assert versions == [0, 0, 0, 1, 2, 3]
+    assert [line["version"] for line in read_record(tmp_path / "m.jsonl") if "rollout_s" in line] == versions
+    importance = [float(str(line["importance"])) for line in figures if "importance" in line]
+    assert importance[0] == pytest.approx(1, abs=1e-4), "the first round is played with the weights that learn from it"
+    assert all(abs(one - 1) > 1e-4 for one in importance[1:]), "all others with older ones"
+
+
+def test_a_run_that_plays_ahead_can_be_repeated(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    for name in ("one", "two"):
+        trained(lamp_spec, lamp_policy, tmp_path / name, AHEAD, portal)
+    assert same(weights(tmp_path / "one" / "policy"), weights(tmp_path / "two" / "policy"))
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_a_run_that_plays_ahead_goes_on_after_it_was_interrupted(
+    lora: int, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = AHEAD.model_copy(update={"lora": lora, "probe_every": 1})
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        trained(lamp_spec, lamp_policy, tmp_path, settings, portal, probe=broken_after(3))
+    record = read_record(tmp_path / "m.jsonl")
+    assert sum(int(str(line.get("dropped_episodes", 0))) for line in record) % 8 == 0
+    versions: list[int] = []
+    trained(
+        lamp_spec, lamp_policy, tmp_path, settings, portal, resume=True, within=lambda player: Noted(player, versions)
+    )
+    assert versions == [2, 2, 2, 3], "nothing is older than the checkpoint after two updates"
+    played = [line for line in read_record(tmp_path / "m.jsonl") if "rollout_s" in line]
+    assert [line["step"] for line in played] == [0, 1, 2, 3, 4, 5]
+    assert not same(weights(tmp_path / "policy"), weights(lamp_policy))
+
+
+def test_what_was_played_in_vain_is_counted(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    class Third(Noted):
+        """Tells when the third round is played."""
+
+        async def play(self, *args: Any, **more: Any) -> list[Rollout]:
+            played = await super().play(*args, **more)
+            if len(self._versions) == 3:
+                third.set()
+            return played
+
+    async def broken_when_three_are_played(policy: object, codec: object, update: int) -> Seen:
+        if update == 1:
+            await third.wait()
+            raise EnvironmentUnavailable("gone")
+        return Seen(best=False, stop=False)
+
+    third = asyncio.Event()
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        trained(
+            lamp_spec,
+            lamp_policy,
+            tmp_path,
+            AHEAD.model_copy(update={"probe_every": 1}),
+            portal,
+            probe=broken_when_three_are_played,
+            within=lambda player: Third(player, []),
+        )
+    dropped = [line for line in read_record(tmp_path / "m.jsonl") if "dropped_episodes" in line]
+    assert [(line["step"], int(str(line["dropped_episodes"])) >= 8) for line in dropped] == [(1, True)]
+
+
+def test_a_policy_that_plays_ahead_gets_better(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = Settings(steps=30, groups=8, group_size=8, learning_rate=1e-3, save_every=50, staleness=4)
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal)
+    success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl") if "rollout_s" in line]
+    assert len(success) == 30
+    assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
+
+
+def test_vllm_does_not_play_ahead(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    with pytest.raises(InvalidInput, match="leave staleness at 0"):
+        trained(lamp_spec, lamp_policy, tmp_path, AHEAD.model_copy(update={"vllm": "colocate"}), portal)
