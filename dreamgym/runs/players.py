@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dreamgym.runs.cluster import Doing
 
-LIMIT_S = 600.0
+LIMIT_S = 3_600.0
 """Wall time of an agent's episode."""
 CHUNK = 8
 """Episodes that a worker of a cluster plays at once, however many workers there are: a policy's sums round by batch."""
