@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Budget, EnvName, ModelName, Seed
+from dreamgym.cli.options import Budget, Cluster, EnvName, ModelName, Seed
 from dreamgym.evaluation.episodes import WORKERS
 from dreamgym.runs import collect as runs
 from dreamgym.runs.opening import POLICY_URL_VARIABLE, Against
@@ -23,10 +23,13 @@ def collect(
     against: Annotated[Against, typer.Option(help="Play the real environment, or a dream of it.")] = Against.REAL,
     out: Annotated[Path | None, typer.Option(help="Write JSONL here instead of storing in the buffer.")] = None,
     split: Annotated[str, typer.Option(help="Split of the tasks: train, dev or test.")] = "train",
-    workers: Annotated[int, typer.Option(min=1, help="Number of episodes that are played at once.")] = WORKERS,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of episodes that are played at once; on a cluster, in each worker.")
+    ] = WORKERS,
     model: ModelName = None,
     budget: Budget = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
 ) -> None:
     """Play an environment and keep what happened. The same command again goes on with what is not there yet.
 
@@ -48,5 +51,6 @@ def collect(
                 policy_url=os.environ.get(POLICY_URL_VARIABLE),
                 model=model,
                 seed=seed,
+                cluster=cluster,
             )
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Budget, EnvName, ModelName, Seed
+from dreamgym.cli.options import Budget, Cluster, EnvName, ModelName, Seed
 from dreamgym.runs import evaluate as runs
 from dreamgym.runs.opening import Against
 from dreamgym.runs.spending import spending
@@ -29,6 +29,7 @@ def evaluate(
     model: ModelName = None,
     budget: Budget = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
 ) -> None:
     """Play tasks with a trained policy and count successes.
 
@@ -45,6 +46,7 @@ def evaluate(
                 episodes=episodes,
                 model=model,
                 seed=seed,
+                cluster=cluster,
             )
         )
     if json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Budget, Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
+from dreamgym.cli.options import Budget, Cluster, Costs, EnvName, HeldOut, MeasuredModels, RecordedFile, Seed
 from dreamgym.evaluation.cost import Prices
 from dreamgym.runs.console import say
 from dreamgym.runs.spending import spending
@@ -37,6 +37,7 @@ def fidelity(
         ),
     ] = None,
     seed: Seed = 0,
+    cluster: Cluster = None,
 ) -> None:
     """Measure a simulation against recordings that it does not know. No database is read or written.
 
@@ -59,6 +60,7 @@ def fidelity(
             prices=Prices.of(cost or ()),
             out=out,
             seed=seed,
+            cluster=cluster,
             say=say,
         )
         typer.echo(as_text(report))

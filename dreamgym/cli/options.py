@@ -86,5 +86,13 @@ Budget = Annotated[
         help="The most that language models may be asked for: 5.00 (dollars), '200k tokens' or '300 calls'.",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Ray cluster that does the work: HOST:PORT of its head, or local. Default: this process.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random draw.")]

@@ -23,7 +23,7 @@ from dreamgym.evaluation.final_answers import EpisodeVerdict, final_answers, ver
 from dreamgym.evaluation.kept import KeptRows, KeptStep, edition
 from dreamgym.evaluation.material import Material
 from dreamgym.evaluation.players import players_of, sessions, tasks_of
-from dreamgym.evaluation.predictions import MakeDream, dream_of, in_order, predictions
+from dreamgym.evaluation.predictions import MakeDream, Predict, dream_of, in_order, predictions
 from dreamgym.evaluation.report import SettingReport, worst
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
@@ -89,8 +89,9 @@ class Measurement:
         self._attacks: Attacks | None = None
         self._complete = False
 
-    async def run(self) -> None:
-        make_dream = await self.predict()
+    async def run(self, elsewhere: Predict | None = None) -> None:
+        """Take every measure that is wanted. `elsewhere` predicts the steps; None: this process does."""
+        make_dream = await self.predict(elsewhere)
         await self._decide()
         if self._wanted.judge is not None:
             await self._judge(self._wanted.judge)
@@ -142,8 +143,8 @@ class Measurement:
             calibration.save(path)
         return calibration is not None
 
-    async def predict(self) -> MakeDream:
-        """Predict the steps. Returns what makes dreams of this setting."""
+    async def predict(self, elsewhere: Predict | None = None) -> MakeDream:
+        """Predict the steps, here or elsewhere. Returns what makes dreams of this setting."""
         given, chosen = self._given, self._setting
         kept = self._kept(KeptStep, "steps", *self._basis())
         left = {step.key: step for step in given.steps}
@@ -156,7 +157,11 @@ class Measurement:
         make_dream = await dream_of(
             given.spec, self._model, given.known, self._encoder, k=chosen.k, without=chosen.without
         )
-        running = predictions(given.spec, make_dream, left.values(), seed=given.seed, parallel=self._wanted.parallel)
+        running = (
+            predictions(given.spec, make_dream, left.values(), seed=given.seed, parallel=self._wanted.parallel)
+            if elsewhere is None
+            else elsewhere(left.values())
+        )
         async with aclosing(running) as calls:
             async for call in calls:
                 self._calls.append(call)

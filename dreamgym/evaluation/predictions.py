@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
@@ -27,6 +27,7 @@ from dreamgym.types import Provenance, StepResult, Tier, Trajectory, Transition
 
 Redact = Callable[[JsonValue], JsonValue]
 MakeDream = Callable[[], DreamEnvironment]
+One = TypeVar("One")
 
 
 class RecordedStep(NamedTuple):
@@ -39,6 +40,10 @@ class RecordedStep(NamedTuple):
     def key(self) -> tuple[str, int]:
         """The trajectory's id and the number of the call."""
         return self.trajectory.id, self.number
+
+
+Predict = Callable[[Iterable[RecordedStep]], AsyncGenerator[Compared, None]]
+"""Predicts steps, each as soon as it is there, in any order."""
 
 
 def steps_of(trajectories: Iterable[Trajectory]) -> list[RecordedStep]:
@@ -68,8 +73,7 @@ async def predictions(
 
     What a tool's own schema forbids is refused without asking the dream, as a server does.
     """
-    tools, todo = Tools(spec), iter(steps)
-    running: set[asyncio.Task[Compared]] = set()
+    tools = Tools(spec)
 
     async def predicted(step: RecordedStep) -> Compared:
         trajectory, number = step
@@ -103,10 +107,24 @@ async def predictions(
             seconds=time.perf_counter() - started,
         )
 
+    async with aclosing(as_done(predicted, steps, parallel)) as calls:
+        async for call in calls:
+            yield call
+
+
+async def as_done(
+    predict: Callable[[One], Awaitable[Compared]], units: Iterable[One], parallel: int
+) -> AsyncGenerator[Compared, None]:
+    """Predict the units, at most `parallel` at a time, each as soon as it is there."""
+    todo, running = iter(units), set[asyncio.Task[Compared]]()
+
+    async def predicted(unit: One) -> Compared:
+        return await predict(unit)
+
     try:
         while True:
-            while len(running) < parallel and (step := next(todo, None)) is not None:
-                running.add(asyncio.create_task(predicted(step)))
+            while len(running) < parallel and (unit := next(todo, None)) is not None:
+                running.add(asyncio.create_task(predicted(unit)))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.episode import Agent, check_policy_url, load_agent
 from dreamgym.evaluation.episodes import WORKERS
+from dreamgym.runs import cluster as clusters
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
@@ -25,10 +28,10 @@ from dreamgym.runs.opening import (
 from dreamgym.runs.play_many import BehaviourPlayer, Collecting, InBuffer, InFile, Kept, Planned, Play, plan
 from dreamgym.runs.seed import claim, folder_of
 from dreamgym.runs.versions import version_of
-from dreamgym.types import Trajectory
+from dreamgym.types import Source, Trajectory
 
 if TYPE_CHECKING:
-    pass
+    from dreamgym.replay.postgres import Store
 
 
 async def collect(
@@ -44,6 +47,7 @@ async def collect(
     model: str | None = None,
     dsn: str | None = None,
     seed: int = 0,
+    cluster: str | None = None,
 ) -> Collecting:
     """Play episodes that are not there yet, and keep each as soon as it is over.
 
@@ -54,11 +58,12 @@ async def collect(
         against: the real environment, or a dream of it.
         out: a JSONL file to append to; None: the replay buffer.
         split: whose tasks are played.
-        workers: how many episodes are played at once.
+        workers: how many episodes are played at once; on a cluster, in each of its workers.
         policy_url: the chat completions endpoint behind an agent; a behaviour needs none.
         model: the experience model of a dream.
         dsn: of the store; None: the embedded server.
         seed: of the first episode.
+        cluster: address of the Ray cluster that plays; None: this process.
 
     Returns:
         What was played, won and failed.
@@ -73,12 +78,11 @@ async def collect(
     if where is Against.DREAM:
         tasks = await with_recorded_starts(spec, tasks, dsn)
     behaviour = real.behaviours.get(agent) if real is not None else None
-    loaded = load_agent(agent) if behaviour is None else None
-    if loaded is not None:
-        check_policy_url(loaded, policy_url)
+    if behaviour is None:
+        check_policy_url(load_agent(agent), policy_url)
     setting = [str(where), str(spec.options), str(spec.max_steps)]
     setting += [str(model)] if where is Against.DREAM else []
-    setting += [str(policy_url)] if loaded is not None else []
+    setting += [str(policy_url)] if behaviour is None else []
     planned = plan(agent, "\0".join(setting), tasks, episodes, seed)
     async with AsyncExitStack() as stack:
         store = None
@@ -86,29 +90,80 @@ async def collect(
             store = await stack.enter_async_context(open_store(dsn))
             if isinstance(env, str) and (folder := folder_of(env)) is not None:
                 await claim([folder], store)
-        worlds = await stack.enter_async_context(open_worlds(spec, where, model=model, store=store))
         if where is Against.DREAM and store is not None:
             recorded = await store.buffer.trajectories(spec.name)
             say_estimate(await of_episodes(spec, dream_setting(model), recorded, episodes, seed=seed), say)
+        playing = Playing(env, spec, where, agent, workers, model, policy_url, store.dsn if store is not None else None)
         players: Sequence[Play]
-        if loaded is not None:
-            url = await stack.enter_async_context(served(worlds))
-            players = [_agent_player(url, spec.name, loaded, policy_url)] * min(workers, episodes)
+        if cluster is None:
+            players = await stack.enter_async_context(playing.players(store, min(workers, episodes)))
         else:
-            assert behaviour is not None, "an agent has a model, as was checked"
-            own = [BehaviourPlayer(worlds, behaviour) for _ in range(min(workers, episodes))]
-            for player in own:
-                stack.push_async_callback(player.close)
-            players = own
+            if where is Against.DREAM:
+                clusters.check_reachable_store(cluster, dsn)
+            crew = await stack.enter_async_context(clusters.workers(cluster, playing, workers))
+            players = [crew.do] * min(crew.places, episodes)
         kept: Kept
         if out is not None:
             kept = InFile(out)
         else:
             assert store is not None, "without a file there is a store"
-            kept = await InBuffer.of(store.buffer, spec.name, worlds.source)
+            source = Source.REAL if where is Against.REAL else Source.SYNTHETIC
+            kept = await InBuffer.of(store.buffer, spec.name, source)
         collection = Collecting(planned, kept, version=version_of(spec) if where is Against.REAL else None)
         await collection.run(players)
     return collection
+
+
+@dataclass(frozen=True)
+class Playing:
+    """Who plays where: all that a process needs to play any episode of a collection."""
+
+    env: EnvironmentSpec | str
+    spec: EnvironmentSpec
+    against: Against
+    agent: str
+    workers: int
+    model: str | None
+    policy_url: str | None = field(repr=False)
+    dsn: str | None = field(repr=False)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Play]:
+        """In a worker of a cluster: one function for all of its places."""
+        async with self.players(None, self.workers) as players:
+            free = asyncio.Queue[Play]()
+            for player in players:
+                free.put_nowait(player)
+
+            async def play(one: Planned) -> Trajectory:
+                player = await free.get()
+                try:
+                    return await player(one)
+                finally:
+                    free.put_nowait(player)
+
+            yield play
+
+    @asynccontextmanager
+    async def players(self, store: Store | None, count: int) -> AsyncIterator[Sequence[Play]]:
+        """So many players.
+
+        Args:
+            store: what a dream knows; None: the one at `dsn` is opened.
+            count: how many.
+        """
+        real = real_for(self.env, self.spec, self.against)
+        behaviour = real.behaviours.get(self.agent) if real is not None else None
+        opened = open_worlds(self.spec, self.against, model=self.model, store=store, dsn=self.dsn)
+        async with opened as worlds, AsyncExitStack() as stack:
+            if behaviour is None:
+                url = await stack.enter_async_context(served(worlds))
+                yield [_agent_player(url, self.spec.name, load_agent(self.agent), self.policy_url)] * count
+                return
+            players = [BehaviourPlayer(worlds, behaviour) for _ in range(count)]
+            for player in players:
+                stack.push_async_callback(player.close)
+            yield players
 
 
 def _agent_player(url: str, env: str, agent: Agent, policy_url: str | None) -> Play:

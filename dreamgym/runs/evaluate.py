@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from dreamgym.budget import check_budget
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec
 from dreamgym.prices import is_in_process
+from dreamgym.runs.cluster import check_reachable_store, workers
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import (
     Against,
     dream_setting,
+    open_seeded,
     open_worlds,
     real_for,
     stored_trajectories,
     tasks_of,
     with_recorded_starts,
 )
-from dreamgym.runs.players import player_in
+from dreamgym.runs.players import PolicyPlaying, SpreadPlayer, player_in
 from dreamgym.training import probe
 from dreamgym.training.probe import Evaluation
+from dreamgym.training.rollout import Player
 
 
 async def evaluate(
@@ -37,6 +41,7 @@ async def evaluate(
     without: Collection[Part] = (),
     dsn: str | None = None,
     seed: int = 0,
+    cluster: str | None = None,
 ) -> Evaluation:
     """Play each task once by sampling, and count successes. Nothing of it is stored.
 
@@ -51,22 +56,34 @@ async def evaluate(
         without: parts of the dream that are left out.
         dsn: of the store that a dream is grounded in; None: the embedded server.
         seed: fixes the sampled tokens.
+        cluster: address of the Ray cluster that plays, each worker with the policy's folder; None: this process.
     """
     from dreamgym_integrations.trainers.policy.model import load_policy
 
     chosen = dream_setting(model, without, against)
     spec = load_spec(env) if isinstance(env, str) else env
-    loaded, codec = load_policy(policy)
     tasks = tasks_of(spec, split, real_for(env, spec, Against(against)))[-episodes:]
     if Against(against) is Against.DREAM:
         tasks = await with_recorded_starts(spec, tasks, dsn)
         if not is_in_process(chosen.model):
             recorded = await stored_trajectories(spec, dsn)
             say_estimate(await of_episodes(spec, chosen, recorded, len(tasks), seed=seed), say)
-    async with (
-        open_worlds(env, against, model=model, without=without, dsn=dsn) as worlds,
-        player_in(worlds, loaded, codec, agent=agent) as player,
-    ):
+    async with AsyncExitStack() as stack:
+        player: Player
+        if cluster is None:
+            loaded, codec = load_policy(policy)
+            opened = open_worlds(env, against, model=model, without=without, dsn=dsn)
+            worlds = await stack.enter_async_context(opened)
+            player = await stack.enter_async_context(player_in(worlds, loaded, codec, agent=agent))
+        else:
+            if Against(against) is Against.DREAM:
+                check_reachable_store(cluster, dsn)
+                spec, store = await stack.enter_async_context(open_seeded(env, dsn=dsn))
+                dsn = store.dsn
+            job = PolicyPlaying(
+                spec, Against(against), policy.resolve(), agent, model, frozenset(map(Part, without)), dsn
+            )
+            player = SpreadPlayer(await stack.enter_async_context(workers(cluster, job, 1)))
         result = await probe.evaluate(player, tasks, seed=seed)
         check_budget()  # of an agent's episodes, those that could not be played count as failed
         return result

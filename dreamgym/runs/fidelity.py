@@ -6,8 +6,10 @@ Neither reads or writes a database: the dream knows the recorded trajectories th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dreamgym.dream.fitted import read_fitting
@@ -19,14 +21,15 @@ from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.calls import Compared, agreement, by_tool
 from dreamgym.evaluation.cost import Prices
 from dreamgym.evaluation.differences import paired
-from dreamgym.evaluation.material import material
+from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
-from dreamgym.evaluation.predictions import played_again
+from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, played_again, predictions
 from dreamgym.evaluation.report import CheckReport, FidelityReport
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
+from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
 from dreamgym.runs.opening import Against
@@ -126,6 +129,7 @@ def fidelity(
     parallel: int = 1,
     out: Path | None = None,
     seed: int = 0,
+    cluster: str | None = None,
     say: Say = silent,
 ) -> FidelityReport:
     """Measure one setting, or compare two, on held-out recordings. Ctrl-C and a spent budget leave what there is.
@@ -140,9 +144,10 @@ def fidelity(
         closed_loop: so many held-out tasks are played in dream and reality, and the dream's reward is attacked.
         judge: the model that scores the paper's four criteria as well.
         prices: of reality.
-        parallel: steps that are asked for at a time.
+        parallel: steps that are asked for at a time; on a cluster, by each of its workers.
         out: folder for the report, its page and the calibration; no answer that is kept there is asked for again.
         seed: of every draw.
+        cluster: address of the Ray cluster that predicts the steps; None: this process, which does all the rest.
         say: is told how far it is.
 
     Raises:
@@ -194,8 +199,12 @@ def fidelity(
         try:
             for asked in chosen:
                 say_estimate(await of_steps(spec, asked, given.known, given.steps, seed=seed), say)
-            for one in running:
-                await one.run()
+            for one, of_setting in zip(running, chosen, strict=True):
+                if cluster is None:
+                    await one.run()
+                    continue
+                async with workers(cluster, Predicting(given, of_setting), parallel) as crew:
+                    await one.run(partial(_spread, crew, given))
         finally:
             for closing in (*loaded, *([llm] if llm is not None else ())):
                 await closing.close()
@@ -219,6 +228,42 @@ def fidelity(
     if out is not None:
         _write(report, running, out, say)
     return report
+
+
+@dataclass(frozen=True)
+class Predicting:
+    """A setting that predicts held-out steps: what a worker of a cluster opens for it."""
+
+    given: Material
+    setting: Setting
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Callable[[int], Awaitable[Compared]]]:
+        """Load the model; the result predicts the step with this number."""
+        given, chosen = self.given, self.setting
+        model = load_model(chosen.model or None, env=given.spec.name)
+        try:
+            make_dream = await dream_of(
+                given.spec, model, given.known, load_encoder(), k=chosen.k, without=chosen.without
+            )
+
+            async def predict(number: int) -> Compared:
+                async with aclosing(
+                    predictions(given.spec, make_dream, [given.steps[number]], seed=given.seed)
+                ) as calls:
+                    return await anext(calls)
+
+            yield predict
+        finally:
+            await model.close()
+
+
+def _spread(
+    crew: Crew[int, Compared], given: Material, steps: Iterable[RecordedStep]
+) -> AsyncGenerator[Compared, None]:
+    """Have the workers predict these of the held-out steps."""
+    numbers = {step.key: number for number, step in enumerate(given.steps)}
+    return as_done(crew.do, [numbers[step.key] for step in steps], crew.places)
 
 
 def _write(report: FidelityReport, running: Sequence[Measurement], out: Path, say: Say) -> None:

@@ -119,21 +119,14 @@ async def open_worlds(
     from dreamgym_server.sources import DreamWorlds, RealWorlds
 
     from dreamgym.dream.load import load_model
-    from dreamgym.runs import seed
 
     wanted = dream_setting(model, without, against)
     is_real, left_out = Against(against) is Against.REAL, frozenset(wanted.without)
-    found = await seed.read_folder(env) if isinstance(env, str) and not is_real else None
-    spec = load_spec(env) if isinstance(env, str) else env  # after its folder was built
     if is_real:
+        spec = load_spec(env) if isinstance(env, str) else env
         yield RealWorlds(spec, real_of(spec).create)
         return
-    async with AsyncExitStack() as stack:
-        known: Store = store if store is not None else await stack.enter_async_context(open_store(dsn))
-        if isinstance(env, str) and (folder := seed.folder_of(env)) is not None:
-            await seed.claim([folder], known)
-        if found is not None:
-            await seed.store(found, known)
+    async with open_seeded(env, store, dsn) as (spec, known), AsyncExitStack() as stack:
         predictions = None if Part.CACHE in left_out else known.predictions
         chosen = load_model(wanted.model or None, env=spec.name, predictions=predictions)
         stack.push_async_callback(chosen.close)
@@ -145,6 +138,33 @@ async def open_worlds(
             calibration=calibration,
             min_confidence=min_confidence,
         )
+
+
+@asynccontextmanager
+async def open_seeded(
+    env: EnvironmentSpec | str, store: Store | None = None, dsn: str | None = None
+) -> AsyncIterator[tuple[EnvironmentSpec, Store]]:
+    """An environment and the store with all that its folder has recorded. What is new there is stored first.
+
+    Args:
+        env: the environment, its name, or its folder.
+        store: an open one; None: the one at `dsn` is opened.
+        dsn: of the store; None: the embedded server.
+
+    Raises:
+        InvalidInput: the store holds another folder's environment of the same name.
+    """
+    from dreamgym.runs import seed
+
+    found = await seed.read_folder(env) if isinstance(env, str) else None
+    spec = load_spec(env) if isinstance(env, str) else env  # after its folder was built
+    async with AsyncExitStack() as stack:
+        known: Store = store if store is not None else await stack.enter_async_context(open_store(dsn))
+        if isinstance(env, str) and (folder := seed.folder_of(env)) is not None:
+            await seed.claim([folder], known)
+        if found is not None:
+            await seed.store(found, known)
+        yield spec, known
 
 
 @asynccontextmanager

@@ -6,22 +6,32 @@ lives in this process and stores nothing: nothing may be learned from a measurem
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from dreamgym.dream.model import Part
 from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.episode import load_agent
-from dreamgym.runs.opening import served
-from dreamgym.training.rollout import Player, Policy, TokenPlayer
+from dreamgym.evaluation.episodes import play_many
+from dreamgym.runs.opening import Against, open_worlds, served
+from dreamgym.training.rollout import Player, Policy, Rollout, TokenPlayer
+from dreamgym.types import Task
 
 if TYPE_CHECKING:
+    from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
     from dreamgym_integrations.trainers.policy.conversation import ConversationCodec
     from dreamgym_integrations.trainers.policy.model import ChatCodec
     from dreamgym_server.sources import Worlds
 
+    from dreamgym.runs.cluster import Doing
+
 LIMIT_S = 3_600.0
 """Wall time of an agent's episode."""
+CHUNK = 8
+"""Episodes that a worker of a cluster plays at once, however many workers there are: a policy's sums round by batch."""
 
 
 def player_at(
@@ -50,7 +60,7 @@ def player_at(
 @asynccontextmanager
 async def player_in(
     worlds: Worlds, policy: Policy, codec: ChatCodec, *, agent: str | None, limit_s: float = LIMIT_S
-) -> AsyncIterator[Player]:
+) -> AsyncIterator[TokenPlayer | AgentPlayer]:
     """Plays in these worlds; nothing of it is stored."""
     if agent is None:
         yield TokenPlayer(policy, codec, worlds.spec, lambda version, group: worlds.create(""))
@@ -61,7 +71,68 @@ async def player_in(
 
 def _agent_at(
     url: str, spec: EnvironmentSpec, policy: Policy, codec: ConversationCodec, agent: str, limit_s: float
-) -> Player:
+) -> AgentPlayer:
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 
     return AgentPlayer(load_agent(agent), policy, codec, url=url, env=spec.name, limit_s=limit_s)
+
+
+class Chunk(NamedTuple):
+    """Some of the episodes that are played together, as `Player.play` takes them."""
+
+    first: int
+    """Number of the first among all."""
+    tasks: Sequence[Task]
+    groups: Sequence[str]
+    seeds: Sequence[int]
+    version: int
+    sampling_seed: int
+
+
+@dataclass(frozen=True)
+class PolicyPlaying:
+    """A policy that plays in some worlds: what a worker of a cluster opens for it."""
+
+    spec: EnvironmentSpec
+    against: Against
+    policy: Path
+    agent: str | None
+    model: str | None
+    without: frozenset[Part]
+    dsn: str | None = field(repr=False)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Callable[[Chunk], Awaitable[list[Rollout]]]]:
+        """Load the policy, and open the worlds."""
+        from dreamgym_integrations.trainers.policy.model import load_policy
+
+        policy, codec = load_policy(self.policy)
+        opened = open_worlds(self.spec, self.against, model=self.model, without=self.without, dsn=self.dsn)
+        async with opened as worlds, player_in(worlds, policy, codec, agent=self.agent) as player:
+
+            async def play(chunk: Chunk) -> list[Rollout]:
+                first, tasks, groups, seeds, version, sampling_seed = chunk
+                return await player.play(
+                    tasks, groups=groups, seeds=seeds, version=version, sampling_seed=sampling_seed, first=first
+                )
+
+            yield play
+
+
+class SpreadPlayer:
+    """A `Player` whose episodes are played by the workers of a cluster."""
+
+    def __init__(self, workers: Doing[Chunk, list[Rollout]]) -> None:
+        self._workers = workers
+
+    async def play(
+        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+    ) -> list[Rollout]:
+        """All at once; an error of a chunk ends it."""
+        chunks = [
+            Chunk(first, tasks[first:last], groups[first:last], seeds[first:last], version, sampling_seed)
+            for first in range(0, len(tasks), CHUNK)
+            for last in [first + CHUNK]
+        ]
+        played = await play_many([self._workers.do] * self._workers.places, chunks)
+        return [rollout for some in played for rollout in some]

@@ -205,17 +205,32 @@ class TokenPlayer:
         self._make_environment = make_environment
 
     async def play(
-        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+        self,
+        tasks: Sequence[Task],
+        *,
+        groups: Sequence[str],
+        seeds: Sequence[int],
+        version: int,
+        sampling_seed: int,
+        first: int = 0,
     ) -> list[Rollout]:
-        """Play all episodes at once: one batched generation per turn, then all steps concurrently."""
+        """Play all episodes at once: one batched generation per turn, then all steps concurrently.
+
+        With `first`, these are the episodes from that number on, and are sampled as they would be among all.
+        """
         async with AsyncExitStack() as stack:
             environments = [self._make_environment(version, group) for group in groups]
             for environment in environments:
                 stack.push_async_callback(environment.close)
-            return await self._played(environments, tasks, seeds, sampling_seed)
+            return await self._played(environments, tasks, seeds, sampling_seed, first)
 
     async def _played(
-        self, environments: Sequence[Environment], tasks: Sequence[Task], seeds: Sequence[int], sampling_seed: int
+        self,
+        environments: Sequence[Environment],
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        sampling_seed: int,
+        first: int,
     ) -> list[Rollout]:
         episodes = await asyncio.gather(*map(self._begun, environments, tasks, seeds))
         live = [i for i, episode in enumerate(episodes) if episode.error is None]
@@ -223,7 +238,7 @@ class TokenPlayer:
             if not live:
                 break
             prompts_B = [episodes[i].segments[0].ids for i in live]
-            seeds_B = [draw_seed(sampling_seed, i, turn) for i in live]
+            seeds_B = [draw_seed(sampling_seed, first + i, turn) for i in live]
             sampled_B = await asyncio.to_thread(self._policy.generate, prompts_B, seeds_B=seeds_B)
             goes_on_B = await asyncio.gather(
                 *(

@@ -70,16 +70,26 @@ class AgentPlayer:
         """Kinds of crashes that the policy caused; each is logged once."""
 
     async def play(
-        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
+        self,
+        tasks: Sequence[Task],
+        *,
+        groups: Sequence[str],
+        seeds: Sequence[int],
+        version: int,
+        sampling_seed: int,
+        first: int = 0,
     ) -> list[Rollout]:
-        """All at once. Raises what the policy itself failed with; whatever else fails is in the rollouts."""
+        """All at once. Raises what the policy itself failed with; whatever else fails is in the rollouts.
+
+        With `first`, these are the episodes from that number on, and are sampled as they would be among all.
+        """
         endpoint = PolicyEndpoint(self._policy, self._codec, max_tokens=self._max_tokens)
         async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
             playing_B = [
                 playing.create_task(
                     self._played(control, endpoint, task, (group, seed, version), draw_seed(sampling_seed, i))
                 )
-                for i, (task, group, seed) in enumerate(zip(tasks, groups, seeds, strict=True))
+                for i, (task, group, seed) in enumerate(zip(tasks, groups, seeds, strict=True), start=first)
             ]
         if endpoint.failure is not None:
             raise endpoint.failure
