@@ -35,6 +35,7 @@ from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.keys import KeyEncoder, source_mask
 from dreamgym.replay.postgres import Store, binary, open_store
 from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT
+from dreamgym.replay.ranking import SIMILAR_KEYS
 from dreamgym.testing.replay import sample_trajectory
 from dreamgym.types import Source, StepResult, ToolCall, Trajectory, Transition
 
@@ -173,12 +174,14 @@ async def load(store: Store, clock: Clock, steps: int, dim: int) -> None:
 
 
 def asked(steps: int) -> list[Retrieval]:
-    """Questions of episodes that are not stored, played in houses that are, so that nothing is identical."""
+    """Questions without an identical key: every second one in a stored state, the others in a new state."""
     draw, questions = random.Random(0), []
     for number in range(QUESTIONS):
         stored = draw.randrange(steps // STEPS // 10) * 10
         transition = play(10**9 + number).transitions[number % STEPS]
         state = transition.state.replace(f"House {(10**9 + number) // 10}", f"House {stored // 10}")
+        if number % 2:  # a state that is stored, with an action that is not
+            state = play(stored).transitions[number % STEPS].state
         questions.append(Retrieval(env=ENV, state=state, action=transition.action, k=NEIGHBOURS))
     return questions
 
@@ -198,11 +201,13 @@ async def search(store: Store, clock: Clock, questions: Sequence[Retrieval]) -> 
     return answers, f"{theirs * ms:.2f} | {ours * ms:.2f} | {1000 * statistics.median(walls):.1f}"
 
 
-async def nearest(store: Store, query: str, vectors: NDArray[np.float16], asks: dict[str, Any]) -> list[list[float]]:
-    """Cosines of the nearest keys that a statement finds for each vector."""
-    statement, found = query.format(encoder=1, env=1, limit=64), []
-    for vector in vectors:
-        rows = await store.database.fetch(statement, {**asks, "vector": HalfVector(vector)})
+async def nearest(
+    store: Store, query: str, questions: Sequence[Retrieval], vectors: NDArray[np.float16], asks: dict[str, Any]
+) -> list[list[float]]:
+    """Cosines of the nearest keys that a statement finds for each question."""
+    statement, found = query.format(encoder=1, env=1, limit=SIMILAR_KEYS), []
+    for question, vector in zip(questions, vectors, strict=True):
+        rows = await store.database.fetch(statement, {**asks, "state": question.state, "vector": HalfVector(vector)})
         found.append(sorted((row[3] for row in rows), reverse=True)[:NEIGHBOURS])
     return found
 
@@ -224,7 +229,10 @@ async def measure(steps: int, dim: int) -> None:
             await asyncio.sleep(0.5)
         wall, _, cpu = clock.read()
         ((width, own, size),) = await store.database.fetch(INDEX, {})
-        print(f"Index: {wall:.0f} s, {cpu:.0f} s of CPU, {size / 2**20:.0f} MB; recall that it measured: {own:.3f}.\n")
+        print(
+            f"Index: {wall:.0f} s, {cpu:.0f} s of CPU, {size / 2**20:.0f} MB; recall that it measured: {own:.3f}, "
+            f"with {width} candidates.\n"
+        )
         questions = asked(steps)
         keys = [(question.state, question.action.canonical()) for question in questions]
         vectors = await KeyEncoder(TrigramEncoder(dim // 2)).encode(keys)
@@ -232,10 +240,10 @@ async def measure(steps: int, dim: int) -> None:
         exact = [question.model_copy(update={"sources": frozenset(Source)}) for question in questions]
         exactly, exact_cost = await search(store, clock, exact)
         ((middle,),) = await store.database.fetch("SELECT max(first_at) / 2 FROM vectors_1", {})
-        asks = {"mask": source_mask(GROUNDED), "keys": 64, "exclude": ""}
+        asks = {"mask": source_mask(GROUNDED), "keys": SIMILAR_KEYS, "exclude": ""}
         variants = dict(zip(FILTERS, (("", EVERYTHING), ("take{", EVERYTHING), ("", middle)), strict=True))
         filters = {name: {**asks, "tool": tool, "as_of": as_of} for name, (tool, as_of) in variants.items()}
-        truth = {name: await nearest(store, EXACT, vectors, filters[name]) for name in FILTERS}
+        truth = {name: await nearest(store, EXACT, questions, vectors, filters[name]) for name in FILTERS}
         say("exact search measured")
         show("search", "recall@5", "PostgreSQL CPU ms", "client CPU ms", "median ms", "same answer")
         print("|---" * 6 + "|")
@@ -244,7 +252,7 @@ async def measure(steps: int, dim: int) -> None:
             for name in FILTERS:
                 wide = {**filters[name], "ef_search": str(width)}
                 clock.read()
-                found = await nearest(store, APPROXIMATE, vectors, wide)
+                found = await nearest(store, APPROXIMATE, questions, vectors, wide)
                 _, ours, theirs = clock.read()
                 ms = 1000 / len(vectors)
                 show(

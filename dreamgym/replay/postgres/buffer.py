@@ -88,7 +88,13 @@ class PostgresBuffer:
         if not rows:
             vector = (await self._encoder.encode([asked]))[0]
             tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name at once
-            similar = {**parameters, "vector": HalfVector(vector), "keys": SIMILAR_KEYS, "tool": tool}
+            similar = {
+                **parameters,
+                "state": retrieval.state,
+                "vector": HalfVector(vector),
+                "keys": SIMILAR_KEYS,
+                "tool": tool,
+            }
             rows = await self._similar(env, drawn_by_world, similar, retrieval)
         if exact:
             scores = {row[0]: EXACT_SCORE for row in rows}

@@ -20,6 +20,7 @@ from dreamgym.errors import DreamGymError
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.replay.keys import source_mask
 from dreamgym.replay.postgres.database import Database
+from dreamgym.replay.ranking import SIMILAR_KEYS
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ INDEXED_KEYS = 10_000
 """Recorded keys of an environment from which on there is an index. Below, every search is exact."""
 RECALL = 0.98
 """An index that finds a smaller share of the 5 nearest keys is not used."""
-EF_SEARCH = (100, 200, 400, 800)
+EF_SEARCH = (64, 100, 200, 400, 800)
 """Candidates that a search keeps; the first with enough recall is taken."""
 NEIGHBOURS = 5
 QUESTIONS = 50
@@ -55,21 +56,28 @@ FROM (
   ORDER BY distance
   LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
 ) AS nearest"""
+FILTER = f"""
+env_id = {{env}} AND {RECORDED} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
+"""
 APPROXIMATE = f"""
 WITH setting AS MATERIALIZED (  -- of this statement only, so that connections may be pooled
   SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true) AS scan,
          set_config('hnsw.ef_search', %(ef_search)s, true) AS width
-)
-SELECT key, state, action, 1 - distance AS cosine
-FROM (
+), near AS MATERIALIZED (
   SELECT key, state, action, embedding <=> %(vector)s AS distance
   FROM vectors_{{encoder}}_{{env}}
-  WHERE env_id = {{env}} AND {RECORDED} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s
-    AND starts_with(action, %(tool)s)
-    AND (SELECT scan || width FROM setting) <> ''  -- checked once, before the scan begins
+  WHERE {FILTER} AND (SELECT scan || width FROM setting) <> ''  -- checked once, before the scan begins
   ORDER BY distance
   LIMIT {{limit}}  -- a number: the planner takes an expression for a tenth of the table, and scans it
-) AS nearest"""
+), same_state AS MATERIALIZED (  -- the best answers of all, and what an approximate search misses most
+  SELECT key, state, action, (embedding <=> %(vector)s) + 0 AS distance
+  FROM vectors_{{encoder}}_{{env}}
+  WHERE {FILTER} AND state = %(state)s
+  LIMIT {{limit}}
+)
+SELECT key, state, action, 1 - distance AS cosine FROM near
+UNION ALL
+SELECT key, state, action, 1 - distance FROM same_state WHERE key NOT IN (SELECT key FROM near)"""
 
 STATE = """
 SELECT greatest(leaf.reltuples, 0)::bigint, coalesce(pg_index.indisvalid, false), known.vectors, known.keys,
@@ -88,7 +96,7 @@ ON CONFLICT (encoder_id, env_id) DO UPDATE SET vectors = excluded.vectors, keys 
 """
 BUILDING = "SELECT 1 FROM pg_stat_progress_create_index WHERE relid = to_regclass(%(table)s)"
 SAMPLE = f"""
-SELECT embedding, action, first_at FROM {{table}}
+SELECT embedding, state, action, first_at FROM {{table}}
 WHERE env_id = {{env}} AND {RECORDED} AND key > %(after)s ORDER BY key LIMIT %(count)s
 """
 """Keys are digests: the first of them in order are a random sample, and the same one each time."""
@@ -243,9 +251,13 @@ class VectorIndexes:
         wanted = keys >= INDEXED_KEYS
         try:
             if not state.valid and not await self._database.fetch(BUILDING, {"table": table}):
-                await self._database.fetch(f"DROP INDEX CONCURRENTLY IF EXISTS {table}_recorded", {})
+                for index in (f"{table}_recorded", f"{table}_states"):
+                    await self._database.fetch(f"DROP INDEX CONCURRENTLY IF EXISTS {index}", {})
                 if wanted:
                     await self._database.fetch(KEEP, {**known, "error": BEGUN})
+                    await self._database.fetch(
+                        f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {table}_states ON {table} USING hash (state)", {}
+                    )
                     await self._database.fetch(
                         f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {table}_recorded ON {table} "
                         f"USING hnsw (embedding halfvec_cosine_ops) WHERE {RECORDED}",
@@ -264,7 +276,7 @@ class VectorIndexes:
         A question is a recorded state with the action of another one, as most questions are that no recording answers.
         Every second one asks for the tool of that action, and every third as of an old watermark.
         """
-        names = {"env": env, "encoder": self._encoder_id, "limit": 2 * NEIGHBOURS}
+        names = {"env": env, "encoder": self._encoder_id, "limit": SIMILAR_KEYS}
         query = SAMPLE.format(table=self._table(env), env=env)
         rows = await self._database.fetch(query, {"after": UUID(int=0), "count": QUESTIONS + 1})
         states = np.array([row[0].to_numpy() for row in rows], dtype=np.float32)
@@ -273,13 +285,16 @@ class VectorIndexes:
         questions: list[dict[str, object]] = [
             {
                 "vector": HalfVector(vector),
+                "state": state,
                 "mask": source_mask(GROUNDED),
                 "tool": f"{action.partition('{')[0]}{{" if number % 2 else "",
                 "as_of": first_at if number % 3 == 2 else EVERYTHING,
                 "keys": NEIGHBOURS,
                 "exclude": "",
             }
-            for number, (vector, (_, action, first_at)) in enumerate(zip(vectors, rows[1:], strict=True))
+            for number, (vector, (_, state, *_), (*_, action, first_at)) in enumerate(
+                zip(vectors, rows[:-1], rows[1:], strict=True)
+            )
         ]
         truth = [await self._database.fetch(EXACT.format(**names), question) for question in questions]
         recall = 0.0
