@@ -60,7 +60,7 @@ DOORS = ("north", "south", "east", "west", "up", "down")
 STEPS = 10
 LOADED = 20_000
 """Steps that are stored in one transaction."""
-QUESTIONS = 100
+QUESTIONS = 40
 NEIGHBOURS = 5
 TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
 FILTERS = ("none", "a tool of 1 call in 4", "as of the middle")

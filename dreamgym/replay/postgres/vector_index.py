@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
+import psycopg
 from pgvector import HalfVector
 
 from dreamgym.errors import DreamGymError
@@ -155,8 +156,11 @@ class IndexState:
         """True if the partition is to be looked at, for its index to be built or measured."""
         if self.vectors < INDEXED_KEYS or self.failed:
             return False
-        grown = self.vectors_then is None or self.vectors >= GROWN * self.vectors_then
-        return grown or ((self.keys or 0) >= INDEXED_KEYS and not self.valid)
+        if self.vectors_then is None or self.keys is None:
+            return True
+        if self.keys < INDEXED_KEYS:  # what came since then may be recordings
+            return self.keys + self.vectors - self.vectors_then >= INDEXED_KEYS
+        return not self.valid or self.vectors >= GROWN * self.vectors_then
 
     @property
     def usable(self) -> int | None:
@@ -230,7 +234,7 @@ class VectorIndexes:
                     break
                 await asyncio.sleep(QUIET_S - quiet_s)
             await self.tend(env)
-        except DreamGymError as error:
+        except (DreamGymError, psycopg.Error) as error:  # nobody waits for it, and exact searches need no index
             logger.warning("no approximate index, and searches stay exact: %s", error)
         finally:
             del self._tasks[env]
