@@ -29,7 +29,7 @@ INDEXED_KEYS = 10_000
 """Recorded keys of an environment from which on there is an index. Below, every search is exact."""
 RECALL = 0.98
 """An index that finds a smaller share of the 5 nearest keys is not used."""
-EF_SEARCH = (64, 100, 200, 400, 800)
+EF_SEARCH = (100, 200, 400, 800)
 """Candidates that a search keeps; the first with enough recall is taken."""
 NEIGHBOURS = 5
 QUESTIONS = 50
