@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -115,7 +116,7 @@ class Obedient:
 
     async def predict(self, query: Query) -> Prediction:
         """Do what the arguments ask for."""
-        state = query.state.content
+        state = deepcopy(query.state.content)  # the query's own belongs to every episode in the same state
         for text in map(str, query.action.arguments.values()):
             for path, value in demands(text):
                 place = state

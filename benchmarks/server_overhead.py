@@ -1,11 +1,17 @@
-"""What the server costs per simulated step when the model costs nothing.
+"""What a step through the server costs beside the same step in process, when the model costs nothing.
 
-The model answers at once from what retrieval showed it, so that what remains is: HTTP and MCP, argument validation,
-retrieval, storing the step. The server is a process of its own; client and in-process steps are timed here.
-It leaves an environment called `bench-…` behind in the database. What a call costs beside the plain server of the MCP
-SDK, retrieval and storing apart, is measured by call_overhead.py.
+The same step: `DreamEnvironment.step` (retrieval from the same buffer, the same immediate model), and its transition
+stored by the same statement in the same database before the answer is used. Through the server it is one `tools/call`
+of three clients: bytes made beforehand on a kept connection, RemoteEnvironment, and the official SDK's `Client`.
+A step in process that nobody stores is shown too.
 
-    python benchmarks/server_overhead.py --steps 200
+All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
+not while episodes are created. The server is a process of its own, set up as `dreamgym-serve` is. CPU is what the
+processes used, so other work on the machine moves it less than the waits; that of PostgreSQL is read from /proc, so the
+database must be on this machine and serve nobody else meanwhile. What a call costs beside the plain server of the MCP
+SDK is measured by call_overhead.py.
+
+    python benchmarks/server_overhead.py --rounds 9
 """
 
 from __future__ import annotations
@@ -19,27 +25,41 @@ import platform
 import statistics
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from dreamgym_client.environment import RemoteEnvironment
+from dreamgym_client.control import ControlClient
+from dreamgym_client.environment import ENVELOPE, PROTOCOL_VERSION, RemoteEnvironment
 from dreamgym_server.app import build
-from dreamgym_server.running import running
+from dreamgym_server.limits import Limits
+from dreamgym_server.running import collect_rarely, running
 from dreamgym_server.sources import DreamWorlds
+from mcp import Client
 
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Prediction, Query
 from dreamgym.embedding import TrigramEncoder, load_encoder
-from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.replay.postgres import open_store
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.replay.episode_store import Episode
+from dreamgym.replay.postgres import Store, open_store
 from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 
 CONCURRENT = (1, 8, 64)
+STEPS = 16
+"""Steps of each episode while the clock runs."""
 ROOMS = 40
 WORLDS = 100
 WORLD_STEPS = 20
+SAME = "in process"
+WAYS = ("in process, not stored", SAME, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
+TARGET = 1.5
+
+Step = Callable[[ToolCall], Awaitable[object]]
 
 
 class ImmediateModel:
@@ -66,17 +86,22 @@ class ImmediateModel:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table; milliseconds per step as its caller waits for it."""
+class Cost:
+    """What the steps of one round cost; per step."""
 
-    where: str
-    concurrent: int
-    steps: int
     median_ms: float
+    """The wait of whoever takes a step."""
     p95_ms: float
-    steps_per_s: float
-    client_cpu_ms: float
-    server_cpu_ms: float | None
+    wall_ms: float
+    client_ms: float
+    """CPU of the process that takes the steps; in process, of all that is Python."""
+    server_ms: float
+    database_ms: float
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU of all processes."""
+        return self.client_ms + self.server_ms + self.database_ms
 
 
 def house(env: str) -> EnvironmentSpec:
@@ -131,48 +156,145 @@ def recorded(spec: EnvironmentSpec) -> list[Trajectory]:
     return walks
 
 
-async def timed(make: Callable[[], Environment], spec: EnvironmentSpec, concurrent: int, steps: int) -> list[float]:
-    """Seconds of each step, over `concurrent` episodes at once."""
-    environments = [make() for _ in range(concurrent)]
-    task = Task(id=f"{spec.name}-0", env=spec.name, instruction="Walk.", initial_state=room(0))
-    await asyncio.gather(*(environment.reset(task, seed=n) for n, environment in enumerate(environments)))
+def first_task(spec: EnvironmentSpec) -> Task:
+    """The task that all episodes play."""
+    return Task(id=f"{spec.name}-0", env=spec.name, instruction="Walk.", initial_state=room(0))
 
-    async def play(environment: Environment) -> list[float]:
+
+async def in_process(spec: EnvironmentSpec, store: Store, *, stored: bool) -> Step:
+    """A new episode in this process, whose steps are stored one by one, or not at all."""
+    task, name = first_task(spec), uuid.uuid4().hex
+    watermark = await store.buffer.watermark(spec.name)
+    dream = DreamEnvironment(spec, ImmediateModel(), store.buffer, episode_id=name, as_of=watermark)
+    first = await dream.reset(task, seed=0)
+    expires_at = store.episodes.now() + timedelta(hours=1)
+    episode = Episode(
+        id=name, env=spec.name, task=task, seed=0, max_steps=spec.max_steps, initial=first, expires_at=expires_at
+    )
+    await store.episodes.create(episode)
+
+    async def step(action: ToolCall) -> None:
+        await dream.step(action)
+        if stored:
+            await store.episodes.append(name, dream.transitions[-1], version=len(dream.transitions) - 1)
+
+    return step
+
+
+async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
+    """A new episode on the server, played by the least that can be called a client."""
+    async with ControlClient(url) as control:
+        address = urlsplit((await control.create(spec.name, task=first_task(spec))).mcp_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    stack.callback(writer.close)
+    head = (
+        f"POST {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+        f"Accept: application/json, text/event-stream\r\nMcp-Protocol-Version: {PROTOCOL_VERSION}\r\n"
+        "Mcp-Method: tools/call\r\nMcp-Name: go\r\n"
+    )
+
+    def request(action: ToolCall) -> bytes:
+        params = {"name": action.name, "arguments": action.arguments, "_meta": ENVELOPE}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    requests = {moves(step).canonical(): request(moves(step)) for step in range(4)}
+
+    async def step(action: ToolCall) -> None:
+        writer.write(requests[action.canonical()])
+        answered = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(answered.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        body = await reader.readexactly(length)
+        if b"You are in room" not in body or b"uncounted" in body:
+            raise RuntimeError(body.decode())
+
+    return step
+
+
+async def by_remote_environment(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
+    """A new episode on the server, played by our client."""
+    remote = RemoteEnvironment(url, spec.name)
+    stack.push_async_callback(remote.close)
+    await remote.reset(first_task(spec), seed=0)
+    return remote.step
+
+
+async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
+    """A new episode on the server, played by the official SDK's client."""
+    async with ControlClient(url) as control:
+        started = await control.create(spec.name, task=first_task(spec))
+    client = await stack.enter_async_context(Client(started.mcp_url))
+    await client.list_tools()
+
+    async def step(action: ToolCall) -> None:
+        result = await client.call_tool(action.name, dict(action.arguments))
+        if result.is_error:
+            raise RuntimeError(str(result))
+
+    return step
+
+
+async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack: AsyncExitStack) -> Step:
+    """A new episode that takes its steps in this way."""
+    match way:
+        case "server, bytes":
+            return await sent_as_bytes(url, spec, stack)
+        case "server, RemoteEnvironment":
+            return await by_remote_environment(url, spec, stack)
+        case "server, SDK client":
+            return await by_the_sdk(url, spec, stack)
+    return await in_process(spec, store, stored=way == SAME)
+
+
+async def timed(steps: list[Step], cpu: Callable[[], tuple[float, float, float]]) -> Cost:
+    """The cost of a step, over episodes that are played at once."""
+
+    async def play(step: Step) -> list[float]:
         waited = []
-        for step in range(steps):
+        for number in range(STEPS):
             began = time.perf_counter()
-            await environment.step(moves(step))
-            waited.append(time.perf_counter() - began)
+            await step(moves(number))
+            waited.append(1000 * (time.perf_counter() - began))
         return waited
 
-    waits = await asyncio.gather(*map(play, environments))
-    await asyncio.gather(*(environment.close() for environment in environments))
-    return [seconds for wait in waits for seconds in wait]
+    before, began = cpu(), time.perf_counter()
+    waits = [wait for of_episode in await asyncio.gather(*map(play, steps)) for wait in of_episode]
+    wall, after = time.perf_counter() - began, cpu()
+    used = [1000 * (late - early) / len(waits) for early, late in zip(before, after, strict=True)]
+    return Cost(statistics.median(waits), statistics.quantiles(waits, n=20)[-1], 1000 * wall / len(waits), *used)
 
 
-def row(where: str, concurrent: int, waits: list[float], wall: float, cpu: float, server_cpu: float | None) -> Row:
-    """The figures of one measurement."""
-    steps = len(waits)
-    return Row(
-        where=where,
-        concurrent=concurrent,
-        steps=steps,
-        median_ms=1000 * statistics.median(waits),
-        p95_ms=1000 * statistics.quantiles(waits, n=20)[-1] if steps > 1 else 1000 * waits[0],
-        steps_per_s=steps / wall,
-        client_cpu_ms=1000 * cpu / steps,
-        server_cpu_ms=None if server_cpu is None else 1000 * server_cpu / steps,
-    )
+def database_cpu(postmaster: int) -> float:
+    """CPU seconds of a PostgreSQL's processes, those that have ended included."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parts = stat.read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue
+        if stat.parent.name == str(postmaster):
+            ticks += sum(int(part) for part in parts[11:15])
+        elif parts[1] == str(postmaster):
+            ticks += sum(int(part) for part in parts[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def postmaster_of(store: Store) -> int:
+    """The process above all of PostgreSQL's."""
+    ((backend,),) = await store.database.fetch("SELECT pg_backend_pid()", {})
+    return int(Path(f"/proc/{backend}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 def serve(dsn: str, env: str, encoder: str, pipe: Connection) -> None:
-    """The server's process: says its URL, then its CPU seconds whenever asked, until told to stop."""
+    """The server's process: sends its URL, then its CPU seconds whenever asked, until told to stop."""
 
     async def until_told() -> None:
         store = await open_store(dsn, load_encoder(encoder))
         try:
             world = DreamWorlds(house(env), ImmediateModel(), store.buffer)
-            async with running(build([world], store.buffer, store.episodes)) as url:
+            limits = Limits(open_episodes=1_000_000)
+            async with running(build([world], store.buffer, store.episodes, limits=limits)) as url:
+                collect_rarely()
                 pipe.send(url)
                 while await asyncio.to_thread(pipe.recv):
                     pipe.send(time.process_time())
@@ -202,45 +324,61 @@ async def server(dsn: str, env: str, encoder: str) -> AsyncIterator[tuple[str, C
         await asyncio.to_thread(process.join, 30)
 
 
-async def measure(steps: int, encoder: str, dsn: str | None) -> list[Row]:
-    """All rows: in-process and through the server, on the same buffer."""
+async def measure(rounds: int, encoder: str, dsn: str | None) -> dict[tuple[str, int], list[Cost]]:
+    """The cost of every way at every number of episodes, round by round; the first round warms up."""
     spec = house(f"bench-{uuid.uuid4().hex[:8]}")
-    rows = []
+    costs: dict[tuple[str, int], list[Cost]] = {(way, many): [] for many in CONCURRENT for way in WAYS}
     store = await open_store(dsn, load_encoder(encoder))
     try:
         await store.buffer.add(recorded(spec))
+        postmaster = await postmaster_of(store)
+        collect_rarely()
         async with server(store.dsn, spec.name, encoder) as (url, server_cpu):
-            for concurrent in CONCURRENT:
-                each = max(4, steps // concurrent)
 
-                def dream() -> Environment:
-                    return DreamEnvironment(spec, ImmediateModel(), store.buffer)
+            def cpu() -> tuple[float, float, float]:
+                return time.process_time(), server_cpu(), database_cpu(postmaster)
 
-                def remote() -> Environment:
-                    return RemoteEnvironment(url, spec.name)
-
-                for where, make in (("in-process", dream), ("server", remote)):
-                    await timed(make, spec, concurrent, 4)  # warm
-                    before, began, cpu = server_cpu(), time.perf_counter(), time.process_time()
-                    waits = await timed(make, spec, concurrent, each)
-                    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-                    used = server_cpu() - before if where == "server" else None
-                    rows.append(row(where, concurrent, waits, wall, cpu, used))
+            for number in range(rounds + 1):
+                for (way, many), found in costs.items():
+                    async with AsyncExitStack() as stack:
+                        # few episodes play more than once: ticks of /proc are 10 ms
+                        tries = 1 if number == 0 else max(1, 16 // many)
+                        for _ in range(tries):
+                            steps = [await opened(way, url, spec, store, stack) for _ in range(many)]
+                            cost = await timed(steps, cpu)
+                            if number:
+                                found.append(cost)
+                            await store.database.fetch(
+                                "DELETE FROM episodes WHERE body ->> 'env' = %(env)s", {"env": spec.name}
+                            )
     finally:
         await store.close()
-    return rows
+    return costs
 
 
-def table(rows: list[Row]) -> str:
-    """The rows for a person, each server row with its ratio to the same steps in-process."""
-    lines = ["where        concurrent  steps  median ms   p95 ms  steps/s  client CPU ms  server CPU ms  ratio"]
-    base = {row.concurrent: row.median_ms for row in rows if row.where == "in-process"}
-    for one in rows:
-        server_cpu = "" if one.server_cpu_ms is None else f"{one.server_cpu_ms:.2f}"
+def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
+    """The medians for a person, with the ratios to the same step in process."""
+    lines = [
+        "| way | episodes | median ms | p95 ms | steps/s | CPU ms: client | server | PostgreSQL | all "
+        "| wait, ratio | CPU, ratio | CPU without the client, ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (way, many), rounds in costs.items():
+        same = costs[SAME, many]
+
+        def of(name: str, rounds: list[Cost] = rounds) -> float:
+            return statistics.median(float(getattr(cost, name)) for cost in rounds)
+
+        def ratio(value: Callable[[Cost], float], rounds: list[Cost] = rounds, same: list[Cost] = same) -> str:
+            ratios = [value(one) / base.cpu_ms for one, base in zip(rounds, same, strict=True)]
+            return f"{statistics.median(ratios):.2f}"
+
+        waits = [one.median_ms / base.median_ms for one, base in zip(rounds, same, strict=True)]
+        without = ratio(lambda cost: cost.server_ms + cost.database_ms) if way.startswith("server") else ""
         lines.append(
-            f"{one.where:<12} {one.concurrent:>10} {one.steps:>6} {one.median_ms:>10.2f} {one.p95_ms:>8.2f}"
-            f" {one.steps_per_s:>8.0f} {one.client_cpu_ms:>14.2f} {server_cpu:>14}"
-            f" {one.median_ms / base[one.concurrent]:>6.2f}"
+            f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
+            f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
+            f"| {statistics.median(waits):.2f} | {ratio(lambda cost: cost.cpu_ms)} | {without} |"
         )
     return "\n".join(lines)
 
@@ -248,17 +386,20 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=512, help="steps per measurement, over all episodes")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--encoder", default=TrigramEncoder.name)
     parser.add_argument("--dsn", default=os.environ.get("DREAMGYM_DSN"), help="default: the embedded PostgreSQL")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = asyncio.run(measure(options.steps, options.encoder, options.dsn))
+    costs = asyncio.run(measure(options.rounds, options.encoder, options.dsn))
     if options.json:
-        print(json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "rows": [asdict(r) for r in rows]}))
+        rows = [
+            {"way": way, "episodes": many, "rounds": [asdict(cost) for cost in found]}
+            for (way, many), found in costs.items()
+        ]
+        print(json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "rows": rows}))
     else:
-        print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-        print(table(rows))
+        print(table(costs))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -19,10 +17,7 @@ import aiohttp
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-STEP_TIMEOUT_S = 330.0
+STEP_TIMEOUT_S = 930.0
 """Slightly longer than the server's limit for a step, so that the server's own answer arrives."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Connection]] = WeakKeyDictionary()
@@ -54,7 +49,7 @@ def without_token(url: str, token: str | None) -> tuple[str, str | None]:
 
 
 class Connection:
-    """One connection pool to one server. Get it from `connected`, or from `acquire` with one `release` per call."""
+    """One connection pool to one server. Get it from `acquire`, with one `release` per call."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = url
@@ -128,16 +123,6 @@ class Connection:
         if response.status == 404 and reason == str(UnknownEpisode(episode)):
             raise UnknownEpisode(episode)
         raise InvalidInput(f"{self.url}{path} answered {response.status}: {reason}")
-
-
-@asynccontextmanager
-async def connected(url: str, token: str | None) -> AsyncIterator[Connection]:
-    """The running event loop's connection to this server, for as long as the block lasts."""
-    connection = Connection.acquire(url, token)
-    try:
-        yield connection
-    finally:
-        await connection.release()
 
 
 def _reason(response: Response) -> str:

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from dreamgym.errors import EnvironmentUnavailable, EpisodeFinished, UnknownEpisode
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
-from dreamgym_client.connection import Connection, connected, without_token
+from dreamgym_client.connection import Connection, without_token
 from dreamgym_client.control import ControlClient, EpisodeState, Started
 
 PROTOCOL_VERSION = "2026-07-28"
@@ -58,6 +58,8 @@ class RemoteEnvironment:
         self._step = 0
         """Number of the last step that was answered."""
         self._ids = itertools.count(1)
+        self._marks: dict[str, dict[tuple[str, ...], str]] = {}
+        """Tool to the arguments that its schema marks as headers, which take a search of the schema to find."""
 
     @property
     def tools(self) -> Sequence[JsonObject]:
@@ -179,8 +181,9 @@ class RemoteEnvironment:
 
     def _headers(self, action: ToolCall) -> dict[str, str]:
         """Headers that the protocol demands: the tool's name, and the arguments that the tool's schema marks."""
-        schema = next((tool.get("inputSchema") for tool in self.tools if tool["name"] == action.name), None)
-        marked = mcp_param_headers(x_mcp_header_map(schema), action.arguments) if schema else {}
+        if not self._marks:
+            self._marks = {str(tool["name"]): x_mcp_header_map(tool.get("inputSchema")) for tool in self.tools}
+        marked = mcp_param_headers(self._marks.get(action.name, {}), action.arguments)
         return {"Mcp-Name": encode_header_value(action.name), **marked}
 
     async def _ask(self, method: str, params: JsonObject, headers: dict[str, str] | None = None) -> JsonObject:
@@ -191,20 +194,20 @@ class RemoteEnvironment:
             "method": method,
             "params": {**params, "_meta": ENVELOPE},
         }
-        async with connected(self._url, self._token) as connection:
-            response = await connection.request(
-                "POST",
-                f"/envs/{self._env}/episodes/{self.episode}/mcp",
-                body=json.dumps(message).encode(),
-                headers={
-                    "Content-Type": "application/json",
-                    "Accept": "application/json, text/event-stream",
-                    "Mcp-Protocol-Version": PROTOCOL_VERSION,
-                    "Mcp-Method": method,
-                    "X-DreamGym-Tell": "reward",
-                    **(headers or {}),
-                },
-            )
+        assert self._connection is not None, "reset opens it, close gives it up"
+        response = await self._connection.request(
+            "POST",
+            f"/envs/{self._env}/episodes/{self.episode}/mcp",
+            body=json.dumps(message).encode(),
+            headers={
+                "Content-Type": "application/json",
+                "Accept": "application/json, text/event-stream",
+                "Mcp-Protocol-Version": PROTOCOL_VERSION,
+                "Mcp-Method": method,
+                "X-DreamGym-Tell": "reward",
+                **(headers or {}),
+            },
+        )
         try:
             answer = json.loads(response.body)
         except ValueError:

@@ -22,17 +22,18 @@ SETTING = (
     "Experience model: nearest, local, a checkpoint folder, http://host/v1, …. Parts of the method can be left out: "
     "'MODEL without history,state'."
 )
+MEASURED = f"{SETTING} At the end, -k K shows K examples with each step; default: 48 for nearest, 5 for others."
 ModelName = Annotated[str | None, typer.Option("--model", metavar="SETTING", help=SETTING)]
 MeasuredModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="SETTING", help=f"{SETTING} At the end, -k K shows K examples with each step."),
+    typer.Option("--model", metavar="SETTING", help=MEASURED),
 ]
 MeasuredModels = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
         metavar="SETTING",
-        help=f"{SETTING} At the end, -k K shows K examples with each step. Give a second one to compare two.",
+        help=f"{MEASURED} Give a second one to compare two.",
     ),
 ]
 CalibrationFile = Annotated[

@@ -13,7 +13,7 @@ _ESCAPE = re.compile(
     r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[nrt\"'/\\]|%[0-7][0-9a-fA-F]"
     r"|&(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});|[\u00ad\u200b-\u200d\u2060\ufeff]|[\uff01-\uff5e]"
 )
-_BLANKS = {ord(letter): " " for letter in "\t\r\n"}
+_BLANKS = {ord(letter): " " for letter in "\t\r\n\ufeff"}
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{4,}+)*+={0,2}")
 _HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy.model import ChatCodec
     from dreamgym_server.sources import Worlds
 
-LIMIT_S = 600.0
+LIMIT_S = 3_600.0
 """Wall time of an agent's episode."""
 
 

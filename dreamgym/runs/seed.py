@@ -1,7 +1,8 @@
 """Recorded trajectories into the store: what is new in an environment folder or a file, and what has changed in it.
 
 The folder is the truth: a trajectory that differs from the stored one of its id takes its place, and what was played in
-dreams stays. One that is no longer in the folder stays stored.
+dreams stays. One whose recording is still in the folder, but which is left out, is forgotten. One whose recording is
+no longer in the folder stays stored.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from dreamgym.recordings.contradictions import contradictions, summary
 from dreamgym.recordings.folder import is_recorded, update_folder
 from dreamgym.recordings.folder.env_file import name_in
 from dreamgym.recordings.folder.identity import identity_of
+from dreamgym.recordings.folder.runs import recorded_runs
 from dreamgym.recordings.folder.schema import on_schema
-from dreamgym.recordings.folder.trajectories import unlisted
+from dreamgym.recordings.folder.trajectories import trajectory_id, unlisted
 from dreamgym.recordings.log import Note
 from dreamgym.replay.keys import check_storable
 from dreamgym.runs.console import say
@@ -40,6 +42,8 @@ class Seeds(NamedTuple):
     tasks: list[Task]
     folders: tuple[Path, ...] = ()
     """Folders of this environment."""
+    left_out: frozenset[str] = frozenset()
+    """Ids that trajectories of recorded runs would have which the folders leave out."""
 
 
 async def claim(folders: Iterable[Path], store: Store) -> None:
@@ -114,7 +118,10 @@ async def read(env: str, paths: Sequence[Path], *, model: str | None = None, der
             )
     tasks = [task for folder in folders for task in _tasks(folder, spec.name)]
     named = folder_of(env)
-    return Seeds(spec, trajectories, tasks, tuple(dict.fromkeys([*([named] if named else []), *folders])))
+    of_env = tuple(dict.fromkeys([*([named] if named else []), *folders]))
+    runs = {trajectory_id(spec.name, run) for folder in recorded for run in recorded_runs(folder)}
+    used = {trajectory.id for found in trajectories.values() for trajectory in found}
+    return Seeds(spec, trajectories, tasks, of_env, frozenset(runs - used))
 
 
 async def store(seeds: Seeds, opened: Store) -> None:
@@ -127,6 +134,8 @@ async def store(seeds: Seeds, opened: Store) -> None:
     Raises:
         InvalidInput: the store holds another folder's environment of the same name.
     """
+    from dreamgym.replay.postgres.forget import forget_recorded
+
     await claim(seeds.folders, opened)
     buffer = opened.buffer
     await buffer.upsert((), seeds.tasks)
@@ -135,6 +144,8 @@ async def store(seeds: Seeds, opened: Store) -> None:
         say(f"{path}: {done.new} of {len(trajectories)} trajectories are new")
         if done.changed:
             say(f"changed since they were stored, and replaced: {', '.join(done.changed)}")
+    if forgotten := await forget_recorded(opened.database, seeds.spec.name, seeds.left_out):
+        say(f"stored before and left out now, so forgotten: {', '.join(forgotten)}")
     if seeds.spec.deterministic:
         for sentence in summary(contradictions(seeds.spec, chain.from_iterable(seeds.trajectories.values()))):
             say(sentence)
@@ -174,13 +185,13 @@ async def _propose_tasks(folder: Path, model: str) -> None:
         proposals = await propose_tasks(llm, spec, read_jsonl(folder / "trajectories.jsonl", Trajectory))
     finally:
         await llm.close()
-    for trajectory_id, task in proposals.tasks.items():
-        run = trajectory_id.removeprefix(f"{spec.name}-")
+    for identity, task in proposals.tasks.items():
+        run = identity.removeprefix(f"{spec.name}-")
         note = Note(run=run, task=task.instruction, task_id=task.id, proposed=True, at=time.time())
         add_notes(folder, [note.model_dump(mode="json", exclude_none=True)], os.environ)
         say(f"{run}: proposed task: {task.instruction}")
-    for trajectory_id, reason in proposals.failures.items():
-        say(f"{trajectory_id.removeprefix(f'{spec.name}-')}: no task proposed: {reason}")
+    for identity, reason in proposals.failures.items():
+        say(f"{identity.removeprefix(f'{spec.name}-')}: no task proposed: {reason}")
 
 
 def _usable(spec: EnvironmentSpec, path: Path, *, built: bool) -> list[Trajectory]:

@@ -16,7 +16,7 @@ OLD_SETTINGS: dict[str, tuple[JsonValue, str]] = {
     "band": ([0.2, 0.8], "it is gone: the strategy band prefers tasks with a success from 0.2 to 0.8"),
     "vary": (2, "it is gone: two tasks are varied after each update, or none with share = 0"),
     "then_rate": (0.3, "it is gone: what comes then begins with 0.3 of the learning rate"),
-    "episode_limit_s": (600.0, "it is gone: an agent has 600 s for an episode"),
+    "episode_limit_s": (600.0, "it is gone: an agent has an hour for an episode"),
     "ppo.discount": (1.0, "it is gone: rewards are not discounted within an episode"),
     "ppo.decay": (0.95, "it is gone: lambda of the generalised advantage estimate is 0.95"),
     "ppo.value_clip": (0.2, "it is gone: the value loss is clipped at 0.2"),

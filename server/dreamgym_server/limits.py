@@ -3,6 +3,9 @@
 Without limits on connections uvicorn waits for ever for the rest of a request, and beyond the limit of open files
 asyncio logs every connection that it cannot accept, thousands a second. A body is checked before it is parsed: deeply
 nested JSON overflows the stack of recursive parsers, and of code that copies or checks the value afterwards.
+
+A server that has as many connections as it may is not ill. Its `/healthz` is answered over connections beyond the
+bound, or an orchestrator would restart it and end all that are served.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import re
 import resource
 from dataclasses import dataclass
+from typing import ClassVar
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,9 +23,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 ARRIVAL_S = 30.0
 """Time for a request to arrive, from the opening of the connection, or from the first byte of a later request."""
+PROBE_ARRIVAL_S = 1.0
+"""Time for a request to arrive over a connection beyond the bound."""
 FILES_FOR_OTHERS = 96
-"""Open files reserved for the database, environments, logs and connections that are refused."""
+"""Open files reserved for the database, environments, logs and connections beyond the bound."""
 MOST_CONNECTIONS = 16_384
+PROBES_PER_ACCEPTED = 3
+"""Connections beyond the bound that may not have asked yet, for each one that is accepted at a time."""
 
 MAX_BODY_BYTES = 2**20
 """Size of a body at most. Some megabytes of small keys would block the event loop for more than 0.1 s."""
@@ -42,11 +50,12 @@ class Limits:
     """Number of episodes that may run at once in one database, over all replicas."""
     max_steps: int = 10_000
     """Highest step limit that a trainer may ask for; an environment's own limit may be higher."""
-    episode_s: float = 3600.0
-    """An episode that still runs after this time is closed."""
-    idle_s: float = 900.0
+    episode_s: float = 86_400.0
+    """An episode that still runs after this time is closed. A limited model may take minutes for a step."""
+    idle_s: float = 1_800.0
     """An episode without a step for this long is closed. It exceeds the time limit of a step."""
-    step_s: float = 300.0
+    step_s: float = 900.0
+    """Time limit of a step. It exceeds the patience with a language model that answers nobody, which is 600 s."""
     failures: int = 3
     """Number of failed steps in a row that ends an episode."""
     observation_characters: int = 1_000_000
@@ -54,23 +63,40 @@ class Limits:
     sweep_s: float = 30.0
 
 
+TOO_MANY = {"error": "too many connections are open: try again later"}
+
+
 class BoundedConnection(HttpToolsProtocol):
-    """One connection. It is closed if its request takes too long, and refused if too many are open."""
+    """One connection. It is closed if its request takes too long, and refused if too many are open.
+
+    Beyond the bound it may ask for `/healthz` once. If too many have not asked there yet, the oldest is refused: a
+    probe asks as soon as it is connected.
+    """
 
     _arriving: asyncio.TimerHandle | None = None
+    _beyond_bound = False
+    _silent: ClassVar[dict[BoundedConnection, None]]
+    """Connections of one server beyond the bound whose request has not arrived, the oldest first."""
+
+    @classmethod
+    def of_one_server(cls) -> type[BoundedConnection]:
+        """A class for the connections of one server."""
+        return type(cls.__name__, (cls,), {"_silent": {}})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first request, or refuse with 503 if too many connections are open."""
+        """Start the clock for the first request."""
         super().connection_made(transport)
         # taken out of uvicorn's hands, which would refuse requests of connections that are open already
         limit, self.limit_concurrency = self.limit_concurrency, None
-        if limit is not None and len(self.connections) >= limit:
-            said = json.dumps({"error": "too many connections are open: try again later"}).encode()
-            head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: {len(said)}\r\n"
-            transport.write(head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + said)
-            transport.close()
+        if limit is None or len(self.connections) < limit:
+            self._wait()
             return
-        self._wait()
+        if len(self._silent) >= PROBES_PER_ACCEPTED * self.config.backlog:
+            next(iter(self._silent))._refuse()
+        self._beyond_bound = True
+        self._silent[self] = None
+        self._arriving = self.loop.call_later(PROBE_ARRIVAL_S, self._refuse)
+        self.app = _HealthOnly(self.app)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
@@ -81,22 +107,52 @@ class BoundedConnection(HttpToolsProtocol):
             self._wait()
         super().on_message_begin()
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._beyond_bound and self.cycle is not None:  # there is none for a websocket
+            self.cycle.keep_alive = False
+
     def on_message_complete(self) -> None:
         self._arrived()
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         """The request has arrived, and the websocket protocol takes over the connection."""
+        if self._beyond_bound:
+            self._refuse()
+            return
         self._arrived()
         super().handle_websocket_upgrade()
+
+    def _refuse(self) -> None:
+        self._arrived()
+        said = json.dumps(TOO_MANY).encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: {len(said)}\r\n"
+        self.transport.write(head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + said)
+        self.transport.close()
 
     def _wait(self) -> None:
         self._arriving = self.loop.call_later(ARRIVAL_S, self.transport.abort)
 
     def _arrived(self) -> None:
+        if self._beyond_bound:
+            self._silent.pop(self, None)
         if self._arriving is not None:
             self._arriving.cancel()
             self._arriving = None
+
+
+class _HealthOnly:
+    """Passes requests for `/healthz` on and refuses all others."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/healthz":
+            await self._app(scope, receive, send)
+        else:
+            await JSONResponse(TOO_MANY, 503, {"Retry-After": "5"})(scope, receive, send)
 
 
 def files_allowed() -> int:
@@ -113,8 +169,12 @@ def most_connections(files: int) -> int:
 
 
 def accepted_at_once(files: int) -> int:
-    """Backlog for asyncio: it accepts this many at a time, so up to three times as many may exceed the bound."""
-    return min(2048, _spare(files) // 6)
+    """Backlog for asyncio: it accepts this many at a time, so up to three times as many may wait to be refused.
+
+    As many again may be open beyond the bound until their requests have arrived. Both together take half of the spare
+    files.
+    """
+    return min(2048, _spare(files) // (4 * PROBES_PER_ACCEPTED))
 
 
 def _spare(files: int) -> int:

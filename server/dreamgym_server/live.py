@@ -82,6 +82,9 @@ class Live:
     """Canonical action to the call under way; of several identical calls, the newest."""
     failures: int = 0
     """Number of failed steps in a row."""
+    broken_off: str = ""
+    """Why the last call got no answer, if the environment failed; empty if it was a step. An end that comes now says
+    nothing of the agent, so nobody decides that it is a failure: the episode ends with an error, without a reward."""
     is_shared: bool = False
     """True if another process has served the episode too, so this copy may be old."""
     unconfirmed: Transition | None = None

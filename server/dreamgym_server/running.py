@@ -97,7 +97,7 @@ async def running(
     config = uvicorn.Config(
         app,
         lifespan="on",
-        http=BoundedConnection,
+        http=BoundedConnection.of_one_server(),
         limit_concurrency=connections + 1,  # refused is the connection that would make it so many
         backlog=accepted_at_once(files),
         log_level="warning",

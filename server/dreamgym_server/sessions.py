@@ -205,7 +205,8 @@ class Episodes:
         """End the episode after the step under way; one that is over keeps its first end.
 
         The final reward follows from `success` if it is given, else from the environment's check or judge; else it is
-        unknown.
+        unknown. If the last call failed and nothing says that the task is accomplished, the episode ends with an error:
+        an agent that had to give up has not failed.
 
         Raises:
             PredictionError: the judge cannot be reached; the episode goes on, and may be finished again.
@@ -219,8 +220,17 @@ class Episodes:
                     async with self._in_time(world):
                         verdict = await world.judge(live.episode, answer)
                 reward = None if verdict is None else float(verdict)
+                is_decided = success is not None or verdict is True or not live.broken_off
+                end, error = (reason, None) if is_decided else (StopReason.ERROR, live.broken_off)
                 try:
-                    await self._finish(live, reason, answer=answer, final_reward=reward, version=ended_at)
+                    await self._finish(
+                        live,
+                        end,
+                        answer=answer,
+                        final_reward=reward if is_decided else None,
+                        error=error,
+                        version=ended_at,
+                    )
                 except StaleEpisode:  # another process took a step meanwhile, which the verdict must see
                     try:
                         await self._reload(live)
@@ -269,7 +279,12 @@ class Episodes:
     async def _close(self, episode: Episode) -> None:
         live = await self._find(episode.env, episode.id)
         async with live.lock:
-            await self._finish(live, StopReason.CLOSED, version=episode.version)
+            await self._close_as_it_stands(live, version=episode.version)
+
+    async def _close_as_it_stands(self, live: Live, version: int | None = None) -> None:
+        """Close an episode that nobody ended: with an error if its last call failed."""
+        reason = StopReason.ERROR if live.broken_off else StopReason.CLOSED
+        await self._finish(live, reason, error=live.broken_off or None, version=version)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -388,7 +403,7 @@ class Episodes:
                     return EpisodeAnswer.refusal(UNAVAILABLE, live.episode.version, "unavailable")
         else:
             raise EnvironmentUnavailable("other processes kept changing the episode")
-        live.failures = 0
+        live.failures, live.broken_off = 0, ""
         changes = {"undelivered": undelivered, "stop_reason": reason}
         live.episode = episode.model_copy(update={"transitions": (*episode.transitions, transition), **changes})
         if reason is not None:
@@ -406,7 +421,7 @@ class Episodes:
             await self._mark(live, undelivered=False)
             return EpisodeAnswer(live.episode.transitions[-1].result, live.episode.version)
         if live.episode.stop_reason is None and live.episode.expires_at <= self._store.now():
-            await self._finish(live, StopReason.CLOSED)
+            await self._close_as_it_stands(live)
         if live.episode.stop_reason is not None:
             return ended(live.episode)
         if refusal := unstorable(action, key) or self._tools[live.episode.env].refusal(action, key):
@@ -439,6 +454,8 @@ class Episodes:
         answered, stored = live.episode.version, await self._store.load(live.episode.id)
         if stored.version < answered:
             raise StepsLost(f"the database has {stored.version} steps of this episode, {answered} were answered")
+        if stored.version > answered:
+            live.broken_off = ""
         live.episode, unconfirmed, live.unconfirmed = stored, live.unconfirmed, None
         if unconfirmed is not None and stored.transitions[answered:] == (unconfirmed,):
             await self._mark(live, undelivered=True)
@@ -460,6 +477,7 @@ class Episodes:
         logger.warning("episode %s, step %d: %s", live.episode.id, live.episode.version, reason)
         await self._release(live)
         live.failures += counts
+        live.broken_off = reason if told == UNAVAILABLE else ""
         text = told if live.unconfirmed is None else UNCONFIRMED
         if last_words is not None or live.failures >= self._limits.failures:
             with suppress(DreamGymError):  # the store may be what failed; the sweeper closes the episode then

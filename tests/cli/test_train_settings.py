@@ -48,7 +48,7 @@ def test_every_setting_has_a_name_of_one_word_or_of_its_table() -> None:
         (["--against", "real", "--then", "real", "--real-steps", "9"], "then = real comes after the dream"),
         (["--against", "real", "--without", "history"], "without is for dreams"),
         (["--then-rate", "0.5"], "then_rate: it is gone: what comes then begins with 0.3 of the learning rate"),
-        (["--episode_limit_s=9"], "episode_limit_s: it is gone: an agent has 600 s"),
+        (["--episode_limit_s=9"], "episode_limit_s: it is gone: an agent has an hour"),
         (["--ppo.discount", "0.9"], "ppo.discount: it is gone"),
     ],
 )

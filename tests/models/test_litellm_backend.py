@@ -5,8 +5,12 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
+from aiohttp import web
+from dreamgym_integrations.models.litellm import with_cache_marks
+from fake_endpoints import REASONING, FakeEndpoint, Windows, running, serving
 from test_openai import said, server
 
 from dreamgym.dream.load import load_llm
@@ -29,7 +33,8 @@ assert model.name == sys.argv[1].removeprefix("litellm:")
 schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 async def main():
     try:
-        answer = await model.complete([Message(role="user", content="hi")], schema=schema, max_tokens=7, seed=3)
+        messages = [Message(role="system", content="rules"), Message(role="user", content="hi")]
+        answer = await model.complete(messages, schema=schema, max_tokens=7, seed=3)
         print(answer.model_dump_json(include={"text", "finish_reason", "prompt_tokens", "completion_tokens"}))
     except EnvironmentUnavailable as error:
         print(error)
@@ -61,9 +66,10 @@ async def test_litellm_asks_a_server_and_its_answer_counts_tokens() -> None:
     async with server(lambda _: said('{"a": 1}')) as (url, bodies):
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
     assert answer.startswith('{"text":"{\\"a\\": 1}","finish_reason":"stop"')
-    (body,) = bodies
+    probe, body = bodies
+    assert probe["messages"] != body["messages"]
     assert (body["model"], body["max_tokens"]) == ("scripted", 7)
-    assert body["messages"] == [{"role": "user", "content": "hi"}]
+    assert body["messages"] == [{"role": "system", "content": "rules"}, {"role": "user", "content": "hi"}]
     assert body["response_format"]["json_schema"]["strict"] is True
 
 
@@ -76,6 +82,54 @@ async def test_a_server_that_refuses_is_unavailable_and_the_key_is_not_shown() -
         answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
     assert answer.startswith("openai/scripted failed: AuthenticationError: ")
     assert KEY not in answer
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_litellm_waits_for_a_limited_reasoning_model_and_leaves_room_for_its_thoughts() -> None:
+    limit = Windows(2, retry_after_s=0.2, every_s=0.4)
+    endpoint = FakeEndpoint(before=limit, refuses=REASONING, thinks=lambda number: 2_000, seconds=0)
+    async with serving(endpoint) as url:
+        answer = await asked("litellm:openai/scripted", OPENAI_API_KEY=KEY, OPENAI_BASE_URL=url, OPENAI_API_BASE=url)
+    assert answer.startswith('{"text":"{\\"ok\\": true}","finish_reason":"stop"')
+    assert len(endpoint.asked) > endpoint.answered + 3
+    assert endpoint.asked[-1]["max_completion_tokens"] > 2_000
+
+
+@needs_litellm
+@pytest.mark.anyio
+async def test_the_rules_and_the_history_are_marked_for_anthropics_prompt_cache() -> None:
+    asked_of_it: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked_of_it.append(await request.json())
+        usage = {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+        said = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": '{"a": 1}'}]}
+        return web.json_response({"id": "1", "model": "m", "stop_reason": "end_turn", "usage": usage, **said})
+
+    app = web.Application()
+    app.router.add_post("/v1/messages", answer)
+    async with running(app) as url:
+        completed = await asked("anthropic/claude-x", ANTHROPIC_API_KEY=KEY, ANTHROPIC_API_BASE=url)
+    assert '"text":"{\\"a\\": 1}"' in completed
+    prompt = asked_of_it[-1]
+    assert prompt["system"] == [{"type": "text", "text": "rules", "cache_control": {"type": "ephemeral"}}]
+    assert prompt["messages"][0]["content"] == [{"type": "text", "text": "hi"}]
+
+
+def test_a_longer_history_begins_with_the_blocks_that_the_shorter_one_was_cached_with() -> None:
+    def blocks(lines: str) -> list[dict[str, Any]]:
+        user = f"The steps so far:\n<history>\n{lines}\n</history>\n<state>\n{len(lines)}\n</state>"
+        system, said = with_cache_marks([{"role": "system", "content": "rules"}, {"role": "user", "content": user}])
+        assert "".join(block["text"] for block in said["content"]) == user
+        assert system["content"][0]["cache_control"] == {"type": "ephemeral"}
+        return list(said["content"])
+
+    before, after = blocks('{"a": 1}\n{"b": 2}'), blocks('{"a": 1}\n{"b": 2}\n{"c": 3}')
+    assert [block["text"] for block in before if "cache_control" in block] == ['{"b": 2}']
+    assert [block["text"].strip() for block in after[: len(before) - 1]] == [
+        block["text"].strip() for block in before[:-1]
+    ]
 
 
 @needs_litellm

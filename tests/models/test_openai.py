@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from virtual_time import VirtualTimeLoop
 
 from dreamgym.dream.load import OPENAI_PROVIDERS
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
@@ -25,6 +26,13 @@ pytestmark = pytest.mark.anyio
 KEY = "sk-very-secret"
 ASKED = [Message(role="system", content="Simulate."), Message(role="user", content="Go.")]
 SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Pauses before another attempt are jumped over."""
+    return "asyncio", {"loop_factory": VirtualTimeLoop}
+
 
 Body = dict[str, Any]
 Handler = Callable[[Body], Response | Awaitable[Response]]

@@ -1,6 +1,7 @@
 """Weights in parts: joined in numeric order, kept only if they are what the maker published."""
 
 import hashlib
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -63,6 +64,24 @@ def test_a_damaged_file_is_replaced() -> None:
 def test_parts_with_another_hash_leave_nothing_behind(home: Path) -> None:
     with pytest.raises(EnvironmentUnavailable, match="nothing was kept"):
         pull(weights("0" * 64), print, fetch)
+    assert list((home / "models").iterdir()) == []
+
+
+def test_a_part_that_unpacks_to_far_more_is_given_up_and_never_held_in_memory(home: Path) -> None:
+    def bomb(requirement: str, into: Path) -> None:
+        with zipfile.ZipFile(into / "x.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+            with wheel.open("tiny/data/part.bin", "w") as part:
+                for _ in range(64):
+                    part.write(bytes(2**20))
+            wheel.writestr("tiny/__init__.py", "")
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(EnvironmentUnavailable, match=f"expected {len(WHOLE)} bytes, got more"):
+            pull(TINY, print, bomb)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
     assert list((home / "models").iterdir()) == []
 
 

@@ -78,8 +78,8 @@ def test_of_two_server_versions_the_newest_list_counts_and_what_still_fits_is_ke
     Tape(folder, "old", at=100).hello(GET, FIND).call("get", "Ada", id="x1")
     Tape(folder, "new", at=200).hello(GET, server=newer).call("get", "Ada", id="x1")
     assert build_folder(folder).messages == (
-        "made against another tool list than the newest one: gone, old; a run that calls only tools which are still "
-        "there is kept",
+        "made against another tool list than the newest one: gone, old; gone: 'find'; a run whose calls all fit the "
+        "newest list is kept",
         "gone: left out, because the tool list has no 'find'",
     )
     assert list(trajectories(folder)) == ["crm-old", "crm-new"]

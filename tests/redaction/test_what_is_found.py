@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import runpy
 from pathlib import Path
@@ -23,6 +24,13 @@ def redactor(**options: Any) -> Redactor:
 def test_everything_of_a_promised_class_is_found(name: str) -> None:
     planted = list(BENCHMARK["CLASSES"][name]())
     assert [form for value, form in planted if BENCHMARK["survives"](value, form)] == []
+
+
+def test_a_text_in_utf_16_with_its_byte_order_mark_is_read_in_base64() -> None:
+    said = base64.b64encode("to anna.berg@example.com".encode("utf-16")).decode()
+    redacted = redactor().value({"file": said})
+    assert isinstance(redacted, dict)
+    assert "anna.berg" not in base64.b64decode(str(redacted["file"])).decode("utf-16")
 
 
 def test_a_value_that_a_name_told_is_taken_out_of_the_whole_value_before_and_after_it() -> None:

@@ -260,6 +260,59 @@ async def test_three_failures_in_a_row_end_the_episode_as_an_error_that_enters_n
     assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [PredictionError("rubbish"), EnvironmentUnavailable("no model"), StoreError("no database"), ValueError("a bug")],
+)
+@pytest.mark.parametrize("ends_it", ["finish", "sweep", "delete"])
+async def test_an_episode_that_ends_at_a_failed_call_has_no_reward(
+    stage: Stage, failure: Exception, ends_it: str
+) -> None:
+    def fail_second(query: object) -> None:
+        if len(stage.model.asked) > 1:
+            raise failure
+
+    stage.model.before = fail_second
+    episodes = episodes_of(stage)
+    made = await episodes.create("counter", NewEpisode())
+    await episodes.call("counter", made.id, ADD, Someone())
+    failed = await episodes.call("counter", made.id, ADD, Someone())
+    async with episodes.running():
+        if ends_it == "finish":
+            await episodes.finish("counter", made.id)
+        elif ends_it == "sweep":
+            stage.breakable.later = timedelta(hours=2)
+            await episodes.sweep()
+        else:
+            await episodes.delete("counter", made.id)
+        state = await stage.episodes.load(made.id) if ends_it != "delete" else None
+    assert failed.uncounted == "unavailable"
+    assert state is None or (state.stop_reason, state.final_reward, bool(state.error)) == (StopReason.ERROR, None, True)
+    assert await stage.buffer.trajectories("counter", sources=frozenset(Source)) == ()
+
+
+async def test_a_verdict_counts_although_the_last_call_failed_and_so_does_an_end_after_it_was_sent_again(
+    stage: Stage,
+) -> None:
+    def fail_once(query: object) -> None:
+        stage.model.before = lambda query: None
+        raise PredictionError("rubbish")
+
+    async def finished(**verdict: Any) -> tuple[StopReason | None, float | None]:
+        stage.model.before = fail_once
+        made = await episodes.create("counter", NewEpisode())
+        await episodes.call("counter", made.id, ADD, Someone())
+        if not verdict:
+            await episodes.call("counter", made.id, ADD, Someone())
+        ended = await episodes.finish("counter", made.id, **verdict)
+        return ended.stop_reason, ended.final_reward
+
+    episodes = episodes_of(stage)
+    assert await finished(success=False) == (StopReason.FINISHED, 0.0)
+    assert await finished(success=True) == (StopReason.FINISHED, 1.0)
+    assert await finished() == (StopReason.FINISHED, 0.0)
+
+
 async def test_a_step_that_takes_too_long_does_not_count(stage: Stage) -> None:
     _, go_on = hold(stage)
     async with stage.serve(limits=Limits(step_s=0.01)) as (_, http):
@@ -300,7 +353,7 @@ async def test_what_was_played_is_in_the_buffer_when_the_server_has_stopped(stag
     assert (real.source, real.world, real.success) == (Source.REAL, "", True)
 
 
-@pytest.mark.parametrize(("limits", "minutes"), [(Limits(idle_s=9999), 60), (Limits(), 15)])
+@pytest.mark.parametrize(("limits", "minutes"), [(Limits(idle_s=9999, episode_s=3600), 60), (Limits(), 30)])
 async def test_an_episode_whose_time_is_over_or_that_nobody_uses_is_closed(
     stage: Stage, limits: Limits, minutes: int
 ) -> None:
@@ -336,7 +389,7 @@ async def test_forgotten_episodes_take_no_room(stage: Stage) -> None:
     store = stage.breakable
     async with stage.serve(limits=Limits(open_episodes=1)) as (_, http):
         first = await http.post("/envs/counter/episodes", json={})
-        store.later = timedelta(minutes=15)
+        store.later = timedelta(minutes=30)
         second = await http.post("/envs/counter/episodes", json={})
     assert [first.status_code, second.status_code] == [201, 201]
 

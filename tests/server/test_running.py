@@ -57,8 +57,8 @@ async def test_an_app_that_does_not_start_is_an_error() -> None:
             pass
 
 
-async def asked(url: str, path: str = "/healthz") -> int:
-    """Status of a request with a connection of its own."""
+async def asked(url: str, path: str = "/envs") -> int:
+    """Status of a request over a connection of its own."""
     async with httpx2.AsyncClient() as http:
         return (await http.get(url + path)).status_code
 
@@ -97,6 +97,37 @@ async def test_a_connection_more_than_may_be_open_is_refused_and_the_others_are_
             for http in (first, second, third):
                 assert (await http.post(f"{url}/envs/counter/episodes", json={})).status_code == 201
         await asyncio.wait_for(until_free(url), 20)
+
+
+@pytest.mark.anyio
+async def test_a_server_with_all_its_connections_says_that_it_lives_and_refuses_everything_else(stage: Stage) -> None:
+    app = build([stage.dream()], stage.buffer, stage.episodes)
+    async with running(app, connections=1) as url, httpx2.AsyncClient() as only:
+        assert (await only.get(f"{url}/envs")).status_code == 200
+        async with httpx2.AsyncClient() as probe:
+            answer = await probe.get(f"{url}/healthz")
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert [await asked(url, path) for path in ("/readyz", "/envs", "/healthz", "/nowhere")] == [503, 503, 200, 503]
+        websocket = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        upgrade = {**websocket, "sec-websocket-key": "MDEyMzQ1Njc4OWFiY2RlZg=="}
+        async with httpx2.AsyncClient() as other:
+            assert (await other.get(f"{url}/envs/counter/openenv/ws", headers=upgrade)).status_code == 503
+
+
+@pytest.mark.anyio
+async def test_who_connects_and_says_nothing_keeps_no_probe_out(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PROBE_ARRIVAL_S", 0.2)
+    monkeypatch.setattr("dreamgym_server.running.accepted_at_once", lambda files: 1)  # three may be silent
+    app = build([stage.dream()], stage.buffer, stage.episodes)
+    async with running(app, connections=1) as url, httpx2.AsyncClient() as only:
+        assert (await only.get(f"{url}/envs")).status_code == 200
+        port = int(url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(9)]
+        lines = [await asyncio.wait_for(reader.readline(), 20) for reader, _ in silent]
+        assert {*lines} == {b"HTTP/1.1 503 Service Unavailable\r\n"}
+        assert await asked(url, "/healthz") == 200
+        for _, writer in silent:
+            writer.close()
 
 
 @pytest.mark.anyio

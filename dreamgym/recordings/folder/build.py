@@ -27,6 +27,7 @@ from dreamgym.recordings.folder.schema import on_schema
 from dreamgym.recordings.folder.server import description_of, mirror_of
 from dreamgym.recordings.folder.states import RecordedEpisode, Stated, stated
 from dreamgym.recordings.folder.trajectories import RECORDED, Tasks, calls_of, trajectory_of
+from dreamgym.recordings.folder.versions import listed_differences, outdated
 from dreamgym.types import Frozen, Task, Trajectory
 
 
@@ -94,10 +95,12 @@ def build_folder(folder: Path, *, derives_facts: bool = False) -> FolderReport:
     listed = read_jsonl(file, Task) if file.exists() else []
     tasks = Tasks(name, (task for task in listed if RECORDED not in task.metadata), runs, say)
     calls = {run.id: calls_of(run, say) for run in runs}
+    left_out = outdated(runs, calls, tools, say)
     episodes = [
         RecordedEpisode(run.id, tuple(exchange for _, _, exchange in calls[run.id]), trajectory)
         for run in runs
-        if (trajectory := trajectory_of(run, calls[run.id], tools, tasks, name, say)) is not None
+        if run.id not in left_out
+        and (trajectory := trajectory_of(run, calls[run.id], tools, tasks, name, say)) is not None
     ]
     known = stated(folder, episodes, tools.definitions, say, derives_facts=derives_facts)
     tasks.start_in(known.starts)
@@ -140,12 +143,9 @@ def _tools(folder: Path, runs: list[Run], say: Say) -> ToolLists:
     if found is None:
         found = ToolLists(_pages_in(folder), {})
         say("no run lists the tools; those of tools.json are taken")
-    older = ", ".join(found.older())
-    if older:
-        say(
-            f"made against another tool list than the newest one: {older}; "
-            "a run that calls only tools which are still there is kept"
-        )
+    if older := ", ".join(found.older()):
+        said = f"made against another tool list than the newest one: {older}"
+        say("; ".join([said, *listed_differences(found), "a run whose calls all fit the newest list is kept"]))
     return found
 
 

@@ -42,6 +42,11 @@ def read_runs(folder: Path, say: Say) -> list[Run]:
     return sorted(runs, key=lambda run: (run.started_at, run.id))
 
 
+def recorded_runs(folder: Path) -> list[str]:
+    """Ids of the runs in `recordings/`."""
+    return sorted(file.stem for file in (folder / "recordings").glob("*.jsonl"))
+
+
 def _read(file: Path, say: Say) -> Run:
     try:
         lines = file.read_bytes().split(b"\n")

@@ -39,13 +39,24 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
 
 def description_of(mirror: Mirror) -> str:
     """The server's title or name, and its instructions."""
-    info = mirror.initialize.get("serverInfo")
-    if not isinstance(info, dict):
-        meta = mirror.discover.get("_meta")
-        info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
-    named = (info.get("title") or info.get("name")) if isinstance(info, dict) else None
+    info = _info(mirror.initialize, mirror.discover)
+    named = info.get("title") or info.get("name")
     instructions = mirror.initialize.get("instructions") or mirror.discover.get("instructions")
     return "\n".join(text.strip() for text in (named, instructions) if isinstance(text, str) and text.strip())
+
+
+def server_info(exchanges: Sequence[Exchange]) -> tuple[str, str] | None:
+    """Name and version of the server; None if it said neither."""
+    info = _info(_first(exchanges, "initialize"), _first(exchanges, "server/discover"))
+    return (str(info.get("name")), str(info.get("version"))) if info else None
+
+
+def _info(initialize: JsonObject, discover: JsonObject) -> JsonObject:
+    info = initialize.get("serverInfo")
+    if not isinstance(info, dict):
+        meta = discover.get("_meta")
+        info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    return info if isinstance(info, dict) else {}
 
 
 def _first(exchanges: Iterable[Exchange], method: str) -> JsonObject:

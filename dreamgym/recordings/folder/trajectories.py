@@ -108,7 +108,7 @@ def trajectory_of(
     success = next((note.success for note in reversed(run.notes) if note.success is not None), None)
     is_finished = answer is not None or success is not None
     return Trajectory(
-        id=f"{env}-{run.id}",
+        id=trajectory_id(env, run.id),
         task=tasks.of(run),
         transitions=Transition.chain("", _timed(calls, run.started_at)),
         source=Source.REAL,
@@ -116,6 +116,11 @@ def trajectory_of(
         answer=answer,
         final_reward=None if success is None else float(success),
     )
+
+
+def trajectory_id(env: str, run: str) -> str:
+    """Id of the trajectory of a recorded run."""
+    return f"{env}-{run}"
 
 
 def unlisted(names: Collection[str], trajectory: Trajectory) -> list[str]:

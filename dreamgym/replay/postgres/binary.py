@@ -37,7 +37,7 @@ _ARRAYS: dict[str, tuple[type, int, int]] = {
     "int8": (Int8, 1016, 20),
     "text": (str, 1009, 25),
 }
-"""Of an element type: its Python type, and the numbers of array and element in PostgreSQL's catalog."""
+"""Element type to its Python type, and to the numbers of array and element in PostgreSQL's catalog."""
 
 
 def int2(values: Iterable[int]) -> Iterator[bytes]:

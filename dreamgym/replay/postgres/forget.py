@@ -7,7 +7,7 @@ own until it ends. Kept answers of language models belong to no environment, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from dreamgym.errors import UnknownName
@@ -111,11 +111,19 @@ EVERYTHING = (
 )
 """Statements that delete all of an environment but its episodes, its tasks and its vectors."""
 
+RECORDED = """
+SELECT id, world_id, source, goal, body -> 'task' ->> 'id' FROM trajectories
+WHERE env_id = %(env_id)s AND source = %(source)s AND id = ANY (%(ids)s) ORDER BY id
+"""
+
+GOALS = """
+DELETE FROM goals WHERE env_id = %(env_id)s AND id = ANY (%(goals)s)
+  AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = %(env_id)s AND goal = goals.id)
+"""
+"""Deletes the goals that only forgotten trajectories had."""
+
 LEFTOVERS = (
-    """
-    DELETE FROM goals WHERE env_id = %(env_id)s AND id = ANY (%(goals)s)
-      AND NOT EXISTS (SELECT FROM trajectories WHERE env_id = %(env_id)s AND goal = goals.id)
-    """,
+    GOALS,
     "DELETE FROM task_outcomes WHERE env_id = %(env_id)s AND run = %(name)s AND run <> ''",
     """
     DELETE FROM watermarks
@@ -203,6 +211,32 @@ async def forget(database: Database, env: str, name: str | None = None) -> Forgo
     if name is None:
         await held_of(database, env)
     raise await _unknown(database, env, name or "")
+
+
+async def forget_recorded(database: Database, env: str, ids: Iterable[str]) -> list[str]:
+    """Delete recorded trajectories, and all that only they held. Episodes that servers keep stay.
+
+    Args:
+        database: of the store.
+        env: name of the environment.
+        ids: of trajectories; those that are not stored, or were not recorded, are passed over.
+
+    Returns:
+        Ids of those that were deleted.
+    """
+    async with database.transaction() as connection:
+        row = await (await connection.execute("SELECT id FROM environments WHERE name = %s", [env])).fetchone()
+        encoder = await (await connection.execute("SELECT id FROM encoders WHERE ready")).fetchone()
+        if row is None or encoder is None:
+            return []
+        names = {"env_id": row[0], "ids": sorted(ids), "source": SOURCE_CODES[Source.REAL]}
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", [WRITE_LOCK, row[0]])
+        rows = await (await connection.execute(RECORDED, names)).fetchall()
+        await _remove(connection, encoder[0], row[0], rows)
+        found = {**names, "goals": [row[3] for row in rows], "tasks": [row[4] for row in rows]}
+        await connection.execute(GOALS, found)
+        await connection.execute(TASKS, found)
+    return [str(row[0]) for row in rows]
 
 
 async def _all(connection: Connection, names: Mapping[str, object]) -> Forgotten:

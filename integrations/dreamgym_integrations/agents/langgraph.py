@@ -13,6 +13,8 @@ from pydantic import SecretStr
 from dreamgym.errors import MissingPackage
 
 MAX_TURNS = 100
+STEP_TIMEOUT_S = 930.0
+"""Slightly longer than the server's limit for a step."""
 
 
 async def play(task: str, mcp_url: str, policy_url: str) -> str:
@@ -25,13 +27,14 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LangChainBetaWarning)
+            from fastmcp import Client
             from langchain.mcp import MCPAdapter
     except ImportError as error:
         raise MissingPackage("the agent 'langgraph'", "langgraph") from error
     base_url, _, name = policy_url.partition("#")
     key = SecretStr(os.environ.get("OPENAI_API_KEY", "none"))
     # A connection of its own: ChatOpenAI would share one between event loops, and never close it.
-    async with DefaultAsyncHttpxClient() as http, MCPAdapter(mcp_url) as adapter:
+    async with DefaultAsyncHttpxClient() as http, MCPAdapter(Client(mcp_url, timeout=STEP_TIMEOUT_S)) as adapter:
         model = ChatOpenAI(model=name or "policy", base_url=base_url, api_key=key, http_async_client=http)
         agent = create_agent(model, await adapter.list_tools())
         result = await agent.ainvoke(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_TURNS = 100
 """A model that never stops calling tools is stopped here; environments have far lower limits of their own."""
+STEP_TIMEOUT_S = 930.0
+"""Slightly longer than the server's limit for a step."""
 SYSTEM = (
     "Solve the user's task with the tools, one call at a time. Say in a few words what you think before each call. "
     "When the task is done or cannot be done, answer without a call."
@@ -34,7 +36,10 @@ async def play(task: str, mcp_url: str, policy_url: str) -> str:
     base_url, _, model = policy_url.partition("#")
     key = os.environ.get("OPENAI_API_KEY", "none")
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
-    async with Client(mcp_url) as environment, AsyncOpenAI(base_url=base_url, api_key=key) as policy:
+    async with (
+        Client(mcp_url, read_timeout_seconds=STEP_TIMEOUT_S) as environment,
+        AsyncOpenAI(base_url=base_url, api_key=key) as policy,
+    ):
         tools: list[Any] = [
             {
                 "type": "function",

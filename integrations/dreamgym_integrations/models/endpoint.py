@@ -1,0 +1,390 @@
+"""Questions to a model behind an endpoint: what it takes is found by asking once, and its limits are waited out.
+
+What differs between backends is one function that sends a request. It raises `Refused`, `Busy`, `Broken` or
+`Unreadable`, whose texts are reasons without the model's name, or EnvironmentUnavailable for what no waiting mends.
+All else is here: the parameters that the endpoint takes, room for thoughts, the limiter, and patience.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.llm import Completion, Message, is_strict
+from dreamgym.types import JsonObject
+from dreamgym_integrations.models.limiter import Limiter, limit_of, retry_after_s
+
+REQUEST_S = 300.0
+"""Time for one request. Models that think take minutes."""
+PATIENCE_S = 600.0
+"""An endpoint that answers nobody for so long is given up. As long as it answers others, a question waits."""
+RETRIES = 2
+"""How often a question is sent again that broke the server or was answered with rubbish, or to a server that has never
+answered."""
+ASKED_ANEW = 2
+"""How often one question may find that the endpoint takes other parameters than before."""
+CHARACTERS_PER_TOKEN = 4
+PROBE_TOKENS = 1_024
+THINKING_TOKENS = 8_192
+"""Room for thoughts at first, if a model thinks. It is doubled when thoughts fill it, and halved when it is refused."""
+LEAST_THINKING_TOKENS, MOST_THINKING_TOKENS = 512, 65_536
+
+_PROBE = Message(role="user", content='Answer {"ok": true}.')
+_PROBE_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+class Dialect(IntEnum):
+    """How a schema is asked for, from strict to loose."""
+
+    JSON_SCHEMA = 0
+    """OpenAI's own."""
+    JSON_OBJECT = 1
+    """llama.cpp's: `json_object` with a `schema` beside it; others take it for plain JSON."""
+    PROMPT = 2
+    """In words only."""
+
+
+class Refused(Exception):
+    """The endpoint does not take the request as it is. The text is its reason."""
+
+    def __init__(self, reason: str, parameter: str | None = None) -> None:
+        super().__init__(reason)
+        self.parameter = parameter
+        """The parameter that it names, if it names one apart from its reason."""
+
+
+class Busy(Exception):
+    """The endpoint does not answer now; the text is its reason.
+
+    Args:
+        reason: what it says.
+        is_limit: it takes fewer requests than it was sent; else it is overloaded or cannot be reached.
+        headers: of its answer.
+    """
+
+    def __init__(self, reason: str, *, is_limit: bool = False, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(reason)
+        self.is_limit, self.headers = is_limit, headers
+
+
+class Broken(Exception):
+    """The endpoint failed at this request. Some servers say in this way that they do not know a parameter."""
+
+
+class Unreadable(Exception):
+    """The endpoint answered, but no completion: a page, half a stream, JSON of another kind."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A completion as it came."""
+
+    completion: Completion
+    thinking_tokens: int
+    """Tokens of thoughts among those of the completion, where the endpoint says so."""
+    headers: Mapping[str, str]
+
+
+LimitName = Literal["max_tokens", "max_completion_tokens"]
+OTHER_LIMIT: dict[LimitName, LimitName] = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+Send = Callable[[dict[str, Any]], Awaitable[Answered]]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an endpoint takes. The defaults are the most that one is asked for."""
+
+    dialect: Dialect = Dialect.JSON_SCHEMA
+    limit: LimitName | None = "max_tokens"
+    """Name of the parameter for the room of an answer."""
+    temperature: bool = True
+    seed: bool = True
+
+    def without(self, parameter: str) -> list[Capabilities]:
+        """Capabilities with less and less of a parameter that is refused."""
+        if parameter == "response_format":
+            return [replace(self, dialect=dialect) for dialect in Dialect if dialect > self.dialect]
+        if parameter == self.limit:
+            return [replace(self, limit=OTHER_LIMIT[self.limit]), replace(self, limit=None)]
+        return [replace(self, temperature=False) if parameter == "temperature" else replace(self, seed=False)]
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters that may be refused, as they are sent."""
+        asked = ["response_format"] if self.dialect is not Dialect.PROMPT else []
+        asked += [self.limit] if self.limit else []
+        return asked + [name for name in ("temperature", "seed") if getattr(self, name)]
+
+    def named_by(self, refusal: Refused) -> str | None:
+        """The one parameter that a refusal is about; None if it names none, or several."""
+        if refusal.parameter in self.parameters:
+            return refusal.parameter
+        named = [name for name in self.parameters if _names(refusal, name)]
+        return named[0] if len(named) == 1 else None
+
+    def request(
+        self, messages: Sequence[Message], schema: JsonObject | None, room: int, **how: float
+    ) -> dict[str, Any]:
+        """The parameters of a request, the model apart. `room` is for the answer with its thoughts, in tokens."""
+        asked: dict[str, Any] = {name: value for name, value in how.items() if getattr(self, name)}
+        if self.limit is not None:
+            asked[self.limit] = room
+        said = [{"role": message.role, "content": message.content} for message in messages]
+        if schema is not None and self.dialect is Dialect.JSON_SCHEMA:
+            form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+            asked["response_format"] = {"type": "json_schema", "json_schema": form}
+        elif schema is not None:
+            # At the end, where it leaves the cached prefix alone.
+            wanted = f"Answer with one JSON object and nothing else. Its JSON schema: {json.dumps(schema)}"
+            said[-1]["content"] += f"\n\n{wanted}"
+            if self.dialect is Dialect.JSON_OBJECT:
+                asked["response_format"] = {"type": "json_object", "schema": schema}
+        return {"messages": said, **asked}
+
+
+def thinking_tokens(found: Any) -> int:
+    """Tokens of thoughts in a chat completion as OpenAI words it; 0 where it does not tell them.
+
+    Servers that return thoughts beside the answer often do not count them: then their length is an estimate.
+    """
+    details = getattr(found.usage, "completion_tokens_details", None)
+    counted = getattr(details, "reasoning_tokens", None)
+    if isinstance(counted, int):
+        return counted
+    message = found.choices[0].message
+    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    return len(thought) // CHARACTERS_PER_TOKEN + 1 if isinstance(thought, str) and thought else 0
+
+
+class Endpoint:
+    """What is known of one model at one endpoint, shared by all who ask it in one event loop."""
+
+    def __init__(self, first: Capabilities) -> None:
+        self.limiter = Limiter()
+        self.capabilities: Capabilities | None = None
+        """None until it was asked, or answered without being asked."""
+        self._first = first
+        self._asking = asyncio.Lock()
+        self._thinking_tokens = 0
+        """Room for thoughts; 0 for a model that does not think."""
+        self._most_thinking_tokens = MOST_THINKING_TOKENS
+        self._effort: Literal["low"] | None = None
+        """What thoughts are asked to be once they fill the widest room."""
+        self._takes_effort = True
+
+    async def complete(
+        self,
+        name: str,
+        send: Send,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> Completion:
+        """Ask. Tokens of attempts that were of no use are counted. Raises EnvironmentUnavailable.
+
+        Args:
+            name: of the model, for errors.
+            send: sends one request.
+            messages: the question.
+            schema: of the answer, or None.
+            max_tokens: room for the answer without thoughts.
+            temperature: of sampling, if the endpoint takes it.
+            seed: of sampling, if the endpoint takes it.
+        """
+        known = await self.found(name, send) if schema is not None else self.capabilities or self._first
+        prompt_tokens = completion_tokens = asked_anew = 0
+        most_thinking = MOST_THINKING_TOKENS
+        while True:
+            thinking, effort = min(self._thinking_tokens, most_thinking), self._effort
+            request = known.request(messages, schema, max_tokens + thinking, temperature=temperature, seed=seed % 2**31)
+            if effort is not None:
+                request["reasoning_effort"] = effort
+            try:
+                reply = await self._answer(name, send, request)
+            except Refused as refusal:
+                if effort is not None and _names(refusal, "reasoning_effort"):
+                    self._effort, self._takes_effort = None, False
+                elif _is_too_long(refusal) and thinking >= 2 * LEAST_THINKING_TOKENS:
+                    most_thinking = thinking // 2
+                    if "context" not in str(refusal):  # else it is about this prompt
+                        self._most_thinking_tokens = min(self._most_thinking_tokens, most_thinking)
+                        self._thinking_tokens = min(self._thinking_tokens, most_thinking)
+                else:
+                    before, known = known, await self.found(name, send, instead_of=known)
+                    if known == before or asked_anew == ASKED_ANEW:
+                        raise _failed(name, refusal) from None
+                    asked_anew += 1
+                continue
+            own = reply.completion
+            prompt_tokens += own.prompt_tokens
+            completion_tokens += own.completion_tokens
+            if not (own.finish_reason == "length" and self._makes_room(reply, thinking, max_tokens)):
+                return own.model_copy(update={"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens})
+
+    async def found(self, name: str, send: Send, *, instead_of: Capabilities | None = None) -> Capabilities:
+        """What the endpoint takes, asked once with a question that any model can answer.
+
+        A real request would not tell a parameter that is refused from a prompt that is too long.
+
+        Args:
+            name: of the model, for errors.
+            send: sends one request.
+            instead_of: what was believed when a request was refused; it is asked anew if that is still believed.
+        """
+        async with self._asking:
+            if self.capabilities is None or self.capabilities == instead_of:
+                try:
+                    self.capabilities = await self._asked(name, send)
+                except Refused as refusal:
+                    raise _failed(name, refusal) from None
+            return self.capabilities
+
+    async def _asked(self, name: str, send: Send) -> Capabilities:
+        """Give up what a refusal names; if it names nothing, try each parameter by itself."""
+        tried = self._first
+        while True:
+            try:
+                return await self._probe(name, send, tried)
+            except Refused as refusal:
+                parameter = tried.named_by(refusal)
+                if parameter is None:
+                    return await self._asked_one_by_one(name, send)
+                weaker = tried.without(parameter)
+                if parameter == tried.limit and parameter != self._first.limit:
+                    weaker = weaker[1:]  # the other one was refused before
+                tried = weaker[0]
+
+    async def _asked_one_by_one(self, name: str, send: Send) -> Capabilities:
+        taken = await self._probe(name, send, Capabilities(Dialect.PROMPT, None, temperature=False, seed=False))
+        first = self._first
+        choices: list[list[dict[str, Any]]] = [
+            [{"limit": first.limit}, {"limit": OTHER_LIMIT[first.limit or "max_tokens"]}],
+            [{"temperature": True}],
+            [{"seed": True}],
+            [{"dialect": Dialect.JSON_SCHEMA}, {"dialect": Dialect.JSON_OBJECT}],
+        ]
+        for ladder in choices:
+            for choice in ladder:
+                try:
+                    taken = await self._probe(name, send, replace(taken, **choice))
+                except Refused:
+                    continue
+                break
+        return taken
+
+    async def _probe(self, name: str, send: Send, tried: Capabilities) -> Capabilities:
+        request = tried.request([_PROBE], _PROBE_SCHEMA, PROBE_TOKENS, temperature=0.0, seed=0)
+        reply = await self._answer(name, send, request)
+        if reply.completion.finish_reason == "length":
+            self._makes_room(reply, 0, PROBE_TOKENS)
+        return tried
+
+    async def _answer(self, name: str, send: Send, request: dict[str, Any]) -> Answered:
+        """Send until it is answered or refused. Raises Refused, EnvironmentUnavailable."""
+        began = asyncio.get_running_loop().time()
+        characters = sum(len(str(message["content"])) for message in request["messages"])
+        retries, reason = 0, "took too long"
+        while True:
+            has_answered = self.limiter.answered_at > -math.inf
+            try:
+                async with self.limiter.turn(characters / CHARACTERS_PER_TOKEN, PATIENCE_S, began) as turn:
+                    reply = await send(request)
+                    counted = reply.completion
+                    self.limiter.answered(turn, counted.prompt_tokens, counted.completion_tokens, reply.headers)
+            except TimeoutError:
+                silent = f"{name} has answered nobody for {PATIENCE_S / 60:.0f} minutes"
+                raise EnvironmentUnavailable(f"{silent}: it {reason}") from None
+            except Busy as busy:
+                reason, wait_s = str(busy), retry_after_s(busy.headers)
+                if (wait_s or 0.0) > PATIENCE_S:
+                    raise EnvironmentUnavailable(f"{name} asks to wait {wait_s:.0f} s: it {reason}") from None
+                if busy.is_limit:
+                    self.limiter.refused(turn, limit_of(reason), wait_s, busy.headers)
+                    continue
+                self.limiter.overloaded(turn, wait_s)
+                if not has_answered and not busy.headers and retries == RETRIES:
+                    raise EnvironmentUnavailable(f"{name} {reason}") from None
+                retries += 1
+            except (Broken, Unreadable) as failure:
+                if retries == RETRIES and isinstance(failure, Broken):
+                    raise Refused(str(failure)) from None
+                if retries == RETRIES or (not has_answered and isinstance(failure, Unreadable)):
+                    raise EnvironmentUnavailable(f"{name} {failure}") from None
+                await asyncio.sleep(2**retries)
+                retries += 1
+            else:
+                if reply.thinking_tokens and not self._thinking_tokens:
+                    self._thinking_tokens = THINKING_TOKENS
+                return reply
+
+    def _makes_room(self, reply: Answered, thinking: int, max_tokens: int) -> bool:
+        """True if thoughts left no room for the answer, and there is more of it now or they are asked to be short."""
+        said = reply.completion.text.strip()
+        if said and not reply.thinking_tokens and not _is_thought(said):
+            return False
+        if reply.thinking_tokens and reply.completion.completion_tokens - reply.thinking_tokens >= max_tokens:
+            return False  # the answer itself is too long
+        if thinking < self._thinking_tokens:
+            return True  # another question has made room meanwhile
+        wider = min(max(2 * thinking, THINKING_TOKENS), self._most_thinking_tokens)
+        if wider > thinking:
+            self._thinking_tokens = wider
+            return True
+        if self._effort is None and self._takes_effort:
+            self._effort = "low"
+            return True
+        return False
+
+
+def _is_thought(said: str) -> bool:
+    """True if a text is nothing but thoughts that were cut off."""
+    return said.startswith("<think>") and "</think>" not in said
+
+
+def _names(refusal: Refused, parameter: str) -> bool:
+    return refusal.parameter == parameter or re.search(rf"\b{parameter}\b", str(refusal)) is not None
+
+
+def _is_too_long(refusal: Refused) -> bool:
+    """True if a refusal may be about the number of tokens that were asked for, and not about the parameter itself."""
+    said = str(refusal)
+    return (
+        re.search(r"token|context", said, re.IGNORECASE) is not None
+        and re.search(r"unsupported|unrecognized|unknown|not supported|not permitted|extra", said, re.IGNORECASE)
+        is None
+    )
+
+
+def _failed(name: str, refusal: Refused) -> EnvironmentUnavailable:
+    return EnvironmentUnavailable(f"{name} failed: {refusal}")
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, int], Endpoint]] = WeakKeyDictionary()
+
+
+def endpoint_of(where: str, model: str, key: str | None, first: Capabilities = Capabilities()) -> Endpoint:
+    """The endpoint that all share who ask this model with this key in the running event loop."""
+    endpoints = _shared.setdefault(asyncio.get_running_loop(), {})
+    name = (where, model, hash(key))
+    if name not in endpoints:
+        endpoints[name] = Endpoint(first)
+    return endpoints[name]

@@ -1,0 +1,291 @@
+"""Endpoints of every kind: each question is answered in the end, or one sentence says why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from dreamgym_client.connection import STEP_TIMEOUT_S
+from dreamgym_integrations.agents import langgraph, openai_agents, react
+from dreamgym_integrations.models import endpoint as endpoint_module
+from dreamgym_integrations.models.limiter import Limiter, limit_of, retry_after_s
+from dreamgym_integrations.models.openai import OpenAIModel
+from dreamgym_server.limits import Limits
+from fake_endpoints import KINDS, REASONING, Body, FakeEndpoint, Windows, refused, room_of, serving
+from growth import grows_linearly
+from limited_runs import RUNS, Run, outcome
+from virtual_time import VirtualTimeLoop
+
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language_model import LanguageModel
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import EnvironmentUnavailable, PredictionError
+from dreamgym.llm import Message
+from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+ASKED = [Message(role="user", content="Go.")]
+SCHEMA: JsonObject = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+SPEC = EnvironmentSpec(
+    name="notes", tools_list=({"tools": [{"name": "note", "inputSchema": {"type": "object"}}]},), max_steps=100
+)
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Minutes of limits and pauses are jumped over."""
+    return "asyncio", {"loop_factory": VirtualTimeLoop}
+
+
+@asynccontextmanager
+async def model_at(endpoint: FakeEndpoint) -> AsyncIterator[OpenAIModel]:
+    async with serving(endpoint) as url:
+        model = OpenAIModel(url, "m")
+        try:
+            yield model
+        finally:
+            await model.close()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def steps(model: OpenAIModel, number: int, count: int) -> list[StepResult]:
+    """The answers of an episode that takes notes."""
+    environment = DreamEnvironment(SPEC, LanguageModel(model), MemoryBuffer(TrigramEncoder()))
+    await environment.reset(Task(id=str(number), env="notes", instruction="Take notes."), seed=number)
+    return [
+        await environment.step(ToolCall(name="note", arguments={"text": f"{number}-{step}"})) for step in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_step_is_answered_whatever_the_endpoint_takes_and_however_it_is_limited(kind: str) -> None:
+    async with model_at(KINDS[kind]()) as model:
+        episodes = await asyncio.gather(*(steps(model, number, 4) for number in range(16)))
+    said = [[step.observation for step in episode] for episode in episodes]
+    assert said == [[f"noted {number}-{step}" for step in range(4)] for number in range(16)]
+
+
+async def test_what_an_endpoint_takes_is_asked_once_by_all_who_use_it() -> None:
+    endpoint = FakeEndpoint(refuses=REASONING, formats=frozenset({"json_object"}))
+    async with serving(endpoint) as url:
+        models = [OpenAIModel(url, "m") for _ in range(3)]
+        await asyncio.gather(*(model.complete(ASKED, schema=SCHEMA) for model in models))
+        for model in models:
+            await model.close()
+    probes = [body for body in endpoint.asked if "Go." not in str(body)]
+    assert len(endpoint.asked) == len(probes) + 3
+    assert {*endpoint.asked[-1]} == {"model", "messages", "max_completion_tokens", "response_format"}
+
+
+@pytest.mark.parametrize("lost", ["temperature", "seed", "max_tokens", "response_format"])
+async def test_a_refusal_that_names_nothing_costs_no_other_parameter(lost: str) -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(400, "bad request") if lost in body else None
+
+    endpoint = FakeEndpoint(before=before)
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+    others = {"temperature", "seed", "max_tokens", "response_format"} - {lost}
+    instead = {"max_completion_tokens"} if lost == "max_tokens" else set()
+    assert {*endpoint.asked[-1]} == {"model", "messages", *others, *instead}
+
+
+async def test_a_parameter_that_is_refused_in_mid_run_is_given_up_and_the_run_goes_on() -> None:
+    endpoint = FakeEndpoint()
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        endpoint.refuses, endpoint.formats = frozenset({"temperature"}), frozenset()
+        for _ in range(2):
+            assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+    asked = [("temperature" in body, body.get("response_format", {}).get("type")) for body in endpoint.asked[2:]]
+    refused_question, *probes, again, later = asked
+    assert refused_question == (True, "json_schema")
+    assert len(probes) == 4
+    assert again == later == (False, None)
+
+
+async def test_thoughts_have_room_of_their_own_and_what_was_spent_in_vain_is_counted() -> None:
+    endpoint = FakeEndpoint(refuses=REASONING, thinks=lambda number: 12_000 if number > 1 else 100)
+    async with model_at(endpoint) as model:
+        completion = await model.complete(ASKED, schema=SCHEMA, max_tokens=500)
+    assert (completion.text, completion.finish_reason) == ('{"ok": true}', "stop")
+    assert [room_of(body) for body in endpoint.asked[-2:]] == [500 + 8_192, 500 + 16_384]
+    assert completion.completion_tokens == 500 + 8_192 + 12_000 + 4
+
+
+async def test_an_answer_that_is_too_long_itself_is_not_asked_for_with_more_room() -> None:
+    async with model_at(FakeEndpoint()) as model:
+        await model.complete(ASKED, schema=SCHEMA)
+        cut = await model.complete(ASKED, schema=SCHEMA, max_tokens=2)
+    assert cut.finish_reason == "length"
+
+
+async def test_thoughts_that_fill_the_widest_room_are_asked_to_be_short() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        endpoint.thinks = lambda number: 50 if "reasoning_effort" in body else 9_000
+        return None
+
+    endpoint = FakeEndpoint(refuses=REASONING, before=before, most_tokens=6_000)
+    async with model_at(endpoint) as model:
+        assert (await model.complete(ASKED, schema=SCHEMA)).text == '{"ok": true}'
+    assert endpoint.asked[-1]["reasoning_effort"] == "low"
+
+
+async def test_an_endpoint_without_thoughts_short_enough_ends_as_cut_off() -> None:
+    endpoint = FakeEndpoint(refuses=REASONING | {"reasoning_effort"}, thinks=lambda number: 9_000, most_tokens=6_000)
+    async with model_at(endpoint) as model:
+        assert (await model.complete(ASKED, schema=SCHEMA)).finish_reason == "length"
+
+
+async def test_nobody_asks_before_the_time_that_a_refusal_says() -> None:
+    endpoint = FakeEndpoint(before=Windows(5, retry_after_s=47))
+    came: list[float] = []
+    limit = endpoint.before
+
+    def before(_: FakeEndpoint, body: Body) -> web.Response | None:
+        came.append(now())
+        return limit(endpoint, body)
+
+    endpoint.before = before
+    async with model_at(endpoint) as model:
+        await asyncio.gather(*(model.complete(ASKED) for _ in range(12)))
+    first = came[0]
+    assert len([moment for moment in came if moment == first]) == 12
+    assert min(moment for moment in came if moment > first) >= first + 47
+
+
+async def test_an_endpoint_that_answers_nobody_is_given_up_after_ten_minutes_by_all_at_once() -> None:
+    endpoint = FakeEndpoint()
+    async with model_at(endpoint) as model:
+        await model.complete(ASKED)
+        began = now()
+        endpoint.before = lambda endpoint, body: refused(503, "The server is overloaded")
+        errors = await asyncio.gather(*(model.complete(ASKED) for _ in range(40)), return_exceptions=True)
+    assert endpoint_module.PATIENCE_S <= now() - began < endpoint_module.PATIENCE_S + 120
+    assert {type(error) for error in errors} == {EnvironmentUnavailable}
+    assert "has answered nobody for 10 minutes: it failed: Error code: 503" in str(errors[0])
+
+
+async def test_a_wait_that_is_longer_than_anybodys_patience_is_an_error_at_once() -> None:
+    async with model_at(FakeEndpoint(before=Windows(1, retry_after_s=36_000))) as model:
+        await model.complete(ASKED)
+        with pytest.raises(EnvironmentUnavailable, match="asks to wait 36000 s"):
+            await model.complete(ASKED)
+        assert now() < 60
+
+
+async def test_an_account_without_money_is_not_waited_for() -> None:
+    def before(endpoint: FakeEndpoint, body: Body) -> web.Response | None:
+        return refused(429, "You exceeded your current quota", code="insufficient_quota")
+
+    async with model_at(FakeEndpoint(before=before)) as model:
+        with pytest.raises(EnvironmentUnavailable, match="exceeded your current quota"):
+            await model.complete(ASKED)
+        assert now() < 60
+
+
+async def test_a_step_answered_with_rubbish_alone_fails_with_one_sentence_and_no_reward() -> None:
+    endpoint = FakeEndpoint()
+    async with model_at(endpoint) as model:
+        await steps(model, 0, 1)
+        endpoint.before = lambda endpoint, body: web.Response(text="<html>busy</html>", content_type="text/html")
+        with pytest.raises(PredictionError, match="expected a chat completion, got '<html>busy</html>'") as caught:
+            await steps(model, 1, 1)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("seed", [0])
+def test_the_end_of_a_run_of_two_hours_is_predicted_within_ten_percent_after_ten_minutes(run: Run, seed: int) -> None:
+    found = outcome(run, seed, looks=(10, 30))
+    assert 1.7 < found.hours < 2.3
+    assert {at: error for at, error in found.errors.items() if abs(error) > 0.1} == {}
+    assert len(found.errors) == 2
+
+
+async def test_a_limit_that_is_raised_is_found() -> None:
+    endpoint = FakeEndpoint(before=Windows(10, retry_after_s=5), seconds=0.1)
+    async with model_at(endpoint) as model:
+        await asyncio.gather(*(model.complete(ASKED) for _ in range(40)))
+        endpoint.before = lambda endpoint, body: None
+        began = now()
+        await asyncio.gather(*(model.complete(ASKED) for _ in range(600)))
+    assert now() - began < 50 * 60  # it would be an hour at the old limit
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        ("Rate limit reached for gpt-x on tokens per min (TPM): Limit 30000, Used 29000", "tokens"),
+        ("Rate limit reached for gpt-x on requests per min (RPM): Limit 3, Used 3", "requests"),
+        ("too many concurrent requests", "places"),
+        ("slow down", "requests"),
+    ],
+)
+def test_a_refusal_says_what_there_was_too_much_of(message: str, limit: str) -> None:
+    assert limit_of(message) == limit
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "15"}, 15),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "inf"}, None),
+        ({}, None),
+    ],
+)
+def test_the_time_to_wait_is_read_however_it_is_written(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_s(headers) == seconds
+
+
+@pytest.mark.parametrize("piece", ["token ", "1m", "0", "x"])
+def test_headers_and_reasons_are_read_in_linear_time(piece: str) -> None:
+    def read(text: str) -> None:
+        limit_of(text)
+        retry_after_s({"retry-after": text})
+
+    assert grows_linearly(read, lambda size: piece * (size // len(piece)))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": "1m0s",
+        },
+        {
+            "anthropic-ratelimit-requests-limit": "60",
+            "anthropic-ratelimit-requests-remaining": "0",
+            "anthropic-ratelimit-requests-reset": "60",
+        },
+    ],
+)
+async def test_what_headers_say_is_left_is_not_overdrawn(headers: dict[str, str]) -> None:
+    limiter = Limiter()
+    async with limiter.turn(10) as turn:
+        limiter.answered(turn, 10, 1, headers)
+    async with limiter.turn(10):
+        assert now() == pytest.approx(1, abs=0.01)
+
+
+def test_each_limit_leaves_time_for_the_answer_of_the_one_inside_it() -> None:
+    limits = Limits()
+    assert endpoint_module.REQUEST_S < endpoint_module.PATIENCE_S < limits.step_s < STEP_TIMEOUT_S
+    assert STEP_TIMEOUT_S < limits.idle_s < limits.episode_s
+    assert {agent.STEP_TIMEOUT_S for agent in (langgraph, openai_agents, react)} == {STEP_TIMEOUT_S}
