@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dreamgym.errors import MissingPackage, UnknownName
 
@@ -42,7 +42,7 @@ class Encoder(Protocol):
 
 def trigrams(text: str) -> Iterator[str]:
     """Character trigrams of the lower-cased text with one blank of padding on each side."""
-    padded = f" {' '.join(text.lower().split())} "
+    padded = _padded(text)
     return (padded[i : i + 3] for i in range(max(0, len(padded) - 2)))
 
 
@@ -85,15 +85,81 @@ class TrigramEncoder:
         """Normalised counts of signed, hashed trigrams. A text without a trigram becomes the first unit vector."""
         import numpy as np
 
-        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
-        for row, text in enumerate(texts):
-            for gram in trigrams(text):
-                digest = hashlib.blake2b(gram.encode(), digest_size=8).digest()
-                vectors[row, int.from_bytes(digest[:4], "big") % self.dim] += 1.0 if digest[4] & 1 else -1.0
-            if not vectors[row].any():
-                vectors[row, 0] = 1.0
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        row = 0
+        for batch in _batches([_padded(text) for text in texts]):
+            vectors[row : row + len(batch)] = self._counts(batch)
+            row += len(batch)
+        vectors[~vectors.any(axis=1), 0] = 1.0
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
+
+    def _counts(self, padded: Sequence[str]) -> NDArray[np.float32]:
+        """Signed counts of the trigrams of each text, shape (len(padded), dim). Each trigram is hashed once."""
+        import numpy as np
+
+        ends = np.cumsum([len(text) for text in padded])
+        codes = np.frombuffer("".join(padded).encode("utf-32-le"), dtype=np.uint32)
+        letters, spelled = _numbered(codes)
+        starts = np.ones(max(0, len(codes) - 2), dtype=bool)
+        for overlap in (1, 2):  # a trigram that begins so close before the end of a text reaches into the next one
+            inside = ends[ends >= overlap] - overlap
+            starts[inside[inside < len(starts)]] = False
+        spelled = spelled.astype(np.int64)
+        grams = (spelled[:-2] * len(letters) + spelled[1:-1]) * len(letters) + spelled[2:]
+        distinct, gram = _numbered(grams[starts])
+        slots = np.empty((len(distinct), 2), dtype=np.int64)
+        alphabet = [chr(letter) for letter in letters]
+        for number, code in enumerate(distinct.tolist()):
+            first, rest = divmod(code, len(letters) ** 2)
+            second, third = divmod(rest, len(letters))
+            slots[number] = _slot(alphabet[first] + alphabet[second] + alphabet[third], self.dim)
+        text_of = np.repeat(np.arange(len(padded)), np.diff(ends, prepend=0))[: len(starts)][starts]
+        cells = text_of * self.dim + slots[gram, 0]
+        counts = np.bincount(cells, weights=slots[gram, 1], minlength=len(padded) * self.dim)
+        return counts.reshape(len(padded), self.dim).astype(np.float32)
+
+
+BATCH_CHARACTERS = 1_000_000
+"""How many characters are hashed at once: some 50 MB of working memory."""
+TABLE = 2**22
+"""Numbers below this are numbered through a table, larger ones by sorting, which takes ten times as long."""
+
+
+def _padded(text: str) -> str:
+    return f" {' '.join(text.lower().split())} "
+
+
+def _batches(padded: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The texts in order, in batches of BATCH_CHARACTERS or of one longer text."""
+    first = characters = 0
+    for number, text in enumerate(padded):
+        if characters + len(text) > BATCH_CHARACTERS and number > first:
+            yield padded[first:number]
+            first, characters = number, 0
+        characters += len(text)
+    if first < len(padded):
+        yield padded[first:]
+
+
+def _numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The distinct values in order, and for each value its place among them."""
+    import numpy as np
+
+    if not len(values) or values.max() >= TABLE:
+        return np.unique(values, return_inverse=True)
+    table = np.zeros(int(values.max()) + 1, dtype=np.int32)
+    table[values] = 1
+    distinct = np.flatnonzero(table)
+    table[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, table[values]
+
+
+@lru_cache(maxsize=2**16)
+def _slot(gram: str, dim: int) -> tuple[int, int]:
+    """The place of a trigram in a vector, and its sign."""
+    digest = hashlib.blake2b(gram.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "big") % dim, 1 if digest[4] & 1 else -1
 
 
 def load_encoder(name: str | None = None) -> Encoder:

@@ -141,9 +141,12 @@ class ToolCall(Frozen):
 
     def canonical(self) -> str:
         """The action as one text. Calls that differ only in the order of their arguments give equal texts."""
-        arguments = json.dumps(self.arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        arguments = _canonical(self.arguments)
         answers = json.dumps(self.answers, sort_keys=True, ensure_ascii=False) if self.answers else ""
         return f"{self.name}{arguments}{answers}"
+
+
+_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
 class StepResult(Frozen):

@@ -39,9 +39,14 @@ def key_of(transition: Transition) -> Key:
     return transition.state, transition.action.canonical()
 
 
-def digest_id(*parts: str) -> UUID:
+def digest_bytes(*parts: str) -> bytes:
     """Content address of some texts: 128 bits of sha256."""
-    return UUID(bytes=hashlib.sha256("\x00".join(parts).encode()).digest()[:16])
+    return hashlib.sha256("\x00".join(parts).encode()).digest()[:16]
+
+
+def digest_id(*parts: str) -> UUID:
+    """`digest_bytes` as a UUID."""
+    return UUID(bytes=digest_bytes(*parts))
 
 
 def transition_id(transition: Transition) -> UUID:
@@ -127,19 +132,22 @@ class KeyEncoder:
         """
         import numpy as np
 
-        texts = dict.fromkeys(text for key in keys for text in key)
+        texts = {text: row for row, text in enumerate(dict.fromkeys(text for key in keys for text in key))}
+        vectors = np.empty((len(texts), self.encoder.dim), dtype=np.float32)
         async with self._lock:  # of two episodes that ask for one text at once, the second finds it
             digests = {
                 text: hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts
             }
-            found = {text: self._cache[digests[text]] for text in texts if digests[text] in self._cache}
-            missing = [text for text in texts if text not in found]
+            missing = [text for text in texts if digests[text] not in self._cache]
+            for text, row in texts.items():
+                if (known := self._cache.get(digests[text])) is not None:
+                    vectors[row] = known
             if missing:
-                vectors = await asyncio.to_thread(self.encoder.encode, missing)
-                found.update(zip(missing, vectors, strict=True))
-            self._remember({digests[text]: vector for text, vector in found.items()})
-        states = np.array([found[state] for state, _ in keys], dtype=np.float32).reshape(len(keys), self.encoder.dim)
-        actions = np.array([found[action] for _, action in keys], dtype=np.float32).reshape(len(keys), self.encoder.dim)
+                vectors[[texts[text] for text in missing]] = await asyncio.to_thread(self.encoder.encode, missing)
+            last = list(texts.items())[-CACHED_TEXTS:]
+            self._remember({digests[text]: vectors[row].copy() for text, row in last})
+        states = vectors[[texts[state] for state, _ in keys]]
+        actions = vectors[[texts[action] for _, action in keys]]
         return np.concatenate([STATE_WEIGHT * states, ACTION_WEIGHT * actions], axis=1).astype(np.float16)
 
     def _remember(self, found: dict[bytes, NDArray[np.float32]]) -> None:

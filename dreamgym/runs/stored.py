@@ -62,6 +62,7 @@ async def described(env: str | None = None, name: str | None = None, dsn: str | 
         UnknownName: nothing is stored of this name.
     """
     from dreamgym.replay.postgres import forget as stored
+    from dreamgym.replay.postgres import vector_index
     from dreamgym.replay.postgres.upsert import READ, trajectory_of
 
     async with _database(dsn) as database:
@@ -69,7 +70,8 @@ async def described(env: str | None = None, name: str | None = None, dsn: str | 
             return _overview(await stored.held(database))
         of_env = await stored.held_of(database, env)
         if name is None:
-            return _environment(of_env, await stored.held_trajectories(database, env, limit=LISTED))
+            newest = await stored.held_trajectories(database, env, limit=LISTED)
+            return _environment(of_env, newest, await vector_index.described(database, env))
         found = await stored.held_trajectories(database, env, name)
         if len(found) != 1:
             return "\n".join(_line(one) for one in found)
@@ -97,7 +99,7 @@ def _overview(found: list[Held]) -> str:
     )
 
 
-def _environment(of: Held, newest: list[HeldTrajectory]) -> str:
+def _environment(of: Held, newest: list[HeldTrajectory], search: str) -> str:
     lines = [
         f"environment   {of.env}",
         f"folder        {of.folder or 'unknown'}",
@@ -106,6 +108,7 @@ def _environment(of: Held, newest: list[HeldTrajectory]) -> str:
         f"episodes      {of.episodes:,} on servers, running or over",
         f"training runs {', '.join(of.runs) or 'none'}",
         f"last stored   {_when(of)}",
+        f"search        {search}",
     ]
     total = of.real + of.imported + of.synthetic
     lines += ["", *map(_line, newest)]

@@ -10,28 +10,27 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
-from pgvector import HalfVector
 
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
     KeyEncoder,
     check_trajectories,
-    digest_id,
-    goal_id,
-    key_of,
-    outcome_id,
-    transition_id,
+    digest_bytes,
 )
+from dreamgym.replay.postgres import binary
 from dreamgym.replay.postgres.database import Connection, Database
 from dreamgym.types import Task, Trajectory
 
 WRITE_LOCK = 728_903
 MANY_STEPS = 1_000
+
+Id = bytes
+"""The 16 bytes of a content address (keys.digest_bytes): as UUID objects they take ten times as long."""
 
 
 @dataclass
@@ -39,16 +38,16 @@ class Batch:
     """The rows of some trajectories of one environment, computed without looking at the store."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
-    transitions: dict[UUID, tuple[UUID, str]] = field(default_factory=dict)
+    transitions: dict[Id, tuple[Id, str]] = field(default_factory=dict)
     """Transition id to outcome id and JSON body."""
-    steps: list[tuple[str, int, UUID, str]] = field(default_factory=list)
-    keys: dict[UUID, Key] = field(default_factory=dict)
-    key_sources: dict[UUID, int] = field(default_factory=lambda: defaultdict(int))
-    sightings: dict[tuple[UUID, UUID, str, int, UUID], str | None] = field(default_factory=dict)
+    steps: list[tuple[str, int, Id, str]] = field(default_factory=list)
+    keys: dict[Id, Key] = field(default_factory=dict)
+    key_sources: dict[Id, int] = field(default_factory=lambda: defaultdict(int))
+    sightings: dict[tuple[Id, Id, str, int, Id], str | None] = field(default_factory=dict)
     """(key, transition, world, source, goal) to the id of the only trajectory that contains it; None if several do."""
-    goals: dict[UUID, str] = field(default_factory=dict)
+    goals: dict[Id, str] = field(default_factory=dict)
     """Goal id to the instruction of the first task with this goal."""
-    states: dict[tuple[UUID, str], int] = field(default_factory=lambda: defaultdict(int))
+    states: dict[tuple[Id, str], int] = field(default_factory=lambda: defaultdict(int))
     """(state, world) to a bit mask of the sources of its trajectories."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Positions of trajectories that replace stored ones. The store assigns the positions of all others."""
@@ -66,21 +65,28 @@ class Batch:
     def _add(self, trajectory: Trajectory) -> None:
         self.trajectories.append(trajectory)
         source, world = SOURCE_CODES[trajectory.source], trajectory.world_id
-        goal = goal_id(trajectory.task.goal)
+        goal = digest_bytes(trajectory.task.goal)
         self.goals.setdefault(goal, trajectory.task.instruction)
+        state_ids: dict[str, Id] = {}  # the state of a step is the next state of the one before
         for number, transition in enumerate(trajectory.transitions):
-            identity, key = transition_id(transition), digest_id(*key_of(transition))
+            identity, action = transition.digest()[:16], transition.action.canonical()
+            key = digest_bytes(transition.state, action)
             body = transition.model_dump_json()
-            self.transitions.setdefault(identity, (outcome_id(transition), body))
+            if identity not in self.transitions:
+                outcome = digest_bytes(action, transition.next_state, transition.result.observation)
+                self.transitions[identity] = outcome, body
             self.steps.append((trajectory.id, number, identity, body))
-            self.keys.setdefault(key, key_of(transition))
+            self.keys.setdefault(key, (transition.state, action))
             self.key_sources[key] |= 1 << source
             sighting = (key, identity, world, source, goal)
             if self.sightings.setdefault(sighting, trajectory.id) != trajectory.id:
                 self.sightings[sighting] = None
-            states = [(digest_id(state), world) for state in (transition.state, transition.next_state)]
-            for state in states:
-                self.states[state] |= 1 << source
+            states = []
+            for state in (transition.state, transition.next_state):
+                if state not in state_ids:
+                    state_ids[state] = digest_bytes(state)
+                states.append((state_ids[state], world))
+                self.states[states[-1]] |= 1 << source
             if trajectory.id in self.positions:
                 for place in (key, sighting, *states):
                     self.first_at.setdefault(place, self.positions[trajectory.id])
@@ -114,10 +120,19 @@ async def add_trajectories(
     return len(new)
 
 
-async def _analyze(connection: Connection, encoder_id: int, env_id: int) -> None:
-    """Update the planner's statistics. Without them a search for similar keys joins all sightings: 12 ms, not 1 ms."""
-    tables = ("transitions", "sightings", "world_states", f"vectors_{encoder_id}")
-    await connection.execute(f"ANALYZE {', '.join(f'{table}_{env_id}' for table in tables)}")
+async def _analyze(connection: Connection, encoder_id: int, env_id: int, steps: int) -> None:
+    """Update the planner's statistics after a batch by which the tables grew by a tenth or more.
+
+    Without them a search for similar keys joins all sightings: 12 ms, not 1 ms. A table that another task has locked
+    (the build of an index) is left to the server's own schedule: this would wait for that task, and that task for us.
+    """
+    cursor = await connection.execute(
+        "SELECT reltuples FROM pg_class WHERE oid = %s::regclass", [f"transitions_{env_id}"]
+    )
+    row = await cursor.fetchone()
+    if row is not None and steps >= max(MANY_STEPS, row[0] / 10):
+        tables = ("transitions", "sightings", "world_states", f"vectors_{encoder_id}")
+        await connection.execute(f"ANALYZE (SKIP_LOCKED) {', '.join(f'{table}_{env_id}' for table in tables)}")
 
 
 async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task], *, replace: bool = False) -> None:
@@ -161,11 +176,11 @@ async def batches_of(
 
 async def encode(
     database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: Batch
-) -> dict[UUID, NDArray[np.float16]]:
+) -> dict[Id, NDArray[np.float16]]:
     """Vectors of the keys that the store lacks. `_copy_vectors` adds those of keys that are retired meanwhile."""
     rows = await database.fetch(
-        f"SELECT key FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
-        {"keys": list(batch.keys)},
+        f"SELECT uuid_send(key) FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
+        {"keys": binary.array("uuid", binary.uuid(batch.keys))},
     )
     missing = list(batch.keys.keys() - {row[0] for row in rows})
     if not missing:
@@ -179,7 +194,7 @@ async def store(
     encoder_id: int,
     env_id: int,
     batch: Batch,
-    vectors: Mapping[UUID, NDArray[np.float16]],
+    vectors: Mapping[Id, NDArray[np.float16]],
 ) -> None:
     """Store a batch of trajectories whose ids are not stored, in a transaction that holds the write lock.
 
@@ -194,8 +209,7 @@ async def store(
     await _copy_vectors(connection, encoder, encoder_id, env_id, batch, vectors, position)
     await _insert_sightings(connection, env_id, batch, worlds, position)
     await _insert_states(connection, env_id, batch, worlds, position)
-    if len(batch.steps) >= MANY_STEPS:
-        await _analyze(connection, encoder_id, env_id)
+    await _analyze(connection, encoder_id, env_id, len(batch.steps))
 
 
 async def _position(connection: Connection, env_id: int) -> int:
@@ -212,7 +226,7 @@ async def _position(connection: Connection, env_id: int) -> int:
 async def _insert_goals(connection: Connection, env_id: int, batch: Batch) -> None:
     await connection.execute(
         "INSERT INTO goals SELECT %s, new.* FROM unnest(%s::uuid[], %s::text[]) AS new ON CONFLICT DO NOTHING",
-        [env_id, list(batch.goals), list(batch.goals.values())],
+        [env_id, binary.array("uuid", binary.uuid(batch.goals)), list(batch.goals.values())],
     )
 
 
@@ -228,46 +242,62 @@ async def _worlds(connection: Connection, env_id: int, batch: Batch) -> dict[str
     return {str(name): int(world) for name, world in await cursor.fetchall()}
 
 
-async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -> dict[UUID, str]:
+async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -> dict[Id, str]:
     """Copy the new transitions; return the body stored for each, which may be that of an earlier trajectory."""
     cursor = await connection.execute(
-        f"SELECT id, body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
-        [list(batch.transitions)],
+        f"SELECT uuid_send(id), body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
+        [binary.array("uuid", binary.uuid(batch.transitions))],
         binary=True,
     )
-    stored: dict[UUID, str] = dict(await cursor.fetchall())
-    new = [(env_id, key, *row) for key, row in batch.transitions.items() if key not in stored]
-    await _copy(connection, f"transitions_{env_id} (env_id, id, outcome, body)", ["int2", "uuid", "uuid", "text"], new)
-    return {key: stored.get(key, body) for key, (_, body) in batch.transitions.items()}
+    stored: dict[Id, str] = dict(await cursor.fetchall())
+    new = [(identity, *row) for identity, row in batch.transitions.items() if identity not in stored]
+    await binary.copy(
+        connection,
+        f"transitions_{env_id} (env_id, id, outcome, body)",
+        binary.int2([env_id] * len(new)),
+        binary.uuid(identity for identity, _, _ in new),
+        binary.uuid(outcome for _, outcome, _ in new),
+        binary.text(body for _, _, body in new),
+    )
+    return {identity: stored.get(identity, body) for identity, (_, body) in batch.transitions.items()}
 
 
 async def _copy_trajectories(
-    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], stored: Mapping[UUID, str]
+    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], stored: Mapping[Id, str]
 ) -> None:
-    columns = "id, env_id, world_id, source, goal, body, digest"
-    types = ["text", "int2", "int4", "int2", "uuid", "text", "bytea"]
-    new: list[tuple[object, ...]] = []
-    placed: list[tuple[object, ...]] = []
-    for found in batch.trajectories:
-        world, source, goal = worlds[found.world_id], SOURCE_CODES[found.source], goal_id(found.task.goal)
-        body = found.model_dump_json(exclude={"transitions"})
-        row = (found.id, env_id, world, source, goal, body, found.digest())
-        if found.id in batch.positions:
-            placed.append((*row, batch.positions[found.id]))
-        else:
-            new.append(row)
-    await _copy(connection, f"trajectories ({columns})", types, new)
-    await _copy(connection, f"trajectories ({columns}, position)", [*types, "int8"], placed)
-    # equal transitions share one body; a step keeps its own only if it differs, as in the reasoning behind it
-    steps = [
-        (trajectory, number, env_id, identity, None if body == stored[identity] else body)
-        for trajectory, number, identity, body in batch.steps
-    ]
-    await _copy(
+    columns = "env_id, id, world_id, source, goal, body, digest"
+    new = [found for found in batch.trajectories if found.id not in batch.positions]
+    placed = [found for found in batch.trajectories if found.id in batch.positions]
+    await binary.copy(connection, f"trajectories ({columns})", *_trajectory_columns(env_id, new, worlds))
+    await binary.copy(
         connection,
-        "trajectory_steps (trajectory_id, step, env_id, transition_id, body)",
-        ["text", "int4", "int2", "uuid", "text"],
-        steps,
+        f"trajectories ({columns}, position)",
+        *_trajectory_columns(env_id, placed, worlds),
+        binary.int8(batch.positions[found.id] for found in placed),
+    )
+    # equal transitions share one body; a step keeps its own only if it differs, as in the reasoning behind it
+    await binary.copy(
+        connection,
+        "trajectory_steps (env_id, trajectory_id, step, transition_id, body)",
+        binary.int2([env_id] * len(batch.steps)),
+        binary.text(trajectory for trajectory, _, _, _ in batch.steps),
+        binary.int4(number for _, number, _, _ in batch.steps),
+        binary.uuid(identity for _, _, identity, _ in batch.steps),
+        binary.text(None if body == stored[identity] else body for _, _, identity, body in batch.steps),
+    )
+
+
+def _trajectory_columns(
+    env_id: int, found: Sequence[Trajectory], worlds: Mapping[str, int]
+) -> tuple[Iterable[bytes], ...]:
+    return (
+        binary.int2([env_id] * len(found)),
+        binary.text(one.id for one in found),
+        binary.int4(worlds[one.world_id] for one in found),
+        binary.int2(SOURCE_CODES[one.source] for one in found),
+        binary.uuid(digest_bytes(one.task.goal) for one in found),
+        binary.text(one.model_dump_json(exclude={"transitions"}) for one in found),
+        binary.raw(one.digest() for one in found),
     )
 
 
@@ -277,40 +307,40 @@ async def _copy_vectors(
     encoder_id: int,
     env_id: int,
     batch: Batch,
-    vectors: Mapping[UUID, NDArray[np.float16]],
+    vectors: Mapping[Id, NDArray[np.float16]],
     position: int,
 ) -> None:
     table = f"vectors_{encoder_id}_{env_id}"
     cursor = await connection.execute(
-        f"SELECT key, sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)", [list(batch.keys)]
+        f"SELECT uuid_send(key), sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)",
+        [binary.array("uuid", binary.uuid(batch.keys))],
+        binary=True,
     )
-    known: dict[UUID, int] = dict(await cursor.fetchall())
+    known: dict[Id, int] = dict(await cursor.fetchall())
     # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
-    retired = [key for key in batch.keys if key not in known and key not in vectors]
-    vectors = {
-        **vectors,
-        **dict(zip(retired, await encoder.encode([batch.keys[key] for key in retired]), strict=True)),
-    }
-    new = [
-        (
-            env_id,
-            key,
-            batch.key_sources[key],
-            *batch.keys[key],
-            HalfVector(vectors[key]),
-            batch.first_at.get(key, position),
+    if retired := [key for key in batch.keys if key not in known and key not in vectors]:
+        late = await encoder.encode([batch.keys[key] for key in retired])
+        vectors = {**vectors, **dict(zip(retired, late, strict=True))}
+    if new := [key for key in batch.keys if key not in known]:
+        await binary.copy(
+            connection,
+            f"{table} (env_id, key, sources, state, action, embedding, first_at)",
+            binary.int2([env_id] * len(new)),
+            binary.uuid(new),
+            binary.int2(batch.key_sources[key] for key in new),
+            binary.text(batch.keys[key][0] for key in new),
+            binary.text(batch.keys[key][1] for key in new),
+            binary.halfvec(np.array([vectors[key] for key in new])),
+            binary.int8(batch.first_at.get(key, position) for key in new),
         )
-        for key in batch.keys
-        if key not in known
-    ]
-    types = ["int2", "uuid", "int2", "text", "text", "halfvec", "int8"]
-    await _copy(connection, f"{table} (env_id, key, sources, state, action, embedding, first_at)", types, new)
     # a search skips keys whose mask holds no allowed source, so a known key gets the sources of this batch as well
     wider = {key: sources | batch.key_sources[key] for key, sources in known.items()}
-    changed = [(sources, key) for key, sources in wider.items() if sources != known[key]]
-    if changed:
-        await connection.cursor().executemany(
-            f"UPDATE {table} SET sources = %s WHERE env_id = {env_id} AND key = %s", changed
+    if changed := {key: sources for key, sources in wider.items() if sources != known[key]}:
+        await connection.execute(
+            f"UPDATE {table} AS old SET sources = new.sources "
+            f"FROM unnest(%s::uuid[], %s::smallint[]) AS new (key, sources) "
+            f"WHERE env_id = {env_id} AND old.key = new.key",
+            [binary.array("uuid", binary.uuid(changed)), binary.array("int2", binary.int2(changed.values()))],
         )
 
 
@@ -319,7 +349,6 @@ async def _insert_sightings(
 ) -> None:
     # retrieval must never return what only the running episode has seen: `only_trajectory` names the one trajectory
     # behind a sighting, and becomes NULL when a second one has it
-    keys, transitions, names, sources, goals = zip(*batch.sightings, strict=True) if batch.sightings else ((),) * 5
     await connection.execute(
         f"""
         INSERT INTO sightings_{env_id} AS old
@@ -330,13 +359,13 @@ async def _insert_sightings(
         WHERE old.only_trajectory IS NOT NULL
         """,
         [
-            list(keys),
-            list(transitions),
-            [worlds[name] for name in names],
-            list(sources),
-            list(goals),
-            list(batch.sightings.values()),
-            [batch.first_at.get(sighting, position) for sighting in batch.sightings],
+            binary.array("uuid", binary.uuid(key for key, *_ in batch.sightings)),
+            binary.array("uuid", binary.uuid(transition for _, transition, *_ in batch.sightings)),
+            binary.array("int4", binary.int4(worlds[world] for _, _, world, _, _ in batch.sightings)),
+            binary.array("int2", binary.int2(source for _, _, _, source, _ in batch.sightings)),
+            binary.array("uuid", binary.uuid(goal for *_, goal in batch.sightings)),
+            binary.array("text", binary.text(batch.sightings.values())),
+            binary.array("int8", binary.int8(map(batch.first_at.get, batch.sightings, repeat(position)))),
         ],
     )
 
@@ -344,7 +373,6 @@ async def _insert_sightings(
 async def _insert_states(
     connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], position: int
 ) -> None:
-    states, names = zip(*batch.states, strict=True) if batch.states else ((), ())
     await connection.execute(
         f"""
         INSERT INTO world_states_{env_id} AS old
@@ -354,22 +382,9 @@ async def _insert_states(
         WHERE old.sources | excluded.sources <> old.sources
         """,
         [
-            list(states),
-            [worlds[name] for name in names],
-            list(batch.states.values()),
-            [batch.first_at.get(state, position) for state in batch.states],
+            binary.array("uuid", binary.uuid(state for state, _ in batch.states)),
+            binary.array("int4", binary.int4(worlds[world] for _, world in batch.states)),
+            binary.array("int2", binary.int2(batch.states.values())),
+            binary.array("int8", binary.int8(map(batch.first_at.get, batch.states, repeat(position)))),
         ],
     )
-
-
-async def _copy(connection: Connection, target: str, types: list[str], rows: Sequence[tuple[object, ...]]) -> None:
-    """Insert rows with a binary COPY. JSON columns are given as text: the binary form of JSON is its text."""
-    if not rows:
-        return
-    async with (
-        connection.cursor() as cursor,
-        cursor.copy(f"COPY {target} FROM STDIN (FORMAT BINARY)") as copy,
-    ):
-        copy.set_types(types)
-        for row in rows:
-            await copy.write_row(row)

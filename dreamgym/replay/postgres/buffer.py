@@ -1,14 +1,15 @@
 """The replay buffer in PostgreSQL with pgvector.
 
-Search is exact: a question with identical keys reads an index and no vector at all; the others scan the vectors of
-their environment's partition, 0.4-0.5 microseconds a key. There is no approximate index to manage in this version;
-above some 20,000 distinct keys in one environment an HNSW index on that partition would pay.
+A question with identical keys reads an index and no vector at all. The others scan the vectors of their environment's
+partition, about half a microsecond a key, and search is exact. Recorded keys of a large environment have an approximate
+index (vector_index.py): a search for recordings reads some hundreds of vectors there. Its candidates are scored and
+ordered as those of an exact search, and if it finds too few, the search is made exactly.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from uuid import UUID
@@ -32,6 +33,7 @@ from dreamgym.replay.postgres.add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.replay.postgres.retire import retire_dreams, take_back
 from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
+from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, VectorIndexes
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.spans import timed
 from dreamgym.types import Source, Task, Trajectory, Transition
@@ -39,18 +41,9 @@ from dreamgym.types import Source, Task, Trajectory, Transition
 SOURCES = {code: source for source, code in SOURCE_CODES.items()}
 
 
-EVERYTHING = 2**63 - 1
-"""A watermark above every position: it hides nothing."""
-
 IDENTICAL = "WITH asked AS (SELECT %(key)s::uuid AS key, NULL AS state, NULL AS action, 1.0::float8 AS cosine)"
-SIMILAR = """
-WITH asked AS MATERIALIZED (
-  SELECT key, state, action, 1 - (embedding <=> %(vector)s) AS cosine
-  FROM vectors_{encoder}_{env}
-  WHERE env_id = {env} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
-  ORDER BY embedding <=> %(vector)s
-  LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
-)"""
+SIMILAR = f"WITH asked AS MATERIALIZED ({EXACT})"
+NEARLY = f"WITH asked AS MATERIALIZED ({APPROXIMATE})"
 
 
 class PostgresBuffer:
@@ -61,18 +54,25 @@ class PostgresBuffer:
         self._encoder = KeyEncoder(encoder)
         self._encoder_id = encoder_id
         self._env_ids: dict[str, int] = {}
+        self.indexes = VectorIndexes(database, encoder_id)
 
     @timed("store", operation="add")
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories with their tasks in one transaction and return how many were new."""
         envs = {env: await self._make_env(env) for env in sorted({found.task.env for found in trajectories})}
-        return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
+        new = await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
+        for env_id in envs.values():
+            await self.indexes.added(env_id)
+        return new
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
         """Store trajectories and tasks; replace a stored one of the same id if the content differs."""
         names = sorted({found.task.env for found in trajectories} | {task.env for task in tasks})
         envs = {env: await self._make_env(env) for env in names}
-        return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
+        upserted = await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
+        for env_id in envs.values():
+            await self.indexes.added(env_id)
+        return upserted
 
     @timed("store", operation="nearest")
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
@@ -87,10 +87,15 @@ class PostgresBuffer:
         exact = bool(rows)
         if not rows:
             vector = (await self._encoder.encode([asked]))[0]
-            statement = _statement(SIMILAR, self._encoder_id, env, drawn_by_world)
             tool = retrieval.tool and f"{retrieval.tool}{{"  # arguments follow the name at once
-            similar = {"vector": HalfVector(vector), "keys": SIMILAR_KEYS, "tool": tool}
-            rows = _nearest_keys(await self._database.fetch(statement, {**parameters, **similar}))
+            similar = {
+                **parameters,
+                "state": retrieval.state,
+                "vector": HalfVector(vector),
+                "keys": SIMILAR_KEYS,
+                "tool": tool,
+            }
+            rows = await self._similar(env, drawn_by_world, similar, retrieval)
         if exact:
             scores = {row[0]: EXACT_SCORE for row in rows}
         else:  # long texts take their time, in which a server would answer nobody else
@@ -101,6 +106,21 @@ class PostgresBuffer:
         ]
         told = {row[4]: (row[6], row[12]) for row in rows}
         return tuple(_demonstration(best, *told[best.id]) for best in rank(candidates, retrieval))
+
+    async def _similar(
+        self, env: int, drawn_by_world: bool, asked: Mapping[str, object], retrieval: Retrieval
+    ) -> list[Row]:
+        """Rows of the nearest keys. An approximate search that finds too few is followed by an exact one."""
+        width = await self.indexes.ef_search(env) if retrieval.sources <= GROUNDED else None
+        if width is not None:
+            for limit in (SIMILAR_KEYS, 4 * SIMILAR_KEYS):  # of some keys, nothing but the excluded episode is known
+                statement = _statement(NEARLY, self._encoder_id, env, drawn_by_world, limit)
+                rows = _nearest_keys(await self._database.fetch(statement, {**asked, "ef_search": str(width)}))
+                if len({row[0] for row in rows}) == SIMILAR_KEYS:
+                    return rows
+        return _nearest_keys(
+            await self._database.fetch(_statement(SIMILAR, self._encoder_id, env, drawn_by_world), asked)
+        )
 
     async def watermark(self, env: str, group: str = "") -> int:
         """Position of the newest trajectory; for a named group, the position when this was first asked for it."""
@@ -250,7 +270,8 @@ class PostgresBuffer:
         return BufferCounts(tasks=tasks, trajectories=trajectories, transitions=transitions, worlds=worlds)
 
     async def close(self) -> None:
-        """Nothing to release: the connections belong to the Store."""
+        """Stop what runs in the background. The connections belong to the Store."""
+        await self.indexes.close()
 
     async def _find_env(self, env: str) -> int | None:
         if env not in self._env_ids:
@@ -274,10 +295,10 @@ class PostgresBuffer:
 
 
 @cache
-def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool) -> str:
+def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool, limit: int = 0) -> str:
     template = resources.files("dreamgym.replay.postgres").joinpath("retrieval.sql").read_text(encoding="utf-8")
     drawn = "world.name" if drawn_by_world else "sighting.transition_id::text"
-    return (asked + template).format(encoder=encoder, env=env, drawn=drawn)
+    return (asked + template).format(encoder=encoder, env=env, drawn=drawn, limit=limit)
 
 
 def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:

@@ -46,12 +46,16 @@ class Database:
     """A pool of connections to a database with DreamGym's schema.
 
     If the server is away, each call waits up to RETURN_LIMIT_S for it and then fails. Once it answers, the pool is
-    rebuilt.
+    rebuilt. The address may be that of a pooler such as PgBouncer, which gives each transaction another connection:
+    nothing here outlives a transaction, and behind a pooler no statement is prepared.
     """
 
-    def __init__(self, dsn: str, pool: AsyncConnectionPool[Connection], revive: Callable[[], None] | None) -> None:
+    def __init__(
+        self, dsn: str, pool: AsyncConnectionPool[Connection], revive: Callable[[], None] | None, *, pooled: bool
+    ) -> None:
         self._dsn = dsn
         self._pool = pool
+        self._pooled = pooled
         self._revive = revive
         self._looking: asyncio.Task[None] | None = None
         """The task that waits for a lost server; None while the server answers."""
@@ -70,7 +74,8 @@ class Database:
         with _translated(dsn):
             async with await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=10) as connection:
                 await _prepare(connection, _described(dsn))
-            return cls(dsn, await _pool(dsn), revive)
+                pooled = await _is_pooled(connection)
+            return cls(dsn, await _pool(dsn, pooled=pooled), revive, pooled=pooled)
 
     async def fetch(self, query: str, parameters: Parameters) -> list[Row]:
         """Run one statement that may safely run twice: after a lost connection it is tried once more."""
@@ -94,7 +99,7 @@ class Database:
     async def _fetch(self, query: str, parameters: Parameters) -> list[Row]:
         await self._back()
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(query, parameters, prepare=True, binary=True)
+            cursor = await connection.execute(query, parameters, prepare=not self._pooled, binary=True)
             # `description` would make an object for each column, a tenth of what a short statement costs
             return await cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
@@ -157,7 +162,7 @@ class Database:
                 if self._revive is not None:
                     await asyncio.to_thread(self._revive)
                 if await self._answers():
-                    self._pool = await _pool(self._dsn)
+                    self._pool = await _pool(self._dsn, pooled=self._pooled)
                     return
             except (StoreError, psycopg.OperationalError) as error:
                 logger.warning("%s does not come back yet: %s", _described(self._dsn), _first_line(error, self._dsn))
@@ -206,7 +211,13 @@ class Database:
         await self._pool.close()
 
 
-async def _pool(dsn: str) -> AsyncConnectionPool[Connection]:
+async def _is_pooled(connection: Connection) -> bool:
+    """True if a pooler answers at this address: the process it names is not the one that runs the statements."""
+    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
+    return row is None or row[0] != connection.info.backend_pid
+
+
+async def _pool(dsn: str, *, pooled: bool) -> AsyncConnectionPool[Connection]:
     pool = AsyncConnectionPool(
         dsn,
         connection_class=AsyncConnection[Row],
@@ -215,7 +226,7 @@ async def _pool(dsn: str) -> AsyncConnectionPool[Connection]:
         open=False,
         timeout=WAIT_FOR_CONNECTION_S,
         configure=register_vector_async,
-        kwargs={"autocommit": True},
+        kwargs={"autocommit": True, **({"prepare_threshold": None} if pooled else {})},
     )
     try:
         await pool.open(wait=True, timeout=WAIT_FOR_CONNECTION_S)

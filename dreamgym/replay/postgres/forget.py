@@ -106,6 +106,7 @@ EVERYTHING = (
     "DELETE FROM goals WHERE env_id = %(env_id)s",
     "DELETE FROM watermarks WHERE env_id = %(env_id)s",
     "DELETE FROM task_outcomes WHERE env_id = %(env_id)s",
+    "DELETE FROM vector_indexes WHERE env_id = %(env_id)s",
     "UPDATE environments SET identity = NULL, folder = NULL WHERE id = %(env_id)s",
 )
 """Statements that delete all of an environment but its episodes, its tasks and its vectors."""

@@ -53,6 +53,7 @@ class Store:
 
     async def close(self) -> None:
         """Close the connections, and release the embedded server if this store uses it. Calling it twice is fine."""
+        await self.buffer.close()
         await self.database.close()
         if self.server is not None:
             await asyncio.to_thread(self.server.release)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.keys import KeyEncoder, check_storable, check_trajectories, stored_elsewhere
+from dreamgym.replay.postgres import binary
 from dreamgym.replay.postgres.add import WRITE_LOCK, Batch, batches_of, encode, insert_tasks, store
 from dreamgym.replay.postgres.database import Connection, Database
 from dreamgym.replay.postgres.retire import clean_up, remove
@@ -130,6 +131,7 @@ async def _changed_of_old(
 
 
 async def _share(connection: Connection, env_id: int, batch: Batch) -> None:
-    names = {"ids": list(batch.transitions), "bodies": [body for _, body in batch.transitions.values()]}
+    ids = binary.array("uuid", binary.uuid(batch.transitions))
+    names = {"ids": ids, "bodies": [body for _, body in batch.transitions.values()]}
     for statement in SHARED_BODIES:
         await connection.execute(statement.format(env=env_id), names)

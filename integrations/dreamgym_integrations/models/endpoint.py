@@ -329,9 +329,12 @@ class Endpoint:
                 if busy.is_limit:
                     self.limiter.refused(turn, limit_of(reason), wait_s, busy.headers)
                     continue
-                self.limiter.overloaded(turn, wait_s)
-                if not has_answered and not busy.headers and retries == RETRIES:
+                if has_answered or busy.headers:
+                    self.limiter.overloaded(turn, wait_s)
+                elif retries == RETRIES:
                     raise EnvironmentUnavailable(f"{name} {reason}") from None
+                else:
+                    await asyncio.sleep(2**retries)  # it was never there: nobody else has to wait for it
                 retries += 1
             except (Broken, Unreadable) as failure:
                 if retries == RETRIES and isinstance(failure, Broken):

@@ -1,0 +1,314 @@
+"""What a store of many transitions costs: loading it, an exact search and one of the approximate index, beside faiss.
+
+    python benchmarks/store.py [--steps 10000 --steps 100000 --steps 1000000]
+
+Every size has an embedded PostgreSQL of its own in a temporary folder (7 GB for a million) that is deleted.
+Each step has a state of its own, so there are as many keys as steps. faiss is measured if it is installed (pip install
+faiss-cpu). CPU is that of PostgreSQL's processes and of this one; recall@5 is over the nearest keys by cosine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pgvector import HalfVector
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.replay.buffer import GROUNDED, Retrieval
+from dreamgym.replay.embedded import EmbeddedServer
+from dreamgym.replay.keys import KeyEncoder, source_mask
+from dreamgym.replay.postgres import Store, binary, open_store
+from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT
+from dreamgym.replay.ranking import SIMILAR_KEYS
+from dreamgym.testing.replay import sample_trajectory
+from dreamgym.types import Source, StepResult, ToolCall, Trajectory, Transition
+
+ENV = "benchmark"
+ROOMS = ("kitchen", "pantry", "hall", "backyard", "laundry", "bedroom", "study", "corridor", "cellar", "attic")
+THINGS = (
+    "coin",
+    "lamp",
+    "knife",
+    "apple",
+    "book",
+    "key",
+    "chair",
+    "table",
+    "rope",
+    "bottle",
+    "candle",
+    "mirror",
+    "clock",
+)
+DOORS = ("north", "south", "east", "west", "up", "down")
+STEPS = 10
+LOADED = 20_000
+"""Steps that are stored in one transaction."""
+QUESTIONS = 40
+NEIGHBOURS = 5
+TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
+FILTERS = ("none", "a tool of 1 call in 4", "as of the middle")
+
+
+def play(number: int) -> Trajectory:
+    """An episode in one of many houses; ten episodes share a house."""
+    draw, house = random.Random(number), number // 10
+    states = [
+        f"House {house}, {draw.choice(ROOMS)}. You see {', '.join(draw.sample(THINGS, 4))}. Doors lead "
+        f"{' and '.join(draw.sample(DOORS, 2))}. You carry {draw.choice(THINGS)} and {draw.choice(THINGS)}."
+        for _ in range(STEPS + 1)
+    ]
+    steps = []
+    for state, following in pairwise(states):
+        tool = draw.choice(("go", "take", "open", "drop"))
+        action = ToolCall(name=tool, arguments={"to": draw.choice(DOORS if tool == "go" else THINGS)})
+        result = StepResult(observation=following)
+        steps.append(Transition.of(state, action, result).model_copy(update={"next_state": following}))
+    return sample_trajectory(f"{ENV}/{number}", *steps, world=f"house {house}", env=ENV)
+
+
+BUILT = "SELECT count(*) FROM vector_indexes WHERE error IS NULL"
+INDEX = "SELECT ef_search, recall, pg_relation_size('vectors_1_1_recorded') FROM vector_indexes"
+
+
+class Clock:
+    """Wall time, and CPU of this process and of one PostgreSQL with all its processes, in seconds."""
+
+    def __init__(self, postmaster: int) -> None:
+        self._postmaster = postmaster
+        self._start = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(") ")[2].split()
+            except OSError:  # the process has ended
+                continue
+            if int(stat.parent.name) == self._postmaster:  # with its children that have ended
+                ticks += sum(map(int, fields[11:15]))
+            elif int(fields[1]) == self._postmaster:
+                ticks += sum(map(int, fields[11:13]))
+        return time.perf_counter(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK")
+
+    def read(self) -> tuple[float, float, float]:
+        """Seconds since the last reading: wall, this process, PostgreSQL."""
+        now, before = self._now(), self._start
+        self._start = now
+        return now[0] - before[0], now[1] - before[1], now[2] - before[2]
+
+
+@asynccontextmanager
+async def opened(dim: int) -> AsyncIterator[tuple[Store, Clock]]:
+    """An empty store in a folder of its own."""
+    home = Path(tempfile.mkdtemp(prefix="dreamgym-store-"))
+    home.chmod(0o711)
+    server = EmbeddedServer.start(home / "postgres")
+    try:
+        store = await open_store(server.dsn, TrigramEncoder(dim // 2))
+        try:
+            yield store, Clock(int((home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+        finally:
+            await store.close()
+    finally:
+        server.release()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def show(*cells: object) -> None:
+    """A row of the table."""
+    print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
+
+
+async def load(store: Store, clock: Clock, steps: int, dim: int) -> None:
+    """Store the episodes, and then the packed vectors alone."""
+    seconds = client = server = 0.0
+    size = min(LOADED, steps // 4)
+    for first in range(0, steps, size):
+        batch = [play(number) for number in range(first // STEPS, min(first + size, steps) // STEPS)]
+        clock.read()
+        await store.buffer.add(batch)
+        wall, ours, theirs = clock.read()
+        seconds, client, server = seconds + wall, client + ours, server + theirs
+        say(f"{first + size:,} of {steps:,} steps stored")
+    counts = [(await store.database.fetch(f"SELECT count(*) FROM {table}", {}))[0][0] for table in TABLES]
+    us = 1e6 / steps
+    print(
+        f"\nLoading, in transactions of {size:,} steps: {steps / seconds:,.0f} steps a second, which are "
+        f"{sum(counts) / seconds:,.0f} rows a second; CPU of a step: client {client * us:.0f} us, PostgreSQL "
+        f"{server * us:.0f} us."
+    )
+    count = LOADED
+    vectors = np.random.default_rng(0).random((count, dim), dtype=np.float32).astype(np.float16)
+    async with store.database.transaction() as connection:
+        await connection.execute("CREATE TEMP TABLE packed (LIKE vectors_1) ON COMMIT DROP")
+        clock.read()
+        await binary.copy(
+            connection,
+            "packed (env_id, key, sources, state, action, embedding, first_at)",
+            binary.int2([1] * count),
+            binary.uuid(number.to_bytes(16) for number in range(count)),
+            binary.int2([1] * count),
+            binary.text(["a state of some length, as they are"] * count),
+            binary.text(["act"] * count),
+            binary.halfvec(vectors),
+            binary.int8(range(count)),
+        )
+        print(f"Vectors alone, without an index on them: {count / clock.read()[0]:,.0f} rows a second.")
+
+
+def asked(steps: int) -> list[Retrieval]:
+    """Questions without an identical key: every second one in a stored state, the others in a new state."""
+    draw, questions = random.Random(0), []
+    for number in range(QUESTIONS):
+        stored = draw.randrange(steps // STEPS // 10) * 10
+        transition = play(10**9 + number).transitions[number % STEPS]
+        state = transition.state.replace(f"House {(10**9 + number) // 10}", f"House {stored // 10}")
+        if number % 2:  # a state that is stored, with an action that is not
+            state = play(stored).transitions[number % STEPS].state
+        questions.append(Retrieval(env=ENV, state=state, action=transition.action, k=NEIGHBOURS))
+    return questions
+
+
+async def search(store: Store, clock: Clock, questions: Sequence[Retrieval]) -> tuple[list[list[str]], str]:
+    """Answers, and the time of one: CPU of PostgreSQL, CPU of this process, median."""
+    for question in questions[:10]:
+        await store.buffer.nearest(question)
+    walls, answers = [], []
+    clock.read()
+    for question in questions:
+        started = time.perf_counter()
+        answers.append([found.id for found in await store.buffer.nearest(question)])
+        walls.append(time.perf_counter() - started)
+    _, ours, theirs = clock.read()
+    ms = 1000 / len(questions)
+    return answers, f"{theirs * ms:.2f} | {ours * ms:.2f} | {1000 * statistics.median(walls):.1f}"
+
+
+async def nearest(
+    store: Store, query: str, questions: Sequence[Retrieval], vectors: NDArray[np.float16], asks: dict[str, Any]
+) -> list[list[float]]:
+    """Cosines of the nearest keys that a statement finds for each question."""
+    statement, found = query.format(encoder=1, env=1, limit=SIMILAR_KEYS), []
+    for question, vector in zip(questions, vectors, strict=True):
+        rows = await store.database.fetch(statement, {**asks, "state": question.state, "vector": HalfVector(vector)})
+        found.append(sorted((row[3] for row in rows), reverse=True)[:NEIGHBOURS])
+    return found
+
+
+def recall(found: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]) -> float:
+    """Share of the nearest that were found; of those equally near, any will do."""
+    hits = sum(sum(one >= best[-1] - 1e-6 for one in near) for near, best in zip(found, truth, strict=True))
+    return hits / sum(len(best) for best in truth)
+
+
+async def measure(steps: int, dim: int) -> None:
+    """Print all that is measured at one size."""
+    print(f"\n## {steps:,} steps\n")
+    async with opened(dim) as (store, clock):
+        await load(store, clock, steps, dim)
+        clock.read()
+        while (await store.database.fetch(BUILT, {}))[0][0] == 0:  # the store builds it by itself
+            await store.buffer.indexes.ef_search(1)
+            await asyncio.sleep(0.5)
+        wall, _, cpu = clock.read()
+        ((width, own, size),) = await store.database.fetch(INDEX, {})
+        print(
+            f"Index: {wall:.0f} s, {cpu:.0f} s of CPU, {size / 2**20:.0f} MB; recall that it measured: {own:.3f}, "
+            f"with {width} candidates.\n"
+        )
+        questions = asked(steps)
+        keys = [(question.state, question.action.canonical()) for question in questions]
+        vectors = await KeyEncoder(TrigramEncoder(dim // 2)).encode(keys)
+        # only recordings are in the index: a search that may return dreams as well is exact
+        exact = [question.model_copy(update={"sources": frozenset(Source)}) for question in questions]
+        exactly, exact_cost = await search(store, clock, exact)
+        ((middle,),) = await store.database.fetch("SELECT max(first_at) / 2 FROM vectors_1", {})
+        asks = {"mask": source_mask(GROUNDED), "keys": SIMILAR_KEYS, "exclude": ""}
+        variants = dict(zip(FILTERS, (("", EVERYTHING), ("take{", EVERYTHING), ("", middle)), strict=True))
+        filters = {name: {**asks, "tool": tool, "as_of": as_of} for name, (tool, as_of) in variants.items()}
+        truth = {name: await nearest(store, EXACT, questions, vectors, filters[name]) for name in FILTERS}
+        say("exact search measured")
+        show("search", "recall@5", "PostgreSQL CPU ms", "client CPU ms", "median ms", "same answer")
+        print("|---" * 6 + "|")
+        show("exact, whole question", "1.000", exact_cost, "100 %")
+        if width is not None:
+            for name in FILTERS:
+                wide = {**filters[name], "ef_search": str(width)}
+                clock.read()
+                found = await nearest(store, APPROXIMATE, questions, vectors, wide)
+                _, ours, theirs = clock.read()
+                ms = 1000 / len(vectors)
+                show(
+                    f"index alone, filter: {name}",
+                    f"{recall(found, truth[name]):.3f}",
+                    f"{theirs * ms:.2f} | {ours * ms:.2f} | | ",
+                )
+            answers, cost = await search(store, clock, questions)
+            same = sum(a == b for a, b in zip(answers, exactly, strict=True)) / len(questions)
+            show("index, whole question", "", cost, f"{100 * same:.0f} %")
+        rows = await store.database.fetch("SELECT embedding FROM vectors_1", {})
+        stored = np.array([row[0].to_numpy() for row in rows], dtype=np.float32)
+        del rows
+    others(stored, vectors.astype(np.float32), truth[FILTERS[0]])
+
+
+def others(stored: NDArray[np.float32], vectors: NDArray[np.float32], truth: Sequence[Sequence[float]]) -> None:
+    """The same vectors in numpy, and in faiss if it is installed; neither stores, filters or shares anything."""
+    stored /= np.linalg.norm(stored, axis=1, keepdims=True)
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    before = time.process_time()
+    found = [np.sort(stored @ vector)[-NEIGHBOURS:].tolist() for vector in vectors[:50]]
+    cpu = 1000 * (time.process_time() - before) / 50
+    show("numpy, exact", f"{recall(found, truth[:50]):.3f}", "", f"{cpu:.2f}", "", "")
+    try:
+        faiss = importlib.import_module("faiss")
+    except ImportError:
+        say("faiss is not installed, and not measured")
+        return
+    faiss.omp_set_num_threads(1)
+    index = faiss.IndexHNSWFlat(stored.shape[1], 16, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction, index.hnsw.efSearch = 64, 100
+    before = time.process_time()
+    index.add(stored)
+    built = time.process_time() - before
+    before = time.process_time()
+    found = [index.search(vector[None], NEIGHBOURS)[0][0].tolist() for vector in vectors]
+    cpu = 1000 * (time.process_time() - before) / len(vectors)
+    show(f"faiss HNSW, built in {built:.0f} s of CPU", f"{recall(found, truth):.3f}", "", f"{cpu:.2f}", "", "")
+
+
+def say(line: str) -> None:
+    """Progress, which is no result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Measure every size."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--steps", type=int, action="append", help="may be given several times")
+    parser.add_argument("--dim", type=int, default=384, help="of a key's vector")
+    given = parser.parse_args()
+    print(f"{QUESTIONS} questions at each size; vectors of {given.dim} dimensions of hashed trigrams.")
+    for steps in given.steps or [10_000, 100_000, 1_000_000]:
+        asyncio.run(measure(steps, given.dim))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""The approximate index on the vectors of an environment with many recorded keys: built, measured, and then used.
+
+Only recorded keys are in it: dreams neither change how its questions are answered nor pay for an index. A process that
+adds or searches builds it in the background, with CREATE INDEX CONCURRENTLY, and searches are exact meanwhile. It is
+used once its recall has been measured and is high enough, and measured again when the partition has grown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import psycopg
+from pgvector import HalfVector
+
+from dreamgym.errors import DreamGymError
+from dreamgym.replay.buffer import GROUNDED
+from dreamgym.replay.keys import source_mask
+from dreamgym.replay.postgres.database import Database
+from dreamgym.replay.ranking import SIMILAR_KEYS
+
+logger = logging.getLogger(__name__)
+
+INDEXED_KEYS = 10_000
+"""Recorded keys of an environment from which on there is an index. Below, every search is exact."""
+RECALL = 0.98
+"""An index that finds a smaller share of the 5 nearest keys is not used."""
+EF_SEARCH = (100, 200, 400, 800)
+"""Candidates that a search keeps; the first with enough recall is taken."""
+NEIGHBOURS = 5
+QUESTIONS = 50
+"""Number of questions by which the recall is measured."""
+GROWN = 1.5
+"""A partition that has grown by this factor is looked at again."""
+RETRY = "1 hour"
+"""Pause after a build that failed."""
+LOOK_S = 10.0
+"""For so long a process believes what it knows of an index."""
+QUIET_S = 2.0
+"""An index is built when nothing was added for so long: inserting into it takes a hundred times as long."""
+INDEX_LOCK = 728_904
+EVERYTHING = 2**63 - 1
+"""A watermark above every position: it hides nothing."""
+
+RECORDED = f"sources & {source_mask(GROUNDED)} <> 0"
+"""Condition on the keys in an index. PostgreSQL uses the index only for a search that states it in these words."""
+EXACT = """
+SELECT key, state, action, 1 - distance AS cosine
+FROM (
+  SELECT key, state, action, (embedding <=> %(vector)s) + 0 AS distance  -- no index is in the order of a sum
+  FROM vectors_{encoder}_{env}
+  WHERE env_id = {env} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
+  ORDER BY distance
+  LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
+) AS nearest"""
+FILTER = f"""
+env_id = {{env}} AND {RECORDED} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
+"""
+APPROXIMATE = f"""
+WITH setting AS MATERIALIZED (  -- of this statement only, so that connections may be pooled
+  SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true) AS scan,
+         set_config('hnsw.ef_search', %(ef_search)s, true) AS width
+), near AS MATERIALIZED (
+  SELECT key, state, action, embedding <=> %(vector)s AS distance
+  FROM vectors_{{encoder}}_{{env}}
+  WHERE {FILTER} AND (SELECT scan || width FROM setting) <> ''  -- checked once, before the scan begins
+  ORDER BY distance
+  LIMIT {{limit}}  -- a number: the planner takes an expression for a tenth of the table, and scans it
+), same_state AS MATERIALIZED (  -- the best answers of all, and what an approximate search misses most
+  SELECT key, state, action, (embedding <=> %(vector)s) + 0 AS distance
+  FROM vectors_{{encoder}}_{{env}}
+  WHERE {FILTER} AND state = %(state)s
+  LIMIT {{limit}}
+)
+SELECT key, state, action, 1 - distance AS cosine FROM near
+UNION ALL
+SELECT key, state, action, 1 - distance FROM same_state WHERE key NOT IN (SELECT key FROM near)"""
+
+STATE = """
+SELECT greatest(leaf.reltuples, 0)::bigint, coalesce(pg_index.indisvalid, false), known.vectors, known.keys,
+  known.ef_search, coalesce(known.error <> 'being built' AND known.looked_at > now() - %(retry)s::interval, false)
+FROM pg_class AS leaf
+LEFT JOIN pg_index ON indexrelid = to_regclass(leaf.relname || '_recorded')
+LEFT JOIN vector_indexes AS known ON known.encoder_id = %(encoder)s AND known.env_id = %(env)s
+WHERE leaf.oid = to_regclass(%(table)s)
+"""
+BEGUN = "being built"
+KEEP = """
+INSERT INTO vector_indexes (encoder_id, env_id, vectors, keys, ef_search, recall, error)
+VALUES (%(encoder)s, %(env)s, %(vectors)s, %(keys)s, %(ef_search)s, %(recall)s, %(error)s)
+ON CONFLICT (encoder_id, env_id) DO UPDATE SET vectors = excluded.vectors, keys = excluded.keys,
+  ef_search = excluded.ef_search, recall = excluded.recall, error = excluded.error, looked_at = now()
+"""
+BUILDING = "SELECT 1 FROM pg_stat_progress_create_index WHERE relid = to_regclass(%(table)s)"
+SAMPLE = f"""
+SELECT embedding, state, action, first_at FROM {{table}}
+WHERE env_id = {{env}} AND {RECORDED} AND key > %(after)s ORDER BY key LIMIT %(count)s
+"""
+"""Keys are digests: the first of them in order are a random sample, and the same one each time."""
+
+DESCRIBED = """
+SELECT greatest(leaf.reltuples, 0)::bigint, pg_table_size(leaf.oid), coalesce(known.keys, 0), known.ef_search,
+  known.recall, known.error, coalesce(pg_index.indisvalid, false), coalesce(pg_relation_size(indexrelid), 0),
+  (SELECT (100 * tuples_done / greatest(tuples_total, 1))::int FROM pg_stat_progress_create_index
+   WHERE relid = leaf.oid LIMIT 1)
+FROM environments AS env JOIN encoders AS encoder ON ready
+JOIN pg_class AS leaf ON leaf.oid = to_regclass(format('vectors_%%s_%%s', encoder.id, env.id))
+LEFT JOIN pg_index ON indexrelid = to_regclass(leaf.relname || '_recorded')
+LEFT JOIN vector_indexes AS known ON known.encoder_id = encoder.id AND known.env_id = env.id
+WHERE env.name = %(env)s
+"""
+
+
+async def described(database: Database, env: str) -> str:
+    """How similar questions about an environment are answered, in a line: the index, its size and its recall."""
+    rows = await database.fetch(DESCRIBED, {"env": env})
+    if not rows:
+        return "no vectors"
+    vectors, table_bytes, keys, ef_search, recall, error, valid, index_bytes, percent = rows[0]
+    size = f"about {vectors:,} keys, {table_bytes / 2**20:,.0f} MB"
+    if percent is not None:
+        return f"{size}; the index is being built ({percent} %), and searches are exact"
+    if valid and ef_search is not None:
+        return f"{size}; index of {keys:,} recorded keys, {index_bytes / 2**20:,.0f} MB, recall {recall:.3f}"
+    if valid and recall is not None:
+        return f"{size}; searches are exact, since the index has a recall of {recall:.3f} and needed is {RECALL}"
+    if error is not None and error != BEGUN:
+        return f"{size}; searches are exact, since the index could not be built: {error}"
+    if error == BEGUN or keys >= INDEXED_KEYS:
+        return f"{size}; searches are exact until the index is built by the next process that searches or adds"
+    return f"{size}; searches are exact: there is an index from {INDEXED_KEYS:,} recorded keys on"
+
+
+@dataclass(frozen=True)
+class IndexState:
+    """An index and what was measured of it."""
+
+    vectors: int
+    """Rows of the partition, as PostgreSQL estimates them."""
+    valid: bool
+    """True if there is a whole index."""
+    vectors_then: int | None
+    """Rows when the partition was last looked at; None: never."""
+    keys: int | None
+    """Number of recorded keys then."""
+    ef_search: int | None
+    failed: bool
+    """True if a build failed a short time ago."""
+
+    @property
+    def needs_work(self) -> bool:
+        """True if the partition is to be looked at, for its index to be built or measured."""
+        if self.vectors < INDEXED_KEYS or self.failed:
+            return False
+        if self.vectors_then is None or self.keys is None:
+            return True
+        if self.keys < INDEXED_KEYS:  # what came since then may be recordings
+            return self.keys + self.vectors - self.vectors_then >= INDEXED_KEYS
+        return not self.valid or self.vectors >= GROWN * self.vectors_then
+
+    @property
+    def usable(self) -> int | None:
+        """Candidates that a search of the index must keep; None: searches are exact."""
+        return self.ef_search if self.valid and (self.keys or 0) >= INDEXED_KEYS else None
+
+
+class VectorIndexes:
+    """The indexes of all environments under one encoder, as one process knows and tends them."""
+
+    def __init__(self, database: Database, encoder_id: int) -> None:
+        self._database = database
+        self._encoder_id = encoder_id
+        self._seen: dict[int, tuple[float, int | None]] = {}
+        """Environment to the time when its index was last looked up, and its `usable`."""
+        self._added_at: dict[int, float] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def ef_search(self, env: int) -> int | None:
+        """Candidates that a search of the environment's index must keep; None: search exactly.
+
+        An index that is missing is built in the background.
+        """
+        looked_at, usable = self._seen.get(env, (-LOOK_S, None))
+        if time.monotonic() - looked_at >= LOOK_S:
+            state = await self._state(env)
+            usable = state.usable
+            self._seen[env] = time.monotonic(), usable
+            if state.needs_work and env not in self._tasks:
+                self._tasks[env] = asyncio.create_task(self._tend_in_background(env))
+        return usable
+
+    async def added(self, env: int) -> None:
+        """To be called after rows were added: builds an index in the background if it is time for it."""
+        self._added_at[env] = time.monotonic()
+        self._seen.pop(env, None)
+        await self.ef_search(env)
+
+    async def settle(self) -> None:
+        """Wait for what runs in the background."""
+        await asyncio.gather(*self._tasks.values())
+
+    async def tend(self, env: int) -> None:
+        """Build and measure the index of an environment if it needs it; one process at a time does so.
+
+        An index that an interrupted build left behind is dropped first. Raises StoreError.
+        """
+        # a lock of the transaction, since behind a pooler the next transaction may have another connection. The build
+        # waits for all snapshots: a statement with parameters would keep its own until the transaction ends
+        async with self._database.transaction() as turn:
+            await turn.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            cursor = await turn.execute(f"SELECT pg_try_advisory_xact_lock({INDEX_LOCK}, {env})")
+            taken = await cursor.fetchone()
+            state = await self._state(env)
+            if taken is None or not taken[0] or not state.needs_work:
+                return
+            await self._work(env, state)
+            self._seen.pop(env, None)
+
+    async def close(self) -> None:
+        """Stop what runs in the background. A build that is cut off is begun anew by the next process."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _tend_in_background(self, env: int) -> None:
+        try:
+            while True:
+                quiet_s = time.monotonic() - self._added_at.get(env, -QUIET_S)
+                if quiet_s >= QUIET_S:
+                    break
+                await asyncio.sleep(QUIET_S - quiet_s)
+            await self.tend(env)
+        except (DreamGymError, psycopg.Error) as error:  # nobody waits for it, and exact searches need no index
+            logger.warning("no approximate index, and searches stay exact: %s", error)
+        finally:
+            del self._tasks[env]
+
+    async def _state(self, env: int) -> IndexState:
+        names = {"encoder": self._encoder_id, "env": env, "table": self._table(env), "retry": RETRY}
+        (row,) = await self._database.fetch(STATE, names)
+        return IndexState(*row)
+
+    def _table(self, env: int) -> str:
+        return f"vectors_{self._encoder_id}_{env}"
+
+    async def _work(self, env: int, state: IndexState) -> None:
+        table = self._table(env)
+        ((keys,),) = await self._database.fetch(f"SELECT count(*) FROM {table} WHERE env_id = {env} AND {RECORDED}", {})
+        known = {"encoder": self._encoder_id, "env": env, "vectors": state.vectors, "keys": keys}
+        known |= {"ef_search": None, "recall": None, "error": None}
+        wanted = keys >= INDEXED_KEYS
+        try:
+            if not state.valid and not await self._database.fetch(BUILDING, {"table": table}):
+                for index in (f"{table}_recorded", f"{table}_states"):
+                    await self._database.fetch(f"DROP INDEX CONCURRENTLY IF EXISTS {index}", {})
+                if wanted:
+                    await self._database.fetch(KEEP, {**known, "error": BEGUN})
+                    await self._database.fetch(
+                        f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {table}_states ON {table} USING hash (state)", {}
+                    )
+                    await self._database.fetch(
+                        f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {table}_recorded ON {table} "
+                        f"USING hnsw (embedding halfvec_cosine_ops) WHERE {RECORDED}",
+                        {},
+                    )
+            if wanted:
+                known["ef_search"], known["recall"] = await self._measure(env)
+        except DreamGymError as error:
+            await self._database.fetch(KEEP, {**known, "error": str(error)})
+            raise
+        await self._database.fetch(KEEP, known)
+
+    async def _measure(self, env: int) -> tuple[int | None, float]:
+        """The fewest candidates with which a search finds enough, and the recall. None: no number of them is enough.
+
+        A question is a recorded state with the action of another one, as most questions are that no recording answers.
+        Every second one asks for the tool of that action, and every third as of an old watermark.
+        """
+        names = {"env": env, "encoder": self._encoder_id, "limit": SIMILAR_KEYS}
+        query = SAMPLE.format(table=self._table(env), env=env)
+        rows = await self._database.fetch(query, {"after": UUID(int=0), "count": QUESTIONS + 1})
+        states = np.array([row[0].to_numpy() for row in rows], dtype=np.float32)
+        half = states.shape[1] // 2
+        vectors = np.concatenate([states[:-1, :half], states[1:, half:]], axis=1)
+        questions: list[dict[str, object]] = [
+            {
+                "vector": HalfVector(vector),
+                "state": state,
+                "mask": source_mask(GROUNDED),
+                "tool": f"{action.partition('{')[0]}{{" if number % 2 else "",
+                "as_of": first_at if number % 3 == 2 else EVERYTHING,
+                "keys": NEIGHBOURS,
+                "exclude": "",
+            }
+            for number, (vector, (_, state, *_), (*_, action, first_at)) in enumerate(
+                zip(vectors, rows[:-1], rows[1:], strict=True)
+            )
+        ]
+        truth = [await self._database.fetch(EXACT.format(**names), question) for question in questions]
+        recall = 0.0
+        for width in EF_SEARCH:
+            found = total = 0
+            for question, nearest in zip(questions, truth, strict=True):
+                wide = {**question, "ef_search": str(width)}
+                near = await self._database.fetch(APPROXIMATE.format(**names), wide)
+                # of keys that are equally near, any will do
+                least = min((row[3] for row in nearest), default=2.0)
+                found += min(len(nearest), sum(row[3] >= least for row in near))
+                total += len(nearest)
+            recall = found / max(total, 1)
+            if recall >= RECALL:
+                return width, recall
+        return None, recall

@@ -1,0 +1,168 @@
+"""The approximate index of an environment with many recorded keys, in a real PostgreSQL."""
+
+import asyncio
+import logging
+import random
+
+import psycopg
+import pytest
+
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.replay.buffer import Retrieval
+from dreamgym.replay.postgres import Store, open_store
+from dreamgym.replay.postgres.vector_index import INDEXED_KEYS, described
+from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
+from dreamgym.types import Source, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+WORDS = ("coin", "lamp", "knife", "apple", "book", "key", "chair", "table", "rope", "bottle", "candle", "mirror")
+LENGTH = 50
+INDEX = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('vectors_1_1_recorded')"
+
+
+def walks(keys: int, source: Source = Source.REAL) -> list[Trajectory]:
+    """Trajectories that hold so many distinct keys."""
+    return [
+        sample_trajectory(
+            f"{source} {number}",
+            *(
+                sample_transition(place(number, step), f"take {WORDS[step % 12]}", place(number, step + 1))
+                for step in range(LENGTH)
+            ),
+            world=f"house {number}",
+            source=source,
+        )
+        for number in range(keys // LENGTH)
+    ]
+
+
+def place(number: int, step: int) -> str:
+    draw = random.Random(f"{number} {step}")
+    return f"House {number}, room {step}: {' '.join(draw.choices(WORDS, k=5))}"
+
+
+def asked(number: int, **changes: object) -> Retrieval:
+    return sample_retrieval(place(number, number % LENGTH), "open the window", **changes)
+
+
+@pytest.fixture
+async def small(empty_dsn: str) -> Store:
+    """A store with short vectors, so that an index is built in seconds."""
+    return await open_store(empty_dsn, TrigramEncoder(24))
+
+
+async def test_from_the_stated_size_on_an_index_is_built_measured_and_answers_as_the_exact_search_does(
+    small: Store,
+) -> None:
+    store = small
+    everything = frozenset(Source)  # dreams are not in the index: a search that may return them is exact
+    await store.buffer.add(walks(INDEXED_KEYS - LENGTH))
+    await store.buffer.indexes.tend(1)
+    assert await store.database.fetch(INDEX, {}) == []
+    assert "searches are exact: there is an index from 10,000" in await described(store.database, ENV)
+    await store.buffer.add(walks(INDEXED_KEYS + 2 * LENGTH))
+    await store.database.fetch("ANALYZE vectors_1_1", {})
+    await store.buffer.indexes.tend(1)
+    assert await store.database.fetch(INDEX, {}) == [(True,)]
+    assert await store.buffer.indexes.ef_search(1) is not None
+    assert "recall 0.9" in (said := await described(store.database, ENV)) or "recall 1.000" in said
+    same = 0
+    for number in range(50):
+        near = await store.buffer.nearest(asked(number))
+        assert len(near) == 3
+        same += near == await store.buffer.nearest(asked(number, sources=everything))
+    assert same >= 48
+    await store.close()
+
+
+async def test_a_search_with_a_filter_that_few_keys_pass_finds_all_of_them(small: Store) -> None:
+    store = small
+    rare = sample_trajectory("rare", sample_transition("a shed", "dig", "a hole"), world="a garden")
+    await store.buffer.add([rare])
+    then = await store.buffer.watermark(ENV)
+    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    await store.buffer.indexes.tend(1)
+    assert await store.buffer.indexes.ef_search(1) is not None
+    (found,) = await store.buffer.nearest(asked(3, as_of=then))
+    assert found.transition == rare.transitions[0]
+    excluded = await store.buffer.nearest(asked(3, exclude="real 3"))
+    assert len(excluded) == 3
+    assert all(found.world != "house 3" for found in excluded)
+    await store.close()
+
+
+async def test_dreams_alone_are_searched_exactly_however_many_there_are(small: Store) -> None:
+    store = small
+    await store.buffer.add(walks(INDEXED_KEYS + LENGTH, Source.SYNTHETIC))
+    await store.buffer.indexes.tend(1)
+    assert await store.database.fetch(INDEX, {}) == []
+    assert await store.buffer.indexes.ef_search(1) is None
+    await store.close()
+
+
+async def test_the_index_that_an_interrupted_build_left_is_replaced_and_never_searched(
+    small: Store, empty_dsn: str
+) -> None:
+    store = small
+    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    exact = await store.buffer.nearest(asked(7))
+    with psycopg.connect(empty_dsn, autocommit=True) as other:
+        other.execute("SET statement_timeout = '20ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            other.execute(
+                "CREATE INDEX CONCURRENTLY vectors_1_1_recorded ON vectors_1_1 "
+                "USING hnsw (embedding halfvec_cosine_ops)"
+            )
+    assert await store.database.fetch(INDEX, {}) == [(False,)]
+    assert await store.buffer.indexes.ef_search(1) is None
+    assert await store.buffer.nearest(asked(7)) == exact
+    assert "searches are exact" in await described(store.database, ENV)
+    await store.buffer.indexes.tend(1)
+    assert await store.database.fetch(INDEX, {}) == [(True,)]
+    await store.close()
+
+
+async def test_others_add_and_search_while_an_index_is_built(small: Store, empty_dsn: str) -> None:
+    store = small
+    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    other = await open_store(empty_dsn, TrigramEncoder(24))
+    building = asyncio.gather(store.buffer.indexes.tend(1), other.buffer.indexes.tend(1))
+    added = 0
+    while not building.done():
+        walk = sample_trajectory(f"more {added}", sample_transition(f"yard {added}", "dig", "a hole"))
+        assert await other.buffer.add([walk]) == 1
+        assert len(await other.buffer.nearest(asked(added))) == 3
+        added += 1
+    await building
+    assert added > 0
+    assert await store.database.fetch(INDEX, {}) == [(True,)]
+    await other.close()
+    await store.close()
+
+
+async def test_a_build_that_fails_is_told_in_a_sentence_and_harms_nothing(
+    small: Store, empty_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = small
+    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    before = await store.buffer.counts(ENV)
+    with psycopg.connect(empty_dsn, autocommit=True) as owner:  # as a full disk refuses it: 53100 is its code
+        owner.execute(
+            """
+            CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+              RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100';
+            END $$
+            """
+        )
+        owner.execute(
+            "CREATE EVENT TRIGGER full_disk ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION refuse()"
+        )
+    with caplog.at_level(logging.WARNING):
+        await store.buffer.indexes.added(1)
+        await store.buffer.indexes.settle()
+    assert "No space left on device" in caplog.text
+    assert "the index could not be built" in await described(store.database, ENV)
+    assert await store.buffer.counts(ENV) == before
+    assert len(await store.buffer.nearest(asked(1))) == 3
+    await store.close()
