@@ -21,7 +21,7 @@ from dreamgym.budget import room_of
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.llm import Completion, Message, is_strict
 from dreamgym.types import JsonObject, TokenUsage
-from dreamgym_integrations.models.limiter import Limiter, limit_of, retry_after_s
+from dreamgym_integrations.models.limiter import Limiter, Turn, limit_of, retry_after_s
 
 REQUEST_S = 300.0
 """Time for one request. Models that think take minutes."""
@@ -323,19 +323,9 @@ class Endpoint:
                 silent = f"{name} has answered nobody for {PATIENCE_S / 60:.0f} minutes"
                 raise EnvironmentUnavailable(f"{silent}: it {reason}") from None
             except Busy as busy:
-                reason, wait_s = str(busy), retry_after_s(busy.headers)
-                if (wait_s or 0.0) > PATIENCE_S:
-                    raise EnvironmentUnavailable(f"{name} asks to wait {wait_s:.0f} s: it {reason}") from None
-                if busy.is_limit:
-                    self.limiter.refused(turn, limit_of(reason), wait_s, busy.headers)
-                    continue
-                if has_answered or busy.headers:
-                    self.limiter.overloaded(turn, wait_s)
-                elif retries == RETRIES:
-                    raise EnvironmentUnavailable(f"{name} {reason}") from None
-                else:
-                    await asyncio.sleep(2**retries)  # it was never there: nobody else has to wait for it
-                retries += 1
+                reason = str(busy)
+                await self._hold_back(name, busy, turn, has_answered=has_answered, retries=retries)
+                retries += not busy.is_limit
             except (Broken, Unreadable) as failure:
                 if retries == RETRIES and isinstance(failure, Broken):
                     raise Refused(str(failure)) from None
@@ -347,6 +337,20 @@ class Endpoint:
                 if reply.thinking_tokens and not self._thinking_tokens:
                     self._thinking_tokens = THINKING_TOKENS
                 return reply
+
+    async def _hold_back(self, name: str, busy: Busy, turn: Turn, *, has_answered: bool, retries: int) -> None:
+        """Learn from an endpoint that does not answer now. Raises EnvironmentUnavailable where waiting is of no use."""
+        wait_s = retry_after_s(busy.headers)
+        if (wait_s or 0.0) > PATIENCE_S:
+            raise EnvironmentUnavailable(f"{name} asks to wait {wait_s:.0f} s: it {busy}") from None
+        if busy.is_limit:
+            self.limiter.refused(turn, limit_of(str(busy)), wait_s, busy.headers)
+        elif has_answered or busy.headers:
+            self.limiter.overloaded(turn, wait_s)
+        elif retries == RETRIES:
+            raise EnvironmentUnavailable(f"{name} {busy}") from None
+        else:
+            await asyncio.sleep(2**retries)  # it was never there: nobody else has to wait for it
 
     def _makes_room(self, reply: EndpointAnswer, thinking: int, max_tokens: int) -> bool:
         """True if thoughts left no room for the answer, and there is more of it now or they are asked to be short."""
