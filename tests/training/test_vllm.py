@@ -1,6 +1,11 @@
 """Training whose episodes a vLLM server samples: the protocol against a double, and vLLM itself if it is there."""
 
+import os
+import socket
+import subprocess
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,7 +14,7 @@ from lamp_runs import trained, weights
 from pydantic import ValidationError
 from vllm_double import VllmDouble, vllm_double
 
-from dreamgym import EnvironmentSpec
+from dreamgym import EnvironmentSpec, Trajectory
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.training.practice import PPOSettings, Settings, read_record
 from dreamgym.types import JsonObject
@@ -114,3 +119,61 @@ def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(
 def test_the_engines_of_trl_are_refused_with_what_to_give_instead(old: str) -> None:
     with pytest.raises(ValidationError, match=r"expected the address of a vLLM server.*are gone"):
         Settings.model_validate({"vllm": old})
+
+
+@contextmanager
+def vllm_server(python: str, folder: Path, scratch: Path) -> Iterator[str]:
+    """A vLLM server on CPUs."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--dtype", "float32", "--logprobs-mode", "processed_logprobs"]
+    command += ["--no-enable-chunked-prefill"]
+    known = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    settings = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CACHE_ROOT": str(scratch / "cache"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    log = scratch / "vllm.log"
+    with log.open("w") as said:
+        server = subprocess.Popen(command, env=known | settings, cwd=scratch, stdout=said, stderr=said)
+        try:
+            while True:
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                    break
+                except OSError:
+                    assert server.poll() is None, log.read_text()[-3000:]
+                    with pytest.raises(subprocess.TimeoutExpired):
+                        server.wait(timeout=1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(timeout=60)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_vllm_itself_samples_with_the_weights_of_each_update(
+    lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path: Path, portal: BlockingPortal
+) -> None:
+    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
+
+    python = os.environ.get("DREAMGYM_VLLM_PYTHON")
+    if python is None:
+        pytest.skip("DREAMGYM_VLLM_PYTHON does not name the Python of a virtual environment with vLLM")
+    create_tiny_policy(lamp_recordings, tmp_path / "base", seed=0, heads=2)
+    figures: list[JsonObject] = []
+    with vllm_server(python, tmp_path / "base", tmp_path) as url:
+        settings = SETTINGS.model_copy(update={"vllm": url, "learning_rate": 1e-2})
+        trained(lamp_spec, tmp_path / "base", tmp_path / "run", settings, portal, on_learned=figures.append)
+    assert len(figures) == 3
+    assert all(float(str(line["apart"])) < 1e-4 for line in figures)
+    assert all(abs(float(str(line["importance"])) - 1) < 1e-3 for line in figures)
