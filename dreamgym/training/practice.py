@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dreamgym.budget import check_budget
 from dreamgym.curriculum.generator import TaskGenerator
@@ -93,8 +93,8 @@ class Settings(Frozen):
     """Weight of the KL divergence from the start policy in the loss; 0 leaves the term out."""
     accumulate: int = Field(default=1, ge=1)
     """Number of forward passes per optimiser step; more passes need less memory."""
-    vllm: Literal["server", "colocate"] | None = None
-    """Sample with vLLM in a server of its own (`server`) or on the same GPUs (`colocate`); None samples with
+    vllm: str | None = None
+    """Address of a vLLM server to sample with, which loads the weights after each update; None samples with
     transformers in this process."""
     weigh_confidence: bool = False
     """Multiply each advantage by the dream's calibrated confidence in its episode."""
@@ -109,6 +109,16 @@ class Settings(Frozen):
     def _no_old_settings(cls, given: object) -> object:
         if isinstance(given, Mapping):
             refuse_old_settings(given)
+        return given
+
+    @field_validator("vllm")
+    @classmethod
+    def _address(cls, given: str | None) -> str | None:
+        if given is not None and not given.startswith(("http://", "https://")):
+            raise ValueError(
+                f"expected the address of a vLLM server, such as http://127.0.0.1:8000, got {given!r}: "
+                "TRL's engines (server, colocate) are gone; start one with `vllm serve`, as docs/training.md says"
+            )
         return given
 
 

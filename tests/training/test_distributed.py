@@ -50,8 +50,8 @@ def test_groups_that_do_not_split_over_the_processes_are_refused() -> None:
 
     with pytest.raises(InvalidInput, match="groups must be a multiple of that, got 4"):
         check_settings(SETTINGS, 3)
-    with pytest.raises(InvalidInput, match="a vLLM server is asked by one process"):
-        check_settings(SETTINGS.model_copy(update={"vllm": "server"}), 2)
+    with pytest.raises(InvalidInput, match="a vLLM server gets its weights from one process"):
+        check_settings(SETTINGS.model_copy(update={"vllm": "http://127.0.0.1:1"}), 2)
 
 
 def test_one_process_writes_what_it_played_alone(

@@ -238,7 +238,6 @@ def test_a_folder_with_checkpoints_is_not_begun_anew(
     ("changes", "why"),
     [
         ({"groups": 3, "group_size": 3, "accumulate": 2}, "9 rollouts per process and update do not split into 2"),
-        ({"algorithm": "ppo", "vllm": "colocate"}, "PPO samples without vLLM"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused_before_anything_is_written(

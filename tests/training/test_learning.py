@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import create_autospec
 
 import pytest
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 from lamp_runs import same, trained, weights
 from safetensors.torch import load_file
-from trl.generation.vllm_generation import VLLMGeneration
 
 from dreamgym import EnvironmentSpec, Task
 from dreamgym.training.practice import Settings
-from dreamgym.training.rollout import Generation, Player, Rollout
+from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
 
 SETTINGS = Settings(steps=3, groups=4, group_size=4)
@@ -106,19 +102,3 @@ def test_accumulating_forward_passes_changes_memory_and_not_the_update(
     apart = sum(float((one[name] - four[name]).abs().sum()) for name in one)
     assert moved > 0
     assert apart < 0.01 * moved
-
-
-def test_vllm_is_sampled_through_trl_s_engine_with_the_weights_of_the_last_update() -> None:
-    engine = create_autospec(VLLMGeneration, instance=True)  # refuses calls that TRL's own engine would not take
-    engine.generate.return_value = [[1], [2, 3]], [[7, 8], [9]], [[[-0.5], [-1.0]], [[-0.25]]], None
-    policy = VllmPolicy()
-    policy.trainer = SimpleNamespace(vllm_generation=engine, state=SimpleNamespace(global_step=0))
-    for step, sampled in enumerate(range(2)):
-        policy.trainer.state.global_step = step
-        for _ in range(2):
-            assert policy.generate([(1,), (2, 3)], seeds_B=[sampled, 0]) == [
-                Generation(ids=(7, 8), logprobs=(-0.5, -1.0)),
-                Generation(ids=(9,), logprobs=(-0.25,)),
-            ]
-        assert engine.sync_weights.call_count == step + 1, "once for each update"
-    assert engine.generate.call_args.kwargs["prompts"] == [[1], [2, 3]]

@@ -10,7 +10,7 @@ from anyio.from_thread import BlockingPortal
 from lamp_runs import broken_after, same, trained, weights
 
 from dreamgym import EnvironmentSpec, Task
-from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import PPOSettings, Settings, read_record
 from dreamgym.training.rollout import Player, Rollout
@@ -126,10 +126,3 @@ def test_a_policy_that_plays_ahead_gets_better(
     success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl") if "rollout_s" in line]
     assert len(success) == 30
     assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
-
-
-def test_vllm_does_not_play_ahead(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
-) -> None:
-    with pytest.raises(InvalidInput, match="leave staleness at 0"):
-        trained(lamp_spec, lamp_policy, tmp_path, AHEAD.model_copy(update={"vllm": "colocate"}), portal)

@@ -93,7 +93,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(scored, output)
-        if self._settings.staleness:
+        if self._settings.staleness or self._settings.vllm:
             output["advantages"] = self._weighed(output)
         return output
 
@@ -110,9 +110,10 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     def _weighed(self, output: dict[str, Any]) -> torch.Tensor:
         """The advantages of each token, shape (B, T), times the truncated importance weight of the token.
 
-        An older policy mu has sampled the tokens, and the policy pi learns from them. The weight min(pi/mu, 2) is that
-        of IMPALA (Espeholt et al. 2018, section 4.1, rho) and of the trainers that play ahead today. TRL weighs so only
-        with vLLM; a positive factor on the advantages has the same gradient.
+        An older policy mu, or the same in another engine, has sampled the tokens, and the policy pi learns from them.
+        The weight min(pi/mu, 2) is that of IMPALA (Espeholt et al. 2018, section 4.1, rho) and of the trainers that
+        play ahead today. TRL weighs so only with its own vLLM; a positive factor on the advantages has the same
+        gradient.
         """
         sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
         for b, row in enumerate(self._rows):
@@ -165,7 +166,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return {
             "prompt_ids": [row.prompt_ids for row in self._rows],
             "completion_ids": [row.completion_ids for row in self._rows],
-            "logprobs": [row.logprobs for row in self._rows] if self.use_vllm else None,
+            "logprobs": None,
             "env_mask": [row.mask for row in self._rows],
         }
 

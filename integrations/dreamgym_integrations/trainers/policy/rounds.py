@@ -17,7 +17,6 @@ from anyio.from_thread import BlockingPortal
 from dreamgym.training.practice import Practice
 from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
-from dreamgym_integrations.trainers.policy.model import TransformersPolicy
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,15 @@ class Rounds(Protocol):
 
     def close(self) -> None:
         """Stop playing."""
+
+
+class OfModel(Protocol):
+    """A policy that samples from the weights of a model in this process."""
+
+    model: Any
+
+    def forget(self) -> None:
+        """The weights of the model have changed."""
 
 
 class RoundsOnDemand:
@@ -84,7 +92,7 @@ class RoundsAhead:
         practice: Practice,
         player: Player,
         portal: BlockingPortal,
-        behind: TransformersPolicy,
+        behind: OfModel,
         model: Any,
         *,
         staleness: int,

@@ -56,11 +56,14 @@ class Identity(Frozen):
 
 def identity(spec: EnvironmentSpec, base: Path, settings: Settings) -> Identity:
     """The identity of a run that is about to start."""
+    learned_from = settings.model_dump(mode="json", exclude=FREE)
+    if settings.vllm:
+        learned_from["vllm"] = True  # wherever the server is
     return Identity(
         environment=spec.name,
         description=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
         base=_digest(base),
-        settings=settings.model_dump(mode="json", exclude=FREE),
+        settings=learned_from,
     )
 
 

@@ -22,8 +22,14 @@ TEMPLATE = (
 )
 
 
-def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed: int) -> None:
+def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed: int, heads: int = 4) -> None:
     """Write an untrained tiny policy that knows the words of these trajectories.
+
+    Args:
+        trajectories: their words are its vocabulary.
+        folder: where it is written.
+        seed: of its weights.
+        heads: number of attention heads; with 2 they have width 32, the least that vLLM samples on CPUs.
 
     Raises:
         InvalidInput: an action is no text; a tiny policy cannot write JSON.
@@ -38,7 +44,7 @@ def create_tiny_policy(trajectories: Iterable[Trajectory], folder: Path, *, seed
         hidden_size=hidden,
         intermediate_size=4 * hidden,
         num_hidden_layers=2,
-        num_attention_heads=4,
+        num_attention_heads=heads,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
         # the default of 0.02 cripples a model this narrow: 0-8 % success after a warm start instead of 15-28 %

@@ -41,7 +41,7 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     newest_checkpoint,
     read_curriculum,
 )
-from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
+from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figures
 
 Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
@@ -121,14 +121,10 @@ def check_settings(settings: Settings, processes: int) -> None:
     rollouts = settings.groups // processes * settings.group_size
     if rollouts % split:
         raise InvalidInput(f"{rollouts} rollouts per process and update do not split into {split} equal batches")
-    if settings.vllm and settings.algorithm == "ppo":
-        raise InvalidInput("PPO samples without vLLM: the engine would not know the value head's weights")
     if settings.staleness and processes > 1:
         raise InvalidInput("one process plays ahead of the updates: with several of them, leave staleness at 0")
-    if settings.staleness and settings.vllm:
-        raise InvalidInput("vLLM samples with the newest weights: leave staleness at 0 with it")
-    if settings.vllm == "server" and processes > 1:
-        raise InvalidInput("a vLLM server is asked by one process: several would wait for each other in mid-episode")
+    if settings.vllm and processes > 1:
+        raise InvalidInput("a vLLM server gets its weights from one process: with several of them, leave vllm out")
 
 
 def _trainer(
@@ -143,12 +139,17 @@ def _trainer(
 ) -> RolloutTrainer:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
     policy, codec = load_policy(base)
-    sampler: TransformersPolicy | VllmPolicy = VllmPolicy() if settings.vllm else policy
+    sampler: TransformersPolicy | VllmPolicy = policy
+    if settings.vllm:
+        save = partial(_save_whole, policy.tokenizer, settings)
+        sampler = VllmPolicy(policy.copy(), settings.vllm, out / "vllm", save)
+    # a policy that plays ahead has the server, with older weights than those that a probe is about
+    probed = policy if settings.staleness else sampler
     values = Values(policy.model) if settings.algorithm == "ppo" else None
 
     def look(update: int) -> Seen:
         """Call the probe on the event loop of the environments."""
-        return Seen(best=False, stop=False) if probe is None else portal.call(probe, sampler, codec, update)
+        return Seen(best=False, stop=False) if probe is None else portal.call(probe, probed, codec, update)
 
     bookkeeper = _Bookkeeper(practice, settings, look, out / BEST, on_learned)
     besides = HEAD if settings.algorithm == "ppo" else None
@@ -157,7 +158,7 @@ def _trainer(
         "args": _config(out, settings, policy, practice.processes.count),
         "train_dataset": Dataset.from_dict({"prompt": [f"slot {p}" for p in range(settings.groups)]}),
         "processing_class": policy.tokenizer,
-        "callbacks": [_Forgetting(policy), bookkeeper],
+        "callbacks": [_Forgetting(policy, *([] if settings.staleness else [sampler])), bookkeeper],
         "peft_config": adapter(settings.lora, besides=besides) if settings.lora else None,
     }
     with known_warnings_ignored():
@@ -166,10 +167,10 @@ def _trainer(
         else:
             trainer = PPOTrainer(practice, settings, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
+    sampler.model = policy.model
     trainer.rounds = _rounds(practice, player, portal, sampler, codec, settings)
-    if isinstance(sampler, VllmPolicy):
-        sampler.trainer = trainer
     bookkeeper.trainer = trainer
+    bookkeeper.sampler = sampler
     return trainer
 
 
@@ -181,9 +182,9 @@ def _rounds(
     codec: ChatCodec,
     settings: Settings,
 ) -> Rounds:
-    if not settings.staleness or isinstance(policy, VllmPolicy):
+    if not settings.staleness:
         return RoundsOnDemand(practice, player(policy, codec), portal)
-    behind = policy.copy()
+    behind = policy if isinstance(policy, VllmPolicy) else policy.copy()
     ahead = {"staleness": settings.staleness, "updates": settings.steps}
     return RoundsAhead(practice, player(behind, codec), portal, behind, policy.model, **ahead)
 
@@ -192,7 +193,6 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
     ppo = settings.ppo if settings.algorithm == "ppo" else None
     batches = settings.accumulate * (ppo.mini_batches if ppo else 1)
     updates = steps_per_update(settings)
-    vllm = {"use_vllm": True, "vllm_mode": settings.vllm, "max_completion_length": policy.max_new_tokens}
     return GRPOConfig(
         **base_options(
             out / "checkpoints",
@@ -213,7 +213,6 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
         save_total_limit=2,
         ddp_find_unused_parameters=False,  # the search does not see that the values come from the same forward pass
         logging_steps=updates,
-        **(vllm if settings.vllm else {}),
     )
 
 
@@ -223,24 +222,33 @@ def _save(trainer: RolloutTrainer, settings: Settings, folder: Path) -> None:
     Whatever reads a policy (evaluation, the next run's start, a server) then reads one kind of folder.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
+    state = None if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
+    if trainer.is_world_process_zero():
+        _save_whole(trainer.processing_class, settings, model, folder, state)
+    trainer.accelerator.wait_for_everyone()
+
+
+def _save_whole(
+    tokenizer: Any, settings: Settings, model: Any, folder: Path, state: dict[str, Any] | None = None
+) -> None:
+    """Save a model that nothing wraps; `state` gives its weights, or it has them itself."""
     if settings.lora:
         model = merged(model)
-    state = model.state_dict() if settings.lora else trainer.accelerator.get_state_dict(trainer.model)
-    state = {name: weight for name, weight in state.items() if not name.startswith(HEAD)}
-    if trainer.is_world_process_zero():
-        save_model(model, trainer.processing_class, folder, state)
-    trainer.accelerator.wait_for_everyone()
+    weights = model.state_dict() if state is None else state
+    weights = {name: weight for name, weight in weights.items() if not name.startswith(HEAD)}
+    save_model(model, tokenizer, folder, weights)
 
 
 class _Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Drops what was computed with the old weights after each optimiser step."""
 
-    def __init__(self, policy: TransformersPolicy) -> None:
-        self._policy = policy
+    def __init__(self, *policies: TransformersPolicy | VllmPolicy) -> None:
+        self._policies = policies
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The policy has other weights now."""
-        self._policy.forget()
+        """The policies have other weights now."""
+        for policy in self._policies:
+            policy.forget()
 
 
 @dataclass(eq=False)
@@ -253,6 +261,7 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     best: Path
     on_learned: Callable[[JsonObject], None]
     trainer: RolloutTrainer = field(init=False)
+    sampler: TransformersPolicy | VllmPolicy = field(init=False)
     since: float = field(default_factory=time.monotonic)
     """Time of the last line of figures."""
 
@@ -287,7 +296,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
             now = time.monotonic()
             times = {"update_s": round(now - self.since, 3), "waited_s": round(self.trainer.waited_s, 3)}
             self.since = now
-            self.on_learned({"step": self.trainer.updates, **times, **figures})
+            engine = weights_figures(self.sampler) if isinstance(self.sampler, VllmPolicy) else {}
+            self.on_learned({"step": self.trainer.updates, **times, **figures, **engine})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Put the curriculum into the checkpoint that all processes have just written."""

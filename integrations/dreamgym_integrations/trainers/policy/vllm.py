@@ -1,38 +1,212 @@
-"""Sampling with vLLM, through TRL's own engine: in this process (colocate) or a `vllm serve` beside it (server).
+"""The policy in training, sampled by a vLLM server over HTTP.
 
-Written against TRL 1.16 and never run here, where there is no GPU. TRL keeps the engine's weights up to date and
-corrects for the difference between its log-probabilities and the trainer's. vLLM draws its own random numbers: a run
-with it is not repeatable.
+The server is started by the user, in a virtual environment of its own. Whenever the weights have changed, the next call
+of `generate` writes them to a folder that the server can read, makes it load them and drop its prefix cache, and checks
+on the first answers that server and trainer agree. What they still differ by (precision, kernels) is corrected by the
+trainer's importance weights.
+
+vLLM takes one seed per request and would give it to every prompt of the request, so that the answers of a group would
+be the same answer. Each prompt is therefore a request of its own; the server makes batches of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import httpx
+import torch
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.training.rollout import Generation
+from dreamgym.types import JsonObject
+from dreamgym_integrations.trainers.policy.model import TransformersPolicy
+
+MOST_APART = 0.05
+"""Highest mean difference, in nats a token, between the log-probabilities of the server and of the trainer. Measured:
+below 0.00001 in float32, and 0.004 with a server in bfloat16. A server with weights of another policy is far above."""
+CHECKED = 8
+"""Number of answers on which the two are compared after each change of the weights."""
+PATIENCE_S = 600.0
+"""Longest wait for an answer or for the weights to load."""
+COMMAND = "VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --logprobs-mode processed_logprobs"
 
 
 class VllmPolicy:
-    """The policy in training, sampled by TRL's vLLM engine."""
+    """Samples at a vLLM server from the weights of a model in this process.
 
-    trainer: Any
-    """The trainer whose engine it is; set once that exists."""
+    Args:
+        policy: the policy in this process; its model may be replaced, and gives the weights.
+        url: address of the server, such as `http://127.0.0.1:8000`, with or without `/v1`.
+        folder: where the weights are written for the server, which reads them under the same path.
+        save: writes the weights of a model as an ordinary checkpoint folder.
+    """
 
-    def __init__(self) -> None:
-        self._loaded_step: int | None = None
-        """The update whose weights the engine has."""
+    def __init__(self, policy: TransformersPolicy, url: str, folder: Path, save: Callable[[Any, Path], None]) -> None:
+        self._policy, self._folder, self._save = policy, folder.absolute(), save
+        self._url = url.rstrip("/").removesuffix("/v1")
+        key = os.environ.get("VLLM_API_KEY")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._name: str | None = None
+        """Name of the server's model; None before the first request."""
+        self._is_new = True
+        """True if the server has not yet got the weights."""
+        self.loads_s: list[float] = []
+        """Seconds that each change of the weights took, writing included."""
+        self.apart: list[float] = []
+        """Mean difference of the log-probabilities after each change."""
+
+    @property
+    def model(self) -> Any:
+        """The model whose weights the server samples from."""
+        return self._policy.model
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        self._policy.model = model
+        self.forget()
+
+    def forget(self) -> None:
+        """The weights have changed: the server gets the new ones before it samples again."""
+        self._is_new = True
 
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
-        """Sample one answer per prompt; the seeds are not used."""
-        trainer = self.trainer
-        if trainer.state.global_step != self._loaded_step:
-            trainer.vllm_generation.sync_weights()
-            self._loaded_step = trainer.state.global_step
-        _, ids_BT, logprobs_BTK, _ = trainer.vllm_generation.generate(
-            prompts=[list(prompt) for prompt in prompts_B], images=None, num_generations=1
-        )
-        return [
-            Generation(ids=tuple(ids), logprobs=tuple(float(top[0]) for top in logprobs))
-            for ids, logprobs in zip(ids_BT, logprobs_BTK, strict=True)
+        """Sample one answer per prompt.
+
+        Raises:
+            EnvironmentUnavailable: the server does not answer.
+            InvalidInput: it refuses, or samples from another distribution than the trainer's.
+        """
+        return asyncio.run(self._generate(prompts_B, seeds_B))
+
+    async def _generate(self, prompts_B: Sequence[Sequence[int]], seeds_B: Sequence[int]) -> list[Generation]:
+        # no pool limit: the server queues, and a request that waits here for a connection would time out
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(
+            base_url=self._url, headers=self._headers, timeout=PATIENCE_S, limits=limits, trust_env=False
+        ) as client:
+            is_new = self._is_new
+            if is_new:
+                await self._publish(client)
+            sampled_B = await asyncio.gather(
+                *(self._answer(client, *asked) for asked in zip(prompts_B, seeds_B, strict=True))
+            )
+        if is_new:
+            self._check(prompts_B[:CHECKED], sampled_B[:CHECKED])
+            self._is_new = False
+        return sampled_B
+
+    async def _publish(self, client: httpx.AsyncClient) -> None:
+        """Write the weights and make the server load them."""
+        began = time.monotonic()
+        if self._name is None:
+            listed = await self._asked(client, "GET", "/v1/models")
+            self._name = str(listed["data"][0]["id"])
+        await asyncio.to_thread(self._save, self._policy.model, self._folder)
+        reload: JsonObject = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
+        await self._asked(client, "POST", "/collective_rpc", reload)
+        dropped = await self._asked(client, "POST", "/reset_prefix_cache")
+        if dropped.get("success") is False:
+            raise EnvironmentUnavailable(
+                f"the vLLM server at {self._url} did not drop its prefix cache, which holds for the old weights: "
+                "somebody else uses it; give each training run a server of its own"
+            )
+        self.loads_s.append(time.monotonic() - began)
+
+    async def _answer(self, client: httpx.AsyncClient, prompt: Sequence[int], seed: int) -> Generation:
+        policy = self._policy
+        asked: JsonObject = {
+            "model": self._name,
+            "prompt": [*prompt],
+            "seed": seed,
+            "max_tokens": policy.max_new_tokens,
+            "temperature": policy.temperature,
+            # the server's defaults are those of the model's generation_config.json, which cut and change probabilities
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            # nothing but the token that ends the trainer's own answers ends these
+            "ignore_eos": True,
+            "stop_token_ids": [policy.tokenizer.eos_token_id],
+            "skip_special_tokens": False,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        found = await self._asked(client, "POST", "/v1/completions", asked)
+        try:
+            (choice,) = found["choices"]
+            ids, logprobs = tuple(choice["token_ids"]), tuple(map(float, choice["logprobs"]["token_logprobs"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"the vLLM server at {self._url} answered without token_ids and log-probabilities: vLLM 0.11 or newer "
+                f"gives them, started by: {COMMAND}"
+            ) from error
+        if len(ids) != len(logprobs) or not ids:
+            raise InvalidInput(
+                f"the vLLM server at {self._url} gave {len(ids)} token ids and {len(logprobs)} log-probabilities: "
+                "expected as many of one as of the other, at least one"
+            )
+        return Generation(ids=ids, logprobs=logprobs)
+
+    async def _asked(self, client: httpx.AsyncClient, verb: str, path: str, body: JsonObject | None = None) -> Any:
+        """The answer as JSON; an empty one is an empty object."""
+        try:
+            response = await client.request(verb, path, json=body)
+        except httpx.HTTPError as error:
+            raise EnvironmentUnavailable(
+                f"the vLLM server at {self._url} does not answer {path}: {type(error).__name__}: {error}; "
+                f"it is started by: {COMMAND}"
+            ) from error
+        if response.status_code == httpx.codes.NOT_FOUND and not path.startswith("/v1/"):
+            raise InvalidInput(
+                f"the vLLM server at {self._url} has no {path}, by which it gets the trained weights: "
+                f"start it with VLLM_SERVER_DEV_MODE=1, as in: {COMMAND}"
+            )
+        if response.is_server_error:
+            raise EnvironmentUnavailable(f"the vLLM server at {self._url} failed at {path}: {response.text[:500]}")
+        if response.is_error:
+            raise InvalidInput(f"the vLLM server at {self._url} refused {path}: {response.text[:500]}")
+        try:
+            return response.json() if response.content else {}
+        except ValueError as error:
+            raise InvalidInput(f"{self._url}{path} did not answer in JSON: is a vLLM server there?") from error
+
+    def _check(self, prompts_B: Sequence[Sequence[int]], sampled_B: Sequence[Generation]) -> None:
+        """Raises InvalidInput if the server samples from another distribution than the trainer's."""
+        apart = [
+            abs(mine - theirs)
+            for prompt, sampled in zip(prompts_B, sampled_B, strict=True)
+            for mine, theirs in zip(self._logprobs(prompt, sampled.ids), sampled.logprobs, strict=True)
         ]
+        mean = sum(apart) / len(apart)
+        self.apart.append(mean)
+        if not mean <= MOST_APART:  # a number that is none is refused too
+            raise InvalidInput(
+                f"the vLLM server at {self._url} and the trainer differ by {mean:.3g} in the log-probability of a "
+                f"token, and {MOST_APART} is the most: the server must run with --logprobs-mode processed_logprobs, "
+                f"without quantisation, on the same architecture, and see {self._folder} under this path"
+            )
+
+    def _logprobs(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        """The trainer's log-probabilities of an answer."""
+        model = self._policy.model
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode():
+            row = torch.tensor([[*prompt, *ids]], device=model.device)
+            logits_TV = model(input_ids=row).logits[0, len(prompt) - 1 : -1].float() / self._policy.temperature
+            found: list[float] = logits_TV.log_softmax(-1).gather(-1, row[0, len(prompt) :, None])[:, 0].tolist()
+        model.train(was_training)
+        return found
+
+
+def weights_figures(policy: VllmPolicy) -> JsonObject:
+    """What the last change of the weights cost, and how far server and trainer were apart after it."""
+    if not policy.apart:
+        return {}
+    return {"weights_s": round(policy.loads_s[-1], 3), "apart": policy.apart[-1]}
