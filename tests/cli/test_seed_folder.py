@@ -190,7 +190,8 @@ async def test_a_model_proposes_the_missing_tasks_and_building_again_keeps_them(
         code, said = await seed("crm", "crm", "--model", url)
     assert code == 0
     assert said[0] == "b: proposed task: Find Bob."
-    assert said[-1] == "crm: 2 of 2 trajectories are new"
+    assert said[-2] == "crm: 2 of 2 trajectories are new"
+    assert said[-1].startswith("spent: 2 calls")
     assert not any("have no task" in line for line in said)
     build_folder(crm)
     tasks = EnvironmentSpec.load(crm).tasks
@@ -208,7 +209,8 @@ async def test_a_model_that_gives_nothing_usable_costs_no_episode(seed: Command,
         code, said = await seed("crm", "crm", "--model", url)
     assert code == 0
     assert said[0].startswith("b: no task proposed: model ")
-    assert said[-1] == "crm: 2 of 2 trajectories are new"
+    assert said[-2] == "crm: 2 of 2 trajectories are new"
+    assert said[-1].startswith("spent: 3 calls")
 
 
 @pytest.mark.parametrize(
