@@ -317,7 +317,7 @@ class MeteredCall:
 
     def answered(self, usage: TokenUsage) -> None:
         """Take the usage of the answer; one that counts nothing is not known."""
-        self.used = usage if usage.prompt_tokens > 0 and usage.completion_tokens > 0 else None
+        self.used = usage if usage.is_told else None
 
 
 class Meter:

@@ -31,11 +31,6 @@ class Completion(TokenUsage):
     cached: bool = False
     """True if the answer came from the cache and the model was not asked."""
 
-    @property
-    def usage_told(self) -> bool:
-        """True if the tokens are known: a question has tokens, so an endpoint that counts none tells nothing."""
-        return self.cached or (self.prompt_tokens > 0 and (self.completion_tokens > 0 or not self.text))
-
 
 class LLM(Protocol):
     """A language model; found through `dreamgym.models` entry points by the one string `--model`.

@@ -35,6 +35,11 @@ class TokenUsage(Frozen):
     thinking_tokens: int = 0
     """Completion tokens that the model thought with and that are no part of its answer."""
 
+    @property
+    def is_told(self) -> bool:
+        """True if the tokens of a call are known: a question and its answer have some, so zero was not told."""
+        return self.prompt_tokens > 0 and self.completion_tokens > 0
+
     @staticmethod
     def total(used: Iterable[TokenUsage]) -> TokenUsage:
         """The sums over calls; nothing but counts is taken from them."""

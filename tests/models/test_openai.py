@@ -121,7 +121,7 @@ DETAILS = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_det
 async def test_cached_and_thinking_tokens_are_told_apart() -> None:
     async with server(lambda _: said("Gone.", usage={**USAGE, **DETAILS})) as (url, _), model_at(url) as model:
         completion = await model.complete(ASKED)
-    assert completion.usage_told
+    assert completion.is_told
     assert (completion.prompt_tokens, completion.cached_tokens) == (5, 4)
     assert (completion.completion_tokens, completion.thinking_tokens) == (3, 2)
 
@@ -140,7 +140,7 @@ async def test_an_endpoint_that_counts_nothing_tells_no_usage(usage: Any) -> Non
     async with server(lambda _: said("Gone.", usage=usage)) as (url, _), model_at(url) as model:
         completion = await model.complete(ASKED)
     assert completion.text == "Gone."
-    assert not completion.usage_told
+    assert not completion.is_told
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])
