@@ -218,7 +218,10 @@ def state_setting(file: Path, value: object) -> StateSetting:
 
 
 class RealEnvironment(Protocol):
-    """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one."""
+    """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one.
+
+    One that plays without the packages of its extra has an attribute `needs_packages = False`.
+    """
 
     @property
     def spec(self) -> EnvironmentSpec:
