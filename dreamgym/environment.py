@@ -220,7 +220,8 @@ def state_setting(file: Path, value: object) -> StateSetting:
 class RealEnvironment(Protocol):
     """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one.
 
-    One that plays without the packages of its extra has an attribute `needs_packages = False`.
+    Two attributes are optional: `reader`, a `dreamgym.reading.Reader` of its words, and `needs_packages`, False for one
+    that plays without the packages of its extra.
     """
 
     @property

@@ -9,7 +9,8 @@ import pytest
 from alfworld_recorded import HAS_DATA, NO_DATA, episodes
 from alfworld_room import HOT, SIMPLE, START, pack, problem, row
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld
-from dreamgym_integrations.environments.alfworld.own_engine import HELP, REFUSAL, HouseholdGame, HouseholdPlay
+from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
+from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL
 from dreamgym_integrations.environments.base import act
 
 from dreamgym.episode import play

@@ -25,6 +25,8 @@ from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.alfworld.data import DOWNLOAD, Games
 from dreamgym_integrations.environments.alfworld.own_engine import OwnEpisode
 from dreamgym_integrations.environments.alfworld.players import behaviours, informed_plan
+from dreamgym_integrations.environments.alfworld.reader import AlfworldReader
+from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 from dreamgym_integrations.environments.alfworld.workers import WorkerEpisode, Workers, workers
 from dreamgym_integrations.environments.base import act_tool, checked, command_of
 
@@ -67,6 +69,7 @@ class Alfworld:
     def __init__(self, options: AlfworldOptions) -> None:
         self._options = options
         self._cache = options.cache or platformdirs.user_cache_path("dreamgym") / "alfworld"
+        self.reader = AlfworldReader()
         self.needs_packages = options.engine == "package"
 
     @cached_property
@@ -169,7 +172,7 @@ def seen(answer: JsonObject) -> StepResult:
         observation=observation,
         reward=float(won),
         terminated=won,
-        is_error=observation == "Nothing happens.",
+        is_error=observation == REFUSAL,
         info=info,
     )
 

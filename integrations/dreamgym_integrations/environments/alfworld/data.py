@@ -29,6 +29,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.types import Task
+from dreamgym_integrations.environments.alfworld.wording import start_text
 from dreamgym_integrations.environments.base import check_split
 
 SPLITS: Mapping[str, tuple[str, ...]] = {
@@ -248,13 +249,6 @@ def start(problem: str) -> str:
     """The first observation: every place to go to, by the numbers that the package gives them."""
     names = names_of(problem)
     return start_text([names[place] for place in sorted({place.lower() for place in _AT.findall(problem)})])
-
-
-def start_text(places: Sequence[str]) -> str:
-    """The first observation in a room with these places, and that of `look` before the first step away (with none)."""
-    named = [f"a {place}" for place in places]
-    listed = ", ".join([*named[:-1], f"and {named[-1]}"]) if len(named) > 1 else "".join(named) or "nothing"
-    return f"You are in the middle of a room. Looking quickly around you, you see {listed}."
 
 
 def names_of(problem: str) -> dict[str, str]:

@@ -17,26 +17,11 @@ from functools import cached_property, lru_cache
 
 from dreamgym.errors import InvalidInput
 from dreamgym.types import JsonObject
-from dreamgym_integrations.environments.alfworld.data import names_of, start_text
+from dreamgym_integrations.environments.alfworld.data import names_of
+from dreamgym_integrations.environments.alfworld.wording import HELP, REFUSAL, listed, start_text
 
-REFUSAL = "Nothing happens."
 KEPT = 512
 """Parsed games that are kept, about 0.1 MB each; to parse one takes some milliseconds."""
-HELP = """Available commands:
-  look:                             look around your current location
-  inventory:                        check your current inventory
-  go to (receptacle):               move to a receptacle
-  open (receptacle):                open a receptacle
-  close (receptacle):               close a receptacle
-  take (object) from (receptacle):  take an object from a receptacle
-  move (object) to (receptacle):  place an object in or on a receptacle
-  examine (something):              examine a receptacle or an object
-  use (object):                     use an object
-  heat (object) with (receptacle):  heat an object using a receptacle
-  clean (object) with (receptacle): clean an object using a receptacle
-  cool (object) with (receptacle):  cool an object using a receptacle
-  slice (object) with (object):     slice an object using a sharp object"""
-
 _FACT = re.compile(r"\(\s*(=|\w+)((?:\s+[^\s()]+)*)\s*\)")
 _WORD = re.compile(r"\(\s*([^\s()?]+)")
 _CONDITIONS = {"ishot": "hot", "iscool": "cool", "isclean": "clean", "issliced": "sliced", "istoggled": "on"}
@@ -192,7 +177,7 @@ class HouseholdPlay:
             case "examine":
                 return self._examine(rest)
             case "look" if command == "look":
-                places = _listed(self.here)
+                places = listed(self.here)
                 return f"You are facing the {places}. Next to it, you see nothing." if self.here else start_text(())
             case "inventory" if command == "inventory":
                 return f"You are carrying: a {self.held}." if self.held else "You are not carrying anything."
@@ -204,7 +189,7 @@ class HouseholdPlay:
         """What the agent reads of a place."""
         if not self.is_open(place):
             return f"The {place} is closed."
-        things = _listed([f"a {thing}" for thing in self.inside[place]])
+        things = listed([f"a {thing}" for thing in self.inside[place]])
         is_or_on = f"The {place} is open. In it" if place in self.game.openable else f"On the {place}"
         return f"{is_or_on}, you see {things}."
 
@@ -332,7 +317,7 @@ class HouseholdPlay:
             return REFUSAL
         thing = name
         if thing in self.game.able["isreceptacleobject"]:
-            inside = _listed([f"a {part}" for part in self.game.parts.get(thing, ())])
+            inside = listed([f"a {part}" for part in self.game.parts.get(thing, ())])
             return f"This is a normal {thing}. In it, you see {inside}."
         hot, cool, clean, sliced, on = (thing in self.conditions[word] for word in _CONDITIONS.values())
         warmth = "hot" if hot else "cool" if cool else ""
@@ -356,11 +341,6 @@ def _grouped(pairs: Iterable[tuple[str, ...]], order: Mapping[str, int]) -> dict
     for first, second in sorted(set(pairs), key=lambda pair: order[pair[0]]):
         found[second].append(first)
     return {second: tuple(first) for second, first in found.items()}
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as the game lists them."""
-    return ", ".join([*names[:-1], f"and {names[-1]}"]) if len(names) > 1 else "".join(names) or "nothing"
 
 
 def _goal(

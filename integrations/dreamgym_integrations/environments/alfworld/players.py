@@ -17,7 +17,8 @@ from random import Random
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.errors import InvalidInput
 from dreamgym.types import StepResult, Task
-from dreamgym_integrations.environments.alfworld.own_engine import REFUSAL, HouseholdGame, HouseholdPlay
+from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
+from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 from dreamgym_integrations.environments.base import act, graded, mixed, task_of
 
 Plan = Callable[[Task], Awaitable[Sequence[str]]]
