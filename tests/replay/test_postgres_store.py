@@ -52,6 +52,31 @@ async def test_a_killed_connection_is_replaced(store: Store, dsn: str) -> None:
     assert len(await store.buffer.task_values(ENV)) == 1
 
 
+async def test_calls_beyond_the_connections_wait_for_minutes_and_none_fails(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy() -> None:
+        await store.database.fetch("SELECT pg_advisory_xact_lock(7)", {})
+
+    with psycopg.connect(dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(7)")
+        calls = [asyncio.create_task(busy()) for _ in range(40)]  # a pool has at most 32 connections
+        loop = asyncio.get_running_loop()
+        await turns(1_000)
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 300)
+        await turns(1_000)
+        failed = [call for call in calls if call.done()]
+    await asyncio.gather(*calls)
+    assert failed == []
+
+
+async def turns(number: int) -> None:
+    """Let the event loop turn so often."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
 async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
     with pytest.raises(StoreError, match="cannot be reached") as caught:
         await Database.open("postgresql://bob:s3cr3t@127.0.0.1:1/dreams")

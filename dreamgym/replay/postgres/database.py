@@ -31,8 +31,11 @@ Parameters = Mapping[str, object]
 OLDEST_SERVER = 150_000
 OLDEST_PGVECTOR = (0, 8, 0)
 MIGRATION_LOCK = 728_900
-WAIT_FOR_CONNECTION_S = 30.0
-"""How long a call waits for a connection while the database answers and all connections are in use."""
+OPEN_LIMIT_S = 30.0
+"""How long opening a pool waits for its first connection."""
+WAIT_FOR_CONNECTION_S = 800.0
+"""How long a call waits for a connection while the database answers and all connections are in use. Nearly as long as
+a step may take (`Limits.step_s`): if thousands play on a busy machine, their calls wait in line and do not fail."""
 RETURN_LIMIT_S = 5.0
 """How long a call waits for a database that is away. An embedded one is back by then."""
 LOOK_S = 0.25
@@ -229,7 +232,7 @@ async def _pool(dsn: str, *, pooled: bool) -> AsyncConnectionPool[Connection]:
         kwargs={"autocommit": True, **({"prepare_threshold": None} if pooled else {})},
     )
     try:
-        await pool.open(wait=True, timeout=WAIT_FOR_CONNECTION_S)
+        await pool.open(wait=True, timeout=OPEN_LIMIT_S)
     except BaseException:
         await pool.close()
         raise
@@ -320,6 +323,9 @@ def _translated(dsn: str) -> Iterator[None]:
         ) from None
     except (errors.ProgramLimitExceeded, psycopg.DataError) as error:
         raise InvalidInput(f"{_described(dsn)} cannot store this: {_first_line(error, dsn)}") from None
+    except PoolTimeout as error:
+        mend = "play fewer episodes at once, or give it a faster machine"
+        raise StoreError(f"{_described(dsn)} is too busy ({error}): {mend}") from None
     except psycopg.OperationalError as error:
         if not _lost(error):
             raise StoreError(f"{_described(dsn)} cannot do this now: {_first_line(error, dsn)}") from None
