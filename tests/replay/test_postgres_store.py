@@ -71,6 +71,20 @@ async def test_calls_beyond_the_connections_wait_for_minutes_and_none_fails(
     assert failed == []
 
 
+async def test_a_database_that_answers_others_first_passes_its_check(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.database.CHECK_LIMIT_S", 20)
+    with psycopg.connect(dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(7)")
+        calls = [
+            asyncio.create_task(store.database.fetch("SELECT pg_advisory_xact_lock(7)", {})) for _ in range(40)
+        ]  # a pool has at most 32 connections
+        await turns(1_000)
+        await store.episodes.check()
+    await asyncio.gather(*calls)
+
+
 async def test_steps_that_come_at_once_are_stored_by_one_statement(store: Store, dsn: str) -> None:
     names = [f"episode-{number}" for number in range(20)]
     for name in names:
