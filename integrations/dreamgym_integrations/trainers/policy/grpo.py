@@ -94,7 +94,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(scored, output)
         if self._settings.staleness or self._settings.vllm:
-            output["advantages"] = self._weighed(output)
+            output["old_per_token_logps"] = self._sampled_logprobs(output)
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
@@ -107,29 +107,24 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
 
-    def _weighed(self, output: dict[str, Any]) -> torch.Tensor:
-        """The advantages of each token, shape (B, T), times the truncated importance weight of the token.
+    def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
+        """Log-probability of each completion token when it was sampled, shape (B, T).
 
         An older policy mu, or the same in another engine, has sampled the tokens, and the policy pi learns from them.
-        The weight min(pi/mu, 2) is that of IMPALA (Espeholt et al. 2018, section 4.1, rho) and of the trainers that
-        play ahead today. TRL weighs so only with its own vLLM; a positive factor on the advantages has the same
-        gradient.
+        TRL's loss takes these as the old ones: the weight pi/mu of a token is at most 2 (as rho in IMPALA, Espeholt et
+        al. 2018, section 4.1), and a token that has already moved further than the clip range of PPO (Schulman et al.
+        2017, equation 7) in the direction of its advantage moves no further. Without that limit, updates from the same
+        old policy add up.
         """
         sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
         for b, row in enumerate(self._rows):
             sampled_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-        now_BT = output.get("old_per_token_logps")
-        if now_BT is None:
-            now_BT = self._logprobs(output)
         mask_BT = (output["completion_mask"] * output["tool_mask"]).bool()
-        ratio_BT = torch.where(mask_BT, (now_BT - sampled_BT).exp(), torch.ones_like(now_BT))
-        ratios = ratio_BT[mask_BT]
-        if len(ratios):
-            self._metrics["train"]["importance"].append(ratios.mean().item())
-            self._metrics["train"]["truncated_share"].append((ratios > MOST_WEIGHT).float().mean().item())
-        advantages = output["advantages"]
-        advantages_BT = advantages if advantages.dim() > 1 else advantages.unsqueeze(1)
-        return advantages_BT * ratio_BT.clamp(max=MOST_WEIGHT)
+        weights = (self._logprobs(output) - sampled_BT).exp()[mask_BT]
+        if len(weights):
+            self._metrics["train"]["importance"].append(weights.mean().item())
+            self._metrics["train"]["truncated_share"].append((weights > MOST_WEIGHT).float().mean().item())
+        return sampled_BT
 
     def _logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token under the policy as it is, shape (B, T)."""
