@@ -164,7 +164,7 @@ def test_a_cluster_whose_worker_dies_in_an_arm_comes_to_the_same_results(
     assert len(arms) == 5
     for arm in arms:
         one, other = (tmp_path / out / "seed-0" / arm for out in ("alone", "spread"))
-        mine, theirs = (result(arm).model_copy(update={"seconds": 0.0}) for arm in (one, other))
+        mine, theirs = (result(arm).model_copy(update={"seconds": 0.0, "commit": ""}) for arm in (one, other))
         assert mine == theirs
         policies = sorted(file.relative_to(one) for file in one.glob("**/policy/model.safetensors"))
         assert policies == sorted(file.relative_to(other) for file in other.glob("**/policy/model.safetensors"))
