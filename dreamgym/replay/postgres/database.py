@@ -330,6 +330,16 @@ def _translated(dsn: str) -> Iterator[None]:
         ) from None
     except (errors.ProgramLimitExceeded, psycopg.DataError) as error:
         raise InvalidInput(f"{_described(dsn)} cannot store this: {_first_line(error, dsn)}") from None
+    except errors.DiskFull as error:
+        raise StoreError(
+            f"{_described(dsn)} has no space left ({_first_line(error, dsn)}): free some on its disk, then do this "
+            "again; nothing was changed"
+        ) from None
+    except errors.ReadOnlySqlTransaction:
+        raise StoreError(
+            f"{_described(dsn)} takes no writes, it may be a standby: name the primary in DREAMGYM_DSN, or all hosts "
+            "and ?target_session_attrs=read-write"
+        ) from None
     except PoolTimeout as error:
         mend = "play fewer episodes at once, or give it a faster machine"
         raise StoreError(f"{_described(dsn)} is too busy ({error}): {mend}") from None
