@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.model import Part
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
-from dreamgym.errors import InvalidInput
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.setting import Setting
+from dreamgym.llm import Pingable
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import dream_setting, open_store
 from dreamgym.runs.seed import claim, folder_of, read_folder, store
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from dreamgym_server.sources import Worlds
 
     from dreamgym.replay.postgres import Store
+
+
+PING_S = 5.0
+"""Seconds in which a model's endpoint should answer when the server starts."""
 
 
 @asynccontextmanager
@@ -69,6 +75,9 @@ async def serving(
     from dreamgym_server.auth import LOOPBACK, check_bind
     from dreamgym_server.running import running
     from dreamgym_server.sources import RealWorlds
+    from dreamgym_server.view.library import Library
+
+    from dreamgym.replay.postgres.listing import StoredEpisodes
 
     if real and (model or without or calibration or min_confidence):
         raise InvalidInput("--model, --calibration and --min-confidence are for dreams: not with --real")
@@ -92,7 +101,10 @@ async def serving(
         if not real:
             calibrated = Calibration.load(calibration) if calibration else None
             worlds = await _dreams(specs, chosen, opened, stack, calibrated, min_confidence)
-        app = build(worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts})
+        library = Library(store=StoredEpisodes(opened.database), buffer=opened.buffer)
+        app = build(
+            worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, library=library
+        )
         url = await stack.enter_async_context(running(app, host=host, port=port))
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
 
@@ -136,6 +148,8 @@ async def _dreams(
         check_environment(experience, spec.name)
     stack.push_async_callback(experience.close)
     say(f"experience model: {experience.name}")
+    if isinstance(experience, Pingable):
+        await _tell_if_away(experience)
     for spec in specs:
         if (await store.buffer.counts(spec.name)).transitions == 0:
             say(f"{spec.name}: nothing is recorded yet; dreamgym collect or dreamgym record mends that")
@@ -145,3 +159,13 @@ async def _dreams(
         )
         for spec in specs
     ]
+
+
+async def _tell_if_away(model: Pingable) -> None:
+    """Say so if the model's endpoint does not answer now. It may come later, so the server starts all the same."""
+    try:
+        async with asyncio.timeout(PING_S):
+            await model.ping()
+    except (EnvironmentUnavailable, TimeoutError) as error:
+        reason = str(error) or f"no answer within {PING_S:g} s"
+        say(f"the model cannot be asked now, and what it would answer is unavailable until it can: {reason}")

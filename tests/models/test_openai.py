@@ -279,5 +279,11 @@ async def test_the_address_of_a_provider_can_be_set_and_its_key_is_asked_for(mon
     assert load("openai/gpt-4.1").name == "http://proxy/v1#gpt-4.1"
 
 
+def test_an_address_with_a_password_is_refused_and_the_password_not_repeated() -> None:
+    with pytest.raises(InvalidInput, match="without a password") as raised:
+        load("http://user:hunter2@127.0.0.1:9/v1#m")
+    assert "hunter2" not in str(raised.value)
+
+
 def test_the_choice_of_a_backend_and_the_backend_know_the_same_providers() -> None:
     assert set(BASE_URLS) == OPENAI_PROVIDERS

@@ -128,14 +128,16 @@ async def test_others_add_and_search_while_an_index_is_built(small: Store, empty
     await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
     other = await open_store(empty_dsn, TrigramEncoder(24))
     building = asyncio.gather(store.buffer.indexes.tend(1), other.buffer.indexes.tend(1))
-    added = 0
+    added, described_as = 0, set()
     while not building.done():
+        described_as.add(await described(store.database, ENV))
         walk = sample_trajectory(f"more {added}", sample_transition(f"yard {added}", "dig", "a hole"))
         assert await other.buffer.add([walk]) == 1
         assert len(await other.buffer.nearest(asked(added))) == 3
         added += 1
     await building
     assert added > 0
+    assert any("the index is being built (" in said and said.endswith("searches are exact") for said in described_as)
     assert await store.database.fetch(INDEX, {}) == [(True,)]
     await other.close()
     await store.close()

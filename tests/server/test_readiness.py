@@ -13,6 +13,7 @@ from server_stage import CounterModel, Stage, counter_spec
 from dreamgym.dream.language_model import LanguageModel
 from dreamgym.dream.questions import CachedLLM, MemoryPredictions
 from dreamgym.errors import EnvironmentUnavailable
+from dreamgym.runs.serve import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -89,3 +90,17 @@ async def test_an_endpoint_is_pinged_through_cache_and_experience_model_and_aske
         gone = await http.get("/readyz")
     await llm.close()
     assert (there.status_code, gone.status_code, asked) == (200, 503, [])
+
+
+async def test_a_server_says_at_its_start_that_the_model_cannot_be_asked(
+    dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def told(model: str) -> list[str]:
+        async with serving(["coin"], model=model, port=0, dsn=dsn, encoder="trigram", takes_in=False):
+            return [line for line in capsys.readouterr().err.splitlines() if "cannot be asked now" in line]
+
+    async with chat_server(lambda messages, tools: Reply(text="no")) as url:
+        assert await told(url) == []
+    (away,) = await told(url)
+    assert url in away
+    assert "unavailable until it can" in away

@@ -306,7 +306,6 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
         "key": digest_id(*asked),
         "seen": [digest_id(state) for state in seen_states(retrieval)],
         "mask": source_mask(retrieval.sources),
-        "sources": [SOURCE_CODES[source] for source in retrieval.sources],
         "world": retrieval.world,
         "goal": goal_id(retrieval.goal),
         "exclude": retrieval.exclude,

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from dreamgym.budget import Meter, call_through
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
@@ -52,13 +53,18 @@ def load(name: str) -> OpenAIModel:
     """The model that `http://host/v1[#model]`, `provider/model` or a bare name means.
 
     Raises:
-        InvalidInput: no name, or the key that the provider asks for is not set.
+        InvalidInput: no name, an address with a password, or the key that the provider asks for is not set.
         MissingPackage: the openai client is not installed.
     """
     if not name:
         raise InvalidInput("expected a model: http://HOST:PORT/v1, openai/MODEL, or a bare name")
     if name.startswith(("http://", "https://")):
         base_url, _, model = name.partition("#")
+        if urlsplit(base_url).password is not None:
+            raise InvalidInput(
+                "expected a model's address without a password, since runs and stored steps name it: put the key into "
+                "OPENAI_API_KEY"
+            )
         return OpenAIModel(base_url, model or None, os.environ.get("OPENAI_API_KEY"))
     provider, _, model = name.partition("/")
     if provider not in BASE_URLS or not model:

@@ -78,58 +78,45 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         began = time.monotonic()
         self.round = self.rounds.take(self.updates)
         self.waited_s = time.monotonic() - began
-        dead, limit = self.round.dead_updates, self._settings.dead_updates
-        if limit and dead >= limit:
-            raise TrainingStopped(
-                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
-                "policy on recorded successes, practise easier tasks first, or play larger groups"
-            )
-        scored = [
-            [ScoredRollout(*one) for one in zip(group, self._practice.rewards(group), strict=True)]
-            for group in self.round.groups
-        ]
+        check_alive(self.round, self._settings)
+        scored = scored_groups(self.round, self._practice)
         rows = [row for group in scored for one in group for row in one.rows]
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(scored, output)
         if self._settings.staleness or self._settings.vllm:
-            output["advantages"] = self._weighed(output)
+            output["old_per_token_logps"] = self._sampled_logprobs(output)
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
         """Put `advantages` in: those of each episode within its group, for all its rows, in the order of the rows."""
         of_rows: list[float] = []
         for group_G in groups:
-            advantages_G = self._weighted(group_advantages([one.reward for one in group_G]), group_G)
+            advantages_G = advantages_of(group_G, self._settings)
             for one, advantage in zip(group_G, advantages_G, strict=True):
                 of_rows += [advantage] * len(one.rows)
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
 
-    def _weighed(self, output: dict[str, Any]) -> torch.Tensor:
-        """The advantages of each token, shape (B, T), times the truncated importance weight of the token.
+    def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
+        """Log-probability of each completion token when it was sampled, shape (B, T).
 
         An older policy mu, or the same in another engine, has sampled the tokens, and the policy pi learns from them.
-        The weight min(pi/mu, 2) is that of IMPALA (Espeholt et al. 2018, section 4.1, rho) and of the trainers that
-        play ahead today. TRL weighs so only with its own vLLM; a positive factor on the advantages has the same
-        gradient.
+        TRL's loss takes these as the old ones: the weight pi/mu of a token is at most 2 (as rho in IMPALA, Espeholt et
+        al. 2018, section 4.1), and a token that has already moved further than the clip range of PPO (Schulman et al.
+        2017, equation 7) in the direction of its advantage moves no further. Without that limit, updates from the same
+        old policy add up.
         """
         sampled_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
         for b, row in enumerate(self._rows):
             sampled_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-        now_BT = output.get("old_per_token_logps")
-        if now_BT is None:
-            now_BT = self._logprobs(output)
         mask_BT = (output["completion_mask"] * output["tool_mask"]).bool()
-        ratio_BT = torch.where(mask_BT, (now_BT - sampled_BT).exp(), torch.ones_like(now_BT))
-        ratios = ratio_BT[mask_BT]
-        if len(ratios):
-            self._metrics["train"]["importance"].append(ratios.mean().item())
-            self._metrics["train"]["truncated_share"].append((ratios > MOST_WEIGHT).float().mean().item())
-        advantages = output["advantages"]
-        advantages_BT = advantages if advantages.dim() > 1 else advantages.unsqueeze(1)
-        return advantages_BT * ratio_BT.clamp(max=MOST_WEIGHT)
+        weights = (self._logprobs(output) - sampled_BT).exp()[mask_BT]
+        if len(weights):
+            self._metrics["train"]["importance"].append(weights.mean().item())
+            self._metrics["train"]["truncated_share"].append((weights > MOST_WEIGHT).float().mean().item())
+        return sampled_BT
 
     def _logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token under the policy as it is, shape (B, T)."""
@@ -144,11 +131,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 batch_size=self.args.per_device_train_batch_size,
             )[0]
         return found
-
-    def _weighted(self, advantages: Sequence[float], episodes: Sequence[ScoredRollout]) -> list[float]:
-        if not self._settings.weigh_confidence:
-            return list(advantages)
-        return weighted(advantages, [one.episode.confidence for one in episodes])
 
     def _missing(self, rows: int) -> int:
         """Number of rows that fill up this process's batch.
@@ -193,6 +175,45 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """Save. Raises TrainingStopped where there is no room."""
         with saving(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
+
+
+def check_alive(played: Round, settings: Settings) -> None:
+    """Raises TrainingStopped if there was nothing to learn for as long as the settings allow."""
+    dead, limit = played.dead_updates, settings.dead_updates
+    if limit and dead >= limit:
+        raise TrainingStopped(
+            f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
+            "policy on recorded successes, practise easier tasks first, or play larger groups"
+        )
+
+
+def scored_groups(played: Round, practice: Practice) -> list[list[ScoredRollout]]:
+    """The episodes of a round with their rewards."""
+    return [
+        [ScoredRollout(*one) for one in zip(group, practice.rewards(group), strict=True)] for group in played.groups
+    ]
+
+
+def advantages_of(group_G: Sequence[ScoredRollout], settings: Settings) -> list[float]:
+    """The advantage of each episode within its group; 0 for one without a reward."""
+    return by_confidence(group_advantages([one.reward for one in group_G]), group_G, settings)
+
+
+def by_confidence(advantages: Sequence[float], episodes: Sequence[ScoredRollout], settings: Settings) -> list[float]:
+    """The advantages, multiplied by the confidence in their episodes if the settings say so."""
+    if not settings.weigh_confidence:
+        return list(advantages)
+    return weighted(advantages, [one.episode.confidence for one in episodes])
+
+
+def scored_rows(played: Round, practice: Practice, settings: Settings) -> list[tuple[Segment, float]]:
+    """The rows of a round, each with the advantage of its episode."""
+    return [
+        (row, advantage)
+        for group_G in scored_groups(played, practice)
+        for one, advantage in zip(group_G, advantages_of(group_G, settings), strict=True)
+        for row in one.rows
+    ]
 
 
 def steps_per_update(settings: Settings) -> int:

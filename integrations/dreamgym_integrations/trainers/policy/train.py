@@ -30,7 +30,7 @@ from dreamgym_integrations.trainers.common.distributed import Processes, of_firs
 from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
-from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, steps_per_update
+from dreamgym_integrations.trainers.policy.grpo import MOST_WEIGHT, RolloutTrainer, steps_per_update
 from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
 from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
 from dreamgym_integrations.trainers.policy.rounds import Rounds, RoundsAhead, RoundsOnDemand
@@ -41,6 +41,7 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     newest_checkpoint,
     read_curriculum,
 )
+from dreamgym_integrations.trainers.policy.tinker import train_at_tinker
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figures
 
 Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
@@ -84,6 +85,11 @@ def train_policy(
         KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
     """
     processes = Processes()
+    if settings.tinker:
+        practice.processes = processes
+        how = partial(train_at_tinker, portal=portal, player=player, probe=probe, resume=resume, on_learned=on_learned)
+        how(practice, base, out, settings)
+        return
 
     def begun() -> tuple[Path | None, str]:
         """The checkpoint to continue from, if there is one, in a folder that is this run's, and the run's name."""
@@ -207,6 +213,7 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
         num_generations=settings.group_size,
         lr_scheduler_type="linear",
         beta=settings.beta,
+        delta=MOST_WEIGHT if settings.staleness or settings.vllm else None,
         max_grad_norm=1.0,
         temperature=policy.temperature,
         save_steps=settings.save_every * updates,
