@@ -27,6 +27,7 @@ from dreamgym.cli import (
     serve,
     tasks,
     train,
+    view,
 )
 from dreamgym.cli.boundary import run
 from dreamgym.cli.options import VARIABLES
@@ -60,6 +61,7 @@ app.command("collect")(collect.collect)
 app.command("record")(record.record)
 app.command("label")(label.label)
 app.command("annotate")(annotate.annotate)
+app.command("view")(view.view)
 app.command("seed")(seed.seed)
 app.command("serve")(serve.serve)
 app.command("check")(check.check)

@@ -75,6 +75,9 @@ async def serving(
     from dreamgym_server.auth import LOOPBACK, check_bind
     from dreamgym_server.running import running
     from dreamgym_server.sources import RealWorlds
+    from dreamgym_server.view.library import Library
+
+    from dreamgym.replay.postgres.listing import StoredEpisodes
 
     if real and (model or without or calibration or min_confidence):
         raise InvalidInput("--model, --calibration and --min-confidence are for dreams: not with --real")
@@ -98,7 +101,10 @@ async def serving(
         if not real:
             calibrated = Calibration.load(calibration) if calibration else None
             worlds = await _dreams(specs, chosen, opened, stack, calibrated, min_confidence)
-        app = build(worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts})
+        library = Library(store=StoredEpisodes(opened.database), buffer=opened.buffer)
+        app = build(
+            worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, library=library
+        )
         url = await stack.enter_async_context(running(app, host=host, port=port))
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
 

@@ -7,21 +7,26 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from dreamgym.errors import DreamGymError, InvalidInput
 from dreamgym.llm import Pingable
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import EpisodeStore
-from dreamgym_server.auth import LOOPBACK, Guard, Keys
+from dreamgym_server.auth import LOOPBACK, PAGE, Guard, Keys
 from dreamgym_server.doors.agent import AgentDoor
 from dreamgym_server.doors.openenv import OpenEnvDoor
 from dreamgym_server.doors.trainer import TrainerDoor, refuse
+from dreamgym_server.doors.view import ViewDoor
 from dreamgym_server.limits import BoundedBody, Limits
 from dreamgym_server.metrics import Metrics, Observed
 from dreamgym_server.readiness import Readiness
 from dreamgym_server.sessions import Episodes
 from dreamgym_server.sources import DreamWorlds, Worlds
+from dreamgym_server.view.answers import Answers
+from dreamgym_server.view.library import Library
 
 
 def build(
@@ -32,6 +37,7 @@ def build(
     token: str | None = None,
     hosts: Iterable[str] = LOOPBACK,
     limits: Limits | None = None,
+    library: Library | None = None,
 ) -> Starlette:
     """The ASGI app of a server with these environments: MCP, the control API and OpenEnv's API over the same episodes.
 
@@ -44,6 +50,7 @@ def build(
         token: the bearer token that every request must carry; None lets everyone in.
         hosts: host names by which the server may be addressed.
         limits: bounds on episodes and steps.
+        library: what the page at `/view/` shows; None: there is no page.
 
     Raises:
         InvalidInput: two environments have the same name, or a tool schema cannot be used.
@@ -71,6 +78,7 @@ def build(
             metrics.route(),
             *TrainerDoor(episodes, keys).routes(),
             *OpenEnvDoor(episodes).routes(),
+            *(ViewDoor(Answers(library)).routes() if library is not None else ()),
         ],
         middleware=[
             Middleware(Guard, keys=keys, hosts=hosts),
@@ -80,3 +88,21 @@ def build(
         exception_handlers={DreamGymError: refuse},
         lifespan=lifespan,
     )
+
+
+def build_view(answers: Answers, token: str) -> Starlette:
+    """The ASGI app of `dreamgym view`: the page alone, for one who has the token.
+
+    Args:
+        answers: what the page asks.
+        token: the bearer token that every question must carry.
+    """
+    return Starlette(
+        routes=[Route("/", _to_the_page, methods=["GET"]), *ViewDoor(answers).routes()],
+        middleware=[Middleware(Guard, keys=Keys(token), hosts=LOOPBACK), Middleware(BoundedBody)],
+        exception_handlers={DreamGymError: refuse},
+    )
+
+
+async def _to_the_page(request: Request) -> Response:
+    return RedirectResponse(PAGE)

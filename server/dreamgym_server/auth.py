@@ -1,6 +1,7 @@
 """Access control: bearer tokens, and the Host and Origin checks against DNS rebinding.
 
-One ASGI wrapper around all routes, MCP and websockets included; only `/healthz` and `/readyz` need no token. The
+One ASGI wrapper around all routes, MCP and websockets included; only `/healthz`, `/readyz` and the files of the page
+need no token. The
 server's token gives access to everything. An episode's token names its episode and gives access to the MCP URL of that
 episode alone: as a part of the URL, as bearer token at the episode's or the environment's MCP URL, or in the header
 X-DreamGym-Episode. It is derived from the server's token, so nothing is stored and every replica with the same token
@@ -23,6 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dreamgym.errors import InvalidInput
 
+PAGE = "/view/"
+"""Path of the page for a browser; what it asks for lies below `/view/api/`."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "DREAMGYM_TOKEN"  # noqa: S105  # a name, not a token
 
@@ -99,7 +102,7 @@ class Guard:
             origin = headers.get("origin")
             if origin is not None and _origin(origin) not in self._hosts:
                 return JSONResponse({"error": f"origin {origin!r} is not allowed: start with --allowed-host"}, 403)
-        if self._keys is None or scope["path"] in {"/healthz", "/readyz"}:
+        if self._keys is None or is_open(scope["path"]):
             return None
         given = _bearer(headers.get("authorization", ""))
         scope["dreamgym.control"] = self._keys.is_server(given)
@@ -107,6 +110,12 @@ class Guard:
             return None
         expected = "expected the server's bearer token, or at an episode's MCP URL the episode's own"
         return JSONResponse({"error": expected}, 401, {"WWW-Authenticate": "Bearer"})
+
+
+def is_open(path: str) -> bool:
+    """True if a request needs no token: the probes, and the files of the page, which hold nothing that was recorded."""
+    is_of_page = path in {PAGE, PAGE.rstrip("/")} or (path.startswith(PAGE) and not path.startswith(f"{PAGE}api/"))
+    return path in {"/healthz", "/readyz"} or is_of_page
 
 
 def _bearer(authorization: str) -> str:

@@ -1,0 +1,48 @@
+"""Two episodes of one task, call by call: how long they are the same, and where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from dreamgym.evaluation.calls import is_same
+from dreamgym.types import Frozen, Transition
+
+
+class CallPair(Frozen):
+    """The same call number of two episodes."""
+
+    one: Transition | None
+    """None: this episode was over by then."""
+    other: Transition | None
+
+    @property
+    def same_call(self) -> bool:
+        """Both episodes made the same call."""
+        return (
+            self.one is not None
+            and self.other is not None
+            and self.one.action.canonical() == self.other.action.canonical()
+        )
+
+    @property
+    def same_answer(self) -> bool:
+        """Both calls have the same answer, reward and end; answers that are JSON are compared as JSON."""
+        if self.one is None or self.other is None:
+            return False
+        one, other = self.one.result, self.other.result
+        ends = [(result.reward, result.terminated) for result in (one, other)]
+        return is_same(one, other) and ends[0] == ends[1]
+
+
+def paired_calls(one: Sequence[Transition], other: Sequence[Transition]) -> list[CallPair]:
+    """The calls of two episodes beside each other; the longer one goes on alone."""
+    return [CallPair.model_construct(one=a, other=b) for a, b in zip_longest(one, other)]
+
+
+def parting(pairs: Sequence[CallPair]) -> int | None:
+    """Number of the first pair, counted from 1, in which call or answer differ; None: the episodes are the same."""
+    for number, pair in enumerate(pairs, start=1):
+        if not (pair.same_call and pair.same_answer):
+            return number
+    return None

@@ -1,0 +1,130 @@
+"""How stored episodes are listed for a person: filtered, newest first, a page at a time, without their steps."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from dreamgym.types import Frozen, Source, StopReason, Task, Tier
+
+
+class EpisodeFilter(Frozen):
+    """Conditions on episodes; the default lets all pass."""
+
+    env: str = ""
+    source: Source | None = None
+    task: str = ""
+    """Id of the task."""
+    group: str = ""
+    """Start of the name of the episode's group: `RUN-` is a training run, `RUN-7-` one update of it."""
+    policy_version: int | None = None
+    state: Literal["", "running", "over", "failed"] = ""
+    success: bool | None = None
+    tier: Tier | None = None
+    """A tier that answered at least one step."""
+    text: str = ""
+    """Letters that occur in the id of the episode or in its instruction, in capitals or not."""
+
+    @property
+    def reads_steps(self) -> bool:
+        """True if the steps of an episode decide: such episodes are looked through and not counted."""
+        return self.success is not None or self.tier is not None
+
+
+class Outcome(Frozen):
+    """What the steps of an episode come to."""
+
+    steps: int = 0
+    tiers: dict[str, int] = Field(default_factory=dict)
+    """Number of steps that each tier answered."""
+    errors: int = 0
+    """Number of steps that were refused."""
+    total: float = 0.0
+    """Sum of the rewards of the steps."""
+    terminated: bool = False
+    """True if a step ended the task."""
+    is_open: bool = False
+    """True if nobody knows of some step whether it ended the task."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class EpisodeSummary(Frozen):
+    """An episode in one line of a list."""
+
+    place: str
+    """Where it lies: `store`, or a file of a run folder."""
+    id: str
+    task: Task
+    source: Source
+    stop_reason: StopReason | None
+    """None while the episode runs."""
+    policy_version: int | None = None
+    group: str | None = None
+    world: str = ""
+    answer: str | None = None
+    final_reward: float | None = None
+    error: str | None = None
+    at: datetime | None = None
+    """When it was stored or last used; None: nobody noted it."""
+    outcome: Outcome
+
+    @property
+    def reward(self) -> float | None:
+        """The reward by the rule of `Trajectory.reward`; None if it is not known."""
+        if self.stop_reason is StopReason.ERROR:
+            return None
+        total = self.outcome.total + (self.final_reward or 0.0)
+        if self.outcome.terminated or self.final_reward is not None:
+            return total
+        return None if self.outcome.is_open or self.stop_reason is StopReason.FINISHED else total
+
+    @property
+    def success(self) -> bool | None:
+        """The success by the rule of `Trajectory.success`; None while the episode runs, or if nobody judged it."""
+        if self.stop_reason is None or self.reward is None:
+            return None
+        if self.final_reward is not None:
+            return self.final_reward > 0
+        return self.outcome.terminated and self.outcome.total > 0
+
+    def passes(self, chosen: EpisodeFilter) -> bool:
+        """True if the episode meets all conditions."""
+        wanted = chosen.text.lower()
+        return (
+            chosen.env in {"", self.task.env}
+            and chosen.source in {None, self.source}
+            and chosen.task in {"", self.task.id}
+            and (self.group or "").startswith(chosen.group)
+            and chosen.policy_version in {None, self.policy_version}
+            and (not chosen.state or chosen.state == self.state)
+            and (wanted in self.id.lower() or wanted in self.task.instruction.lower())
+            and self.passes_by_steps(chosen)
+        )
+
+    def passes_by_steps(self, chosen: EpisodeFilter) -> bool:
+        """True if the episode meets the conditions on its steps."""
+        return chosen.success in {None, self.success} and (
+            chosen.tier is None or chosen.tier.value in self.outcome.tiers
+        )
+
+    @property
+    def state(self) -> Literal["running", "over", "failed"]:
+        """How far it is: it runs, it is over, or it failed."""
+        if self.stop_reason is None:
+            return "running"
+        return "failed" if self.stop_reason is StopReason.ERROR else "over"
+
+
+class EpisodePage(Frozen):
+    """Some episodes of a list."""
+
+    episodes: tuple[EpisodeSummary, ...]
+    matching: int | None
+    """Number of episodes that meet the conditions; None: they were not counted, since their steps decide."""
+    looked: int
+    """Number of episodes that were looked through for this page."""
+    next: str | None
+    """Where the list goes on; None at its end."""

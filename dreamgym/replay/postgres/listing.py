@@ -1,0 +1,384 @@
+"""What a person looks at in a store: episodes a page at a time, their steps, and where a transition was recorded.
+
+Nothing here writes. An episode is in one of two tables, or in both: a server keeps it among its episodes, and when it
+is over, the replay buffer keeps its trajectory. The trajectory counts if both have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from dreamgym.errors import InvalidInput, UnknownEpisode
+from dreamgym.replay.keys import SOURCE_CODES, digest_id, key_of
+from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
+from dreamgym.replay.postgres.database import Database, Row
+from dreamgym.types import Frozen, Source, StopReason, Task, Tier, Transition
+
+PLACE = "store"
+LOOKED = 300
+"""Episodes that are looked through for one page, if their steps decide whether they belong to it."""
+WINDOW = 100
+REMEMBERED = 20_000
+"""Episodes whose steps need not be read again for a list."""
+
+EPISODES = """
+SELECT trajectory.id, true AS kept, environment.name AS env, source, added_at AS at, trajectory.body,
+  trajectory.body ->> 'stop_reason' AS stop_reason, trajectory.body ->> 'answer' AS answer,
+  (trajectory.body ->> 'final_reward')::float8 AS final_reward, trajectory.body ->> 'error' AS error,
+  (SELECT played.body ->> 'group' FROM episodes AS played WHERE played.id = trajectory.id) AS group_name
+FROM trajectories AS trajectory JOIN environments AS environment ON environment.id = trajectory.env_id
+WHERE {trajectories}
+UNION ALL
+SELECT id, false, body ->> 'env', NULL, used_at, body, stop_reason, answer, final_reward, error, body ->> 'group'
+FROM episodes
+WHERE NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id) AND {episodes}
+"""
+CONDITIONS = {
+    "env": ("environment.name = %(env)s", "body ->> 'env' = %(env)s"),
+    "id": ("trajectory.id = %(id)s", "episodes.id = %(id)s"),
+    "source": ("source = %(source)s", "%(is_played_here)s"),
+    "task": ("trajectory.body -> 'task' ->> 'id' = %(task)s", "body -> 'task' ->> 'id' = %(task)s"),
+    "group": (
+        "trajectory.id = ANY (SELECT id FROM episodes WHERE (body ->> 'group') COLLATE \"C\" BETWEEN %(group)s "
+        "AND %(group_end)s)",
+        "(body ->> 'group') COLLATE \"C\" BETWEEN %(group)s AND %(group_end)s",
+    ),
+    "policy_version": (
+        "(trajectory.body ->> 'policy_version')::int = %(policy_version)s",
+        "(body ->> 'policy_version')::int = %(policy_version)s",
+    ),
+    "running": ("false", "stop_reason IS NULL"),
+    "failed": ("false", "stop_reason = 'error'"),
+    "over": ("true", "stop_reason <> 'error'"),
+    "text": (
+        "(strpos(lower(trajectory.id), lower(%(text)s)) > 0 "
+        "OR strpos(lower(trajectory.body -> 'task' ->> 'instruction'), lower(%(text)s)) > 0)",
+        "(strpos(lower(id), lower(%(text)s)) > 0 "
+        "OR strpos(lower(body -> 'task' ->> 'instruction'), lower(%(text)s)) > 0)",
+    ),
+}
+"""Conditions on trajectories and on the episodes of servers."""
+
+STEPS = """
+SELECT trajectory_id AS episode, step.step, coalesce(step.body, transition.body) AS body
+FROM trajectory_steps AS step
+JOIN transitions AS transition ON transition.env_id = step.env_id AND transition.id = step.transition_id
+WHERE trajectory_id = ANY (%(kept)s)
+UNION ALL
+SELECT episode_id, step, body FROM episode_steps WHERE episode_id = ANY (%(others)s)
+"""
+SHORT_STEPS = f"""
+SELECT episode, step, tier, coalesce(is_error, false) AS is_error, coalesce(reward, 0) AS reward,
+  coalesce(terminated, false) AS terminated, coalesce(open_end, false) AS open_end,
+  coalesce(prompt_tokens, 0) AS prompt_tokens, coalesce(completion_tokens, 0) AS completion_tokens
+FROM ({STEPS}) AS steps
+CROSS JOIN LATERAL json_to_record(body) AS parts (provenance json, result json)
+CROSS JOIN LATERAL json_to_record(provenance) AS origin (tier text, open_end bool, prompt_tokens int,
+                                                         completion_tokens int)
+CROSS JOIN LATERAL json_to_record(result) AS results (is_error bool, reward float8, terminated bool)
+"""
+OUTCOMES = f"""
+SELECT episode, json_object_agg(tier, steps)::text, sum(steps)::int, sum(errors)::int, sum(total), bool_or(terminated),
+  bool_or(is_open), sum(prompt_tokens)::bigint, sum(completion_tokens)::bigint
+FROM (
+  SELECT episode, tier, count(*) AS steps, count(*) FILTER (WHERE is_error) AS errors, sum(reward) AS total,
+    bool_or(terminated) AS terminated, bool_or(open_end) AS is_open, sum(prompt_tokens) AS prompt_tokens,
+    sum(completion_tokens) AS completion_tokens
+  FROM ({SHORT_STEPS}) AS short GROUP BY episode, tier
+) AS by_tier GROUP BY episode
+"""
+BODIES = f"SELECT step, body::text FROM ({STEPS}) AS steps WHERE step >= %(first)s AND step < %(last)s ORDER BY step"
+
+TWINS = """
+SELECT task_id, array_agg(id ORDER BY at DESC) FILTER (WHERE is_dream),
+  array_agg(id ORDER BY at DESC) FILTER (WHERE NOT is_dream), max(at)
+FROM (
+  SELECT id, body -> 'task' ->> 'id' AS task_id, source = %(dreamed)s AS is_dream, added_at AS at FROM trajectories
+  WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)
+) AS told
+GROUP BY task_id HAVING bool_or(is_dream) AND bool_or(NOT is_dream) ORDER BY max(at) DESC, task_id
+"""
+
+
+class EpisodeStep(Frozen):
+    """One step in a strip that shows all steps of an episode."""
+
+    tier: Tier
+    is_error: bool
+    reward: float
+
+
+class Recorded(Frozen):
+    """A stored transition, and one of the episodes in which it was seen."""
+
+    id: str
+    place: str
+    episode: str
+    step: int
+    """Counted from 1."""
+    transition: Transition
+    instruction: str
+    source: Source
+
+
+class TaskPair(Frozen):
+    """A task that was played in a dream and in reality."""
+
+    env: str
+    task: str
+    dreams: tuple[tuple[str, str], ...]
+    """Place and id of each dreamed episode, newest first."""
+    real: tuple[tuple[str, str], ...]
+    """Place and id of each real or imported episode, newest first."""
+
+
+@dataclass(frozen=True)
+class StoredEpisodes:
+    """The episodes of a store, for reading."""
+
+    database: Database
+    _known: dict[tuple[str, datetime], Outcome] = field(default_factory=dict)
+    """What the steps of episodes came to, by id and time of the last change."""
+
+    async def page(self, chosen: EpisodeFilter, *, after: str | None = None, limit: int = 50) -> EpisodePage:
+        """Episodes that meet the conditions, newest first.
+
+        Args:
+            chosen: the conditions.
+            after: where the list goes on, as `EpisodePage.next` of the page before says.
+            limit: number of episodes at most.
+
+        Raises:
+            InvalidInput: `after` is no such place.
+        """
+        listed, parameters = _listed(chosen)
+        matching = None
+        if not chosen.reads_steps:
+            rows = await self.database.fetch(f"SELECT count(*) FROM ({listed}) AS listed", parameters)
+            matching = int(rows[0][0])
+        found: list[EpisodeSummary] = []
+        looked, position = 0, after
+        while True:
+            rows = await self._window(listed, parameters, position, limit + 1 if matching is not None else WINDOW)
+            for number, one in enumerate(await self._summaries(rows)):
+                if len(found) == limit:
+                    return EpisodePage(episodes=tuple(found), matching=matching, looked=looked, next=position)
+                looked, position = looked + 1, _position(rows[number])
+                if one.passes_by_steps(chosen):
+                    found.append(one)
+            is_last = len(rows) < WINDOW or matching is not None
+            if is_last or looked >= LOOKED:
+                return EpisodePage(
+                    episodes=tuple(found), matching=matching, looked=looked, next=None if is_last else position
+                )
+
+    async def summary(self, episode: str) -> EpisodeSummary:
+        """One episode without its steps. Raises UnknownEpisode."""
+        if "\x00" in episode:
+            raise UnknownEpisode(episode)
+        listed, parameters = _listed(EpisodeFilter(), episode)
+        rows = await self.database.fetch(f"{SHOWN} FROM ({listed}) AS listed", parameters)
+        if not rows:
+            raise UnknownEpisode(episode)
+        return (await self._summaries(rows))[0]
+
+    async def strip(self, one: EpisodeSummary) -> list[EpisodeStep]:
+        """All steps of an episode, in short."""
+        query = f"SELECT tier, is_error, reward FROM ({SHORT_STEPS}) AS short ORDER BY step"
+        rows = await self.database.fetch(query, await self._tables([one.id]))
+        return [EpisodeStep(tier=Tier(tier), is_error=is_error, reward=reward) for tier, is_error, reward in rows]
+
+    async def steps(self, episode: str, first: int, count: int) -> list[Transition]:
+        """Steps of an episode from number `first` on, counted from 1; at most `count` of them."""
+        window = {"first": first - 1, "last": first - 1 + count}
+        rows = await self.database.fetch(BODIES, {**await self._tables([episode]), **window})
+        return [Transition.model_validate_json(body) for _, body in rows]
+
+    async def initial(self, episode: str) -> str | None:
+        """The first observation of an episode that a server keeps; None: no server has it."""
+        rows = await self.database.fetch(
+            "SELECT body -> 'initial' ->> 'observation' FROM episodes WHERE id = %(id)s", {"id": episode}
+        )
+        return None if not rows else str(rows[0][0])
+
+    async def is_on_a_server(self, episode: str) -> bool:
+        """True if a server keeps the episode, so that it can be forked."""
+        return bool(await self.database.fetch("SELECT 1 FROM episodes WHERE id = %(id)s", {"id": episode}))
+
+    async def watch(self, episode: str) -> tuple[int, StopReason | None]:
+        """Number of steps of an episode, and why it ended. Raises UnknownEpisode."""
+        rows = await self.database.fetch(
+            "SELECT version, stop_reason FROM episodes WHERE id = %(id)s UNION ALL "
+            "SELECT (SELECT count(*)::int FROM trajectory_steps WHERE trajectory_id = id), body ->> 'stop_reason' "
+            "FROM trajectories WHERE id = %(id)s LIMIT 1",
+            {"id": episode},
+        )
+        if not rows:
+            raise UnknownEpisode(episode)
+        return int(rows[0][0]), None if rows[0][1] is None else StopReason(rows[0][1])
+
+    async def pairs(self, env: str) -> list[TaskPair]:
+        """Tasks of an environment that were played in a dream and in reality, the newest first."""
+        rows = await self.database.fetch(TWINS, {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC]})
+        return [
+            TaskPair(env=env, task=task, dreams=_placed(dreams), real=_placed(real)) for task, dreams, real, _ in rows
+        ]
+
+    async def recorded(self, env: str, ids: Sequence[str]) -> list[Recorded]:
+        """Stored transitions with an episode in which each was seen; one that is gone is left out."""
+        wanted = [identity for text in ids if (identity := _uuid(text)) is not None]
+        bodies = await self.database.fetch(
+            "SELECT env_id, id, body::text FROM transitions "
+            "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s) AND id = ANY (%(ids)s)",
+            {"env": env, "ids": wanted},
+        )
+        known = {row[1]: Transition.model_validate_json(row[2]) for row in bodies}
+        if not known:
+            return []
+        rows = await self.database.fetch(
+            """
+            SELECT DISTINCT ON (step.transition_id) step.transition_id, trajectory.id, step.step, trajectory.source,
+              trajectory.body -> 'task' ->> 'instruction'
+            FROM sightings AS sighting
+            JOIN trajectories AS trajectory ON trajectory.env_id = sighting.env_id AND CASE
+              WHEN only_trajectory IS NULL THEN trajectory.world_id = sighting.world_id
+              ELSE trajectory.id = only_trajectory END
+            JOIN trajectory_steps AS step
+              ON step.trajectory_id = trajectory.id AND step.transition_id = sighting.transition_id
+            WHERE sighting.env_id = %(env)s AND sighting.key = ANY (%(keys)s) AND sighting.transition_id = ANY (%(ids)s)
+            ORDER BY step.transition_id, trajectory.source, trajectory.position, step.step
+            """,
+            {"env": bodies[0][0], "keys": [digest_id(*key_of(one)) for one in known.values()], "ids": list(known)},
+        )
+        sources = {code: source for source, code in SOURCE_CODES.items()}
+        return [
+            Recorded(
+                id=str(identity),
+                place=PLACE,
+                episode=episode,
+                step=step + 1,
+                transition=known[identity],
+                instruction=instruction or "",
+                source=sources[source],
+            )
+            for identity, episode, step, source, instruction in rows
+        ]
+
+    async def _window(self, listed: str, parameters: Mapping[str, object], after: str | None, limit: int) -> list[Row]:
+        begins = "true"
+        if after is not None:
+            moment, _, identity = after.partition("~")
+            begins = "(at, id) < (%(moment)s::timestamptz, %(identity)s)"
+            parameters = {**parameters, "moment": _moment(moment), "identity": identity}
+        query = (
+            f'{SHOWN} FROM ({listed}) AS listed WHERE {begins} ORDER BY at DESC, id COLLATE "C" DESC LIMIT %(limit)s'
+        )
+        return await self.database.fetch(query, {**parameters, "limit": limit})
+
+    async def _tables(self, ids: Sequence[str]) -> dict[str, object]:
+        """The ids in the replay buffer, and those that only servers have."""
+        rows = await self.database.fetch("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", {"ids": list(ids)})
+        kept = {str(row[0]) for row in rows}
+        return {"kept": sorted(kept), "others": sorted(set(ids) - kept)}
+
+    async def _summaries(self, rows: Sequence[Row]) -> list[EpisodeSummary]:
+        new = [row for row in rows if (row[0], row[4]) not in self._known]
+        tables = {"kept": [row[0] for row in new if row[1]], "others": [row[0] for row in new if not row[1]]}
+        found = {row[0]: _outcome(row) for row in (await self.database.fetch(OUTCOMES, tables) if new else ())}
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        self._known.update({(row[0], row[4]): found.get(row[0], Outcome()) for row in new})
+        return [_summary(row, self._known[row[0], row[4]]) for row in rows]
+
+
+SHOWN = "SELECT id, kept, env, source, at, body::text, stop_reason, answer, final_reward, error, group_name"
+
+
+def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dict[str, object]]:
+    """The query for all episodes that meet the conditions, those on steps left out, and its parameters."""
+    names = [
+        *(["id"] if episode is not None else []),
+        *(name for name in ("env", "task", "group", "text") if getattr(chosen, name)),
+        *(["source"] if chosen.source is not None else []),
+        *(["policy_version"] if chosen.policy_version is not None else []),
+        *([chosen.state] if chosen.state else []),
+    ]
+    if any("\x00" in text for text in (chosen.env, chosen.task, chosen.group, chosen.text)):
+        raise InvalidInput("a NUL character is no text to search for")
+    both = [" AND ".join(["true", *(CONDITIONS[name][table] for name in names)]) for table in (0, 1)]
+    listed = EPISODES.replace("{trajectories}", both[0]).replace("{episodes}", both[1])
+    return listed, {
+        "id": episode,
+        "env": chosen.env,
+        "task": chosen.task,
+        "group": chosen.group,
+        "group_end": f"{chosen.group}~",
+        "text": chosen.text,
+        "source": None if chosen.source is None else SOURCE_CODES[chosen.source],
+        # what only servers have is dreamed, but for real episodes that nobody stores; imports never are
+        "is_played_here": chosen.source is Source.SYNTHETIC,
+        "policy_version": chosen.policy_version,
+    }
+
+
+def _summary(row: Row, outcome: Outcome) -> EpisodeSummary:
+    identity, kept, _, source, at, text, stop_reason, answer, final_reward, error, group = row
+    body: dict[str, Any] = json.loads(text)
+    sources = {code: name for name, code in SOURCE_CODES.items()}
+    is_real = set(outcome.tiers) == {Tier.REAL.value}
+    return EpisodeSummary(
+        place=PLACE,
+        id=identity,
+        task=Task.model_validate(body["task"]),
+        source=sources[source] if kept else Source.REAL if is_real else Source.SYNTHETIC,
+        stop_reason=None if stop_reason is None else StopReason(stop_reason),
+        policy_version=body.get("policy_version"),
+        group=group,
+        world=str(body.get("world") or ""),
+        answer=answer,
+        final_reward=final_reward,
+        error=error,
+        at=at,
+        outcome=outcome,
+    )
+
+
+def _outcome(row: Row) -> Outcome:
+    _, tiers, steps, errors, total, terminated, is_open, prompt_tokens, completion_tokens = row
+    return Outcome(
+        tiers=json.loads(tiers),
+        steps=steps,
+        errors=errors,
+        total=total,
+        terminated=terminated,
+        is_open=is_open,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+    )
+
+
+def _position(row: Row) -> str:
+    return f"{row[4].isoformat()}~{row[0]}"
+
+
+def _moment(text: str) -> str:
+    try:
+        return datetime.fromisoformat(text).isoformat()
+    except ValueError:
+        raise InvalidInput(f"{text!r} is no place in a list: give `next` of the page before") from None
+
+
+def _placed(ids: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((PLACE, identity) for identity in ids)
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

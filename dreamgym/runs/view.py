@@ -1,0 +1,99 @@
+"""The page over a store and a run folder: served on this machine, or written as files that need no server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dreamgym.embedding import load_encoder
+from dreamgym.errors import DreamGymError, InvalidInput, StoreError
+from dreamgym.runs.opening import DSN_VARIABLE
+
+if TYPE_CHECKING:
+    from dreamgym_server.view.library import Library
+
+    from dreamgym.replay.postgres.buffer import PostgresBuffer
+    from dreamgym.replay.postgres.database import Database
+
+
+@asynccontextmanager
+async def viewing(folder: Path | None = None, *, port: int = 0, dsn: str | None = None) -> AsyncIterator[str]:
+    """Serve the page on this machine; gives its address, which has the token that opens it.
+
+    Args:
+        folder: a run folder that is shown beside the store; None: the store alone.
+        port: to listen on; 0 takes a free one.
+        dsn: of the store; None: the embedded server.
+
+    Raises:
+        InvalidInput: there is no such folder, or the port is taken.
+        StoreError: the store cannot be reached, and there is no folder to show.
+    """
+    from dreamgym_server.app import build_view
+    from dreamgym_server.running import running
+    from dreamgym_server.view.answers import Answers
+
+    token = secrets.token_urlsafe(24)
+    async with (
+        _library(folder, dsn) as library,
+        running(build_view(Answers(library), token), port=port) as url,
+    ):
+        yield f"{url}/view/#token={token}"
+
+
+async def view_until_stopped(folder: Path | None, tell: Callable[[str], None], *, port: int = 0) -> None:
+    """Serve the page until SIGTERM or Ctrl-C; see `viewing`. `tell` is called with its address."""
+    from dreamgym_server.running import stop_signal
+
+    stopped = stop_signal()
+    async with viewing(folder, port=port) as address:
+        tell(address)
+        await stopped.wait()
+
+
+@asynccontextmanager
+async def _library(folder: Path | None, dsn: str | None) -> AsyncIterator[Library]:
+    """The store and the folder, for reading. A folder is shown even if the store cannot be reached."""
+    from dreamgym_server.view.folders import RunFolder
+    from dreamgym_server.view.library import Library
+
+    from dreamgym.replay.postgres.listing import StoredEpisodes
+    from dreamgym.replay.postgres.store import open_database
+
+    if folder is not None and not folder.is_dir():
+        raise InvalidInput(f"{folder}: there is no such run folder")
+    shown = None if folder is None else RunFolder(folder)
+    async with AsyncExitStack() as stack:
+        try:
+            database = await stack.enter_async_context(open_database(dsn or environ.get(DSN_VARIABLE)))
+        except DreamGymError as error:
+            if shown is None:
+                raise
+            library = Library(folder=shown, absent=f"the store is not shown: {error}")
+        else:
+            buffer = await _buffer(database)
+            if buffer is not None:
+                stack.push_async_callback(buffer.close)
+            library = Library(store=StoredEpisodes(database), folder=shown, buffer=buffer)
+        yield library
+
+
+async def _buffer(database: Database) -> PostgresBuffer | None:
+    """The replay buffer, for its search; None if this process has not the encoder that filled it.
+
+    A store that nothing was put into gets no encoder by being looked at.
+    """
+    from dreamgym.replay.postgres.buffer import PostgresBuffer
+
+    try:
+        encoder = load_encoder(None)
+        rows = await database.fetch("SELECT id, fingerprint FROM encoders WHERE ready", {})
+    except (InvalidInput, StoreError):
+        return None
+    if not rows or rows[0][1] != encoder.fingerprint:
+        return None
+    return PostgresBuffer(database, encoder, int(rows[0][0]))

@@ -1,0 +1,89 @@
+"""The page in a browser, and the JSON that it shows. It only reads.
+
+The page itself holds nothing that is secret and needs no token. What it asks below `/view/api/` needs a bearer token,
+which the page takes from the part of its address after `#`: no browser sends that. What was recorded is shown as text:
+the content policy lets nothing run but the page's own files, and no text is ever made HTML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import resources
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dreamgym.types import JsonObject
+from dreamgym_server.auth import PAGE
+from dreamgym_server.view.answers import Answer, Answers
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+
+
+class ViewDoor:
+    """The routes of the page."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._files = files()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(PAGE.rstrip("/"), self._redirected, methods=["GET"]),
+            Route(f"{PAGE}api/events", self._events, methods=["GET"]),
+            *(
+                Route(f"{PAGE}api/{name}", _answered_by(answer), methods=["GET"])
+                for name, answer in self._answers.by_name().items()
+            ),
+            Route(f"{PAGE}{{name:path}}", self._file, methods=["GET"]),
+        ]
+
+    async def _redirected(self, request: Request) -> Response:
+        return RedirectResponse(PAGE)
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"] or "index.html"
+        if name not in self._files:
+            return JSONResponse({"error": f"there is no file {name[:100]!r}: open {PAGE}"}, 404, HEADERS)
+        return Response(
+            self._files[name], headers=HEADERS, media_type=f"{KINDS[name.rpartition('.')[2]]}; charset=utf-8"
+        )
+
+    async def _events(self, request: Request) -> Response:
+        return StreamingResponse(
+            _as_events(self._answers.events(request.query_params.get("id", ""))),
+            media_type="text/event-stream",
+            headers=HEADERS,
+        )
+
+
+def files() -> dict[str, bytes]:
+    """The files of the page, by their names."""
+    folder = resources.files("dreamgym_server.view").joinpath("static")
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in KINDS}
+
+
+def _answered_by(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        return JSONResponse(await answer(request.query_params), headers=HEADERS)
+
+    return respond
+
+
+async def _as_events(changes: AsyncIterator[JsonObject]) -> AsyncIterator[str]:
+    async for change in changes:
+        yield f"data: {json.dumps(change)}\n\n"

@@ -1,0 +1,248 @@
+"""A run folder, for reading: its episodes, its training runs and its reports.
+
+A file is read again when it has changed. A line that is no episode, perhaps because it is still being written, is left
+out and counted. Nothing outside the folder is read: links are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dreamgym.errors import UnknownEpisode
+from dreamgym.replay.keys import transition_id
+from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
+from dreamgym.replay.postgres.listing import EpisodeStep, Recorded, TaskPair
+from dreamgym.types import Source, StopReason, Trajectory
+
+METRICS = "metrics.jsonl"
+REPORT = "report.json"
+LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules", ".git"}
+"""Folders of weights, which have nothing to show."""
+
+
+@dataclass
+class EpisodeFile:
+    """The episodes of one JSONL file, without their steps, and where each lies in the file."""
+
+    path: Path
+    place: str
+    stamp: tuple[int, int] = (0, 0)
+    episodes: dict[str, EpisodeSummary] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """First byte and number of bytes of each episode's line."""
+    seen: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Episode and step, counted from 1, of each transition; filled when somebody asks where one was recorded."""
+    broken: int = 0
+    """Number of lines that are no episodes."""
+
+    def read(self) -> None:
+        """Read the file if it has changed."""
+        found = self.path.stat()
+        stamp = (found.st_mtime_ns, found.st_size)
+        if stamp == self.stamp:
+            return
+        self.episodes, self.spans, self.seen, self.broken = {}, {}, {}, 0
+        at = datetime.fromtimestamp(found.st_mtime, UTC)
+        begins = 0
+        with self.path.open("rb") as lines:
+            for line in lines:
+                if line.strip():
+                    self._take(line, begins, at)
+                begins += len(line)
+        self.stamp = stamp
+
+    def trajectory(self, episode: str) -> Trajectory:
+        """The whole episode. Raises UnknownEpisode."""
+        if episode not in self.spans:
+            raise UnknownEpisode(episode)
+        begins, length = self.spans[episode]
+        with self.path.open("rb") as file:
+            file.seek(begins)
+            line = file.read(length)
+        try:
+            return Trajectory.model_validate_json(line)
+        except ValidationError:  # the file was changed since it was read
+            raise UnknownEpisode(episode) from None
+
+    def _take(self, line: bytes, begins: int, at: datetime) -> None:
+        try:
+            body = json.loads(line)
+            summary = _summary(self.place, body, at)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.broken += 1
+            return
+        self.episodes[summary.id] = summary
+        self.spans[summary.id] = (begins, len(line))
+
+
+class RunFolder:
+    """All that a person can see of one run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[Path, EpisodeFile] = {}
+
+    def files(self, name: str = "") -> list[Path]:
+        """Files that end with this name, in the order of their paths."""
+        found = []
+        for here, folders, names in os.walk(self.folder):
+            folders[:] = sorted(one for one in folders if one not in LEFT_OUT and not (Path(here) / one).is_symlink())
+            found += [Path(here) / one for one in sorted(names) if one.endswith(name) and not one.startswith(".")]
+        return [path for path in found if not path.is_symlink()]
+
+    def episode_files(self) -> list[EpisodeFile]:
+        """The files of episodes, as they are now."""
+        found = []
+        for path in self.files(".jsonl"):
+            if path.name == METRICS:
+                continue
+            one = self._files.setdefault(path, EpisodeFile(path, path.relative_to(self.folder).as_posix()))
+            try:
+                one.read()
+            except OSError:  # it went away
+                continue
+            if one.episodes:
+                found.append(one)
+        return found
+
+    def page(self, chosen: EpisodeFilter, *, first: int = 0, limit: int = 50) -> EpisodePage:
+        """Episodes that meet the conditions, the last of each file first."""
+        everything = [one for file in self.episode_files() for one in reversed(file.episodes.values())]
+        matching = [one for one in everything if one.passes(chosen)]
+        goes_on = first + limit < len(matching)
+        return EpisodePage(
+            episodes=tuple(matching[first : first + limit]),
+            matching=len(matching),
+            looked=len(everything),
+            next=str(first + limit) if goes_on else None,
+        )
+
+    def has(self, place: str) -> bool:
+        """True if there is a file of episodes of this name."""
+        return any(one.place == place for one in self.episode_files())
+
+    def summary(self, place: str, episode: str) -> EpisodeSummary:
+        """One episode without its steps. Raises UnknownEpisode."""
+        found = self._file(place, episode).episodes.get(episode)
+        if found is None:
+            raise UnknownEpisode(episode)
+        return found
+
+    def trajectory(self, place: str, episode: str) -> Trajectory:
+        """One episode. Raises UnknownEpisode."""
+        return self._file(place, episode).trajectory(episode)
+
+    def pairs(self) -> list[TaskPair]:
+        """Tasks that were played in a dream and in reality; first those that one file holds both of."""
+        by_task: dict[tuple[str, str], list[EpisodeSummary]] = {}
+        for one in self.page(EpisodeFilter(), limit=1_000_000).episodes:
+            by_task.setdefault((one.task.env, one.task.id), []).append(one)
+        pairs = []
+        for (env, task), some in by_task.items():
+            dreams = tuple((one.place, one.id) for one in some if one.source is Source.SYNTHETIC)
+            real = tuple((one.place, one.id) for one in some if one.source is not Source.SYNTHETIC)
+            if dreams and real:
+                both = {place for place, _ in dreams} & {place for place, _ in real}
+
+                def side_by_side(one: tuple[str, str], both: set[str] = both) -> bool:
+                    return one[0] not in both
+
+                pairs.append(
+                    TaskPair(
+                        env=env,
+                        task=task,
+                        dreams=tuple(sorted(dreams, key=side_by_side)),
+                        real=tuple(sorted(real, key=side_by_side)),
+                    )
+                )
+        return sorted(pairs, key=lambda pair: not {p for p, _ in pair.dreams[:1]} & {p for p, _ in pair.real[:1]})
+
+    def recorded(self, ids: list[str]) -> list[Recorded]:
+        """Transitions with an episode of this folder in which each was seen; one that is nowhere is left out."""
+        wanted, found = set(ids), []
+        for file in self.episode_files():
+            if not file.seen:
+                file.seen = dict(_transitions_of(file))
+            for identity in sorted(wanted & file.seen.keys()):
+                episode, step = file.seen[identity]
+                try:
+                    trajectory = file.trajectory(episode)
+                except UnknownEpisode:
+                    continue
+                wanted.discard(identity)
+                found.append(
+                    Recorded(
+                        id=identity,
+                        place=file.place,
+                        episode=episode,
+                        step=step,
+                        transition=trajectory.transitions[step - 1],
+                        instruction=trajectory.task.instruction,
+                        source=trajectory.source,
+                    )
+                )
+        return found
+
+    def _file(self, place: str, episode: str) -> EpisodeFile:
+        for one in self.episode_files():
+            if one.place == place:
+                return one
+        raise UnknownEpisode(episode)
+
+
+def strip(trajectory: Trajectory) -> list[EpisodeStep]:
+    """All steps of an episode, in short."""
+    return [
+        EpisodeStep(tier=step.provenance.tier, is_error=step.result.is_error, reward=step.result.reward)
+        for step in trajectory.transitions
+    ]
+
+
+def _transitions_of(file: EpisodeFile) -> Iterator[tuple[str, tuple[str, int]]]:
+    # where several episodes have seen a transition, a recorded one says more than a dreamed one: it comes last
+    for one in sorted(file.episodes.values(), key=lambda one: one.source is not Source.SYNTHETIC):
+        for number, step in enumerate(file.trajectory(one.id).transitions, start=1):
+            yield str(transition_id(step)), (one.id, number)
+
+
+def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
+    """The summary of a trajectory's JSON. Raises ValueError, KeyError, TypeError or AttributeError for other JSON."""
+    steps = body.pop("transitions")
+    if not isinstance(steps, list):
+        raise TypeError("transitions: expected a list")
+    results = [step["result"] for step in steps]
+    origins = [step["provenance"] for step in steps]
+    outcome = Outcome(
+        steps=len(steps),
+        tiers=dict(Counter(origin["tier"] for origin in origins)),
+        errors=sum(bool(result.get("is_error")) for result in results),
+        total=sum(result.get("reward", 0.0) for result in results),
+        terminated=any(result.get("terminated") for result in results),
+        is_open=any(origin.get("open_end") for origin in origins),
+        prompt_tokens=sum(origin.get("prompt_tokens", 0) for origin in origins),
+        completion_tokens=sum(origin.get("completion_tokens", 0) for origin in origins),
+    )
+    bare = Trajectory.model_validate(body)
+    return EpisodeSummary(
+        place=place,
+        id=bare.id,
+        task=bare.task,
+        source=bare.source,
+        stop_reason=StopReason(bare.stop_reason),
+        policy_version=bare.policy_version,
+        world=bare.world,
+        answer=bare.answer,
+        final_reward=bare.final_reward,
+        error=bare.error,
+        at=at,
+        outcome=outcome,
+    )

@@ -1,0 +1,109 @@
+"""All episodes that one page shows: those of a store and those of a run folder, behind one set of questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
+from dreamgym.evaluation.parting import paired_calls, parting
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary
+from dreamgym.replay.postgres.forget import Held, held
+from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, StoredEpisodes, TaskPair
+from dreamgym.types import Transition
+from dreamgym_server.view.folders import RunFolder, strip
+
+FIRST_WINDOW = 32
+"""Steps that are compared at first."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """What can be looked at."""
+
+    store: StoredEpisodes | None = None
+    folder: RunFolder | None = None
+    buffer: ReplayBuffer | None = None
+    """The store's replay buffer, which finds transitions by likeness; None: its encoder is not at hand."""
+    absent: str = ""
+    """Why there is no store; empty if there is one, or if none was asked for."""
+
+    async def environments(self) -> list[Held]:
+        """What the store holds, by environment."""
+        return [] if self.store is None else await held(self.store.database)
+
+    async def page(self, chosen: EpisodeFilter, place: str, *, after: str | None, limit: int) -> EpisodePage:
+        """Episodes of the store, or of the run folder, newest first. Raises InvalidInput."""
+        if place == PLACE:
+            return await self.stored().page(chosen, after=after, limit=limit)
+        if after is not None and not after.isdigit():
+            raise InvalidInput(f"{after!r} is no place in a list: give `next` of the page before")
+        return await asyncio.to_thread(self._folder().page, chosen, first=int(after or 0), limit=limit)
+
+    async def summary(self, place: str, episode: str) -> EpisodeSummary:
+        """One episode without its steps. Raises UnknownEpisode."""
+        if place == PLACE:
+            return await self.stored().summary(episode)
+        return await asyncio.to_thread(self._folder().summary, place, episode)
+
+    async def strip(self, one: EpisodeSummary) -> list[EpisodeStep]:
+        """All steps of an episode, in short."""
+        if one.place == PLACE:
+            return await self.stored().strip(one)
+        return strip(await asyncio.to_thread(self._folder().trajectory, one.place, one.id))
+
+    async def steps(self, place: str, episode: str, first: int, count: int) -> Sequence[Transition]:
+        """Steps of an episode from number `first` on, counted from 1; at most `count` of them."""
+        if place == PLACE:
+            return await self.stored().steps(episode, first, count)
+        trajectory = await asyncio.to_thread(self._folder().trajectory, place, episode)
+        return trajectory.transitions[first - 1 : first - 1 + count]
+
+    async def parting(self, one: EpisodeSummary, other: EpisodeSummary) -> int | None:
+        """Number of the first call, counted from 1, at which two episodes part; None: they are the same."""
+        first, window = 1, FIRST_WINDOW
+        while first <= max(one.outcome.steps, other.outcome.steps):
+            sides = [await self.steps(each.place, each.id, first, window) for each in (one, other)]
+            found = parting(paired_calls(*sides))
+            if found is not None:
+                return first - 1 + found
+            first, window = first + window, 2 * window  # most part early; those that do not are read in few pieces
+        return None
+
+    async def pairs(self, env: str = "") -> list[TaskPair]:
+        """Tasks that were played in a dream and in reality: those of the run folder first."""
+        found = [] if self.folder is None else await asyncio.to_thread(self.folder.pairs)
+        if self.store is not None:
+            try:
+                for one in await self.environments():
+                    if env in {"", one.env} and one.synthetic and one.real + one.imported:
+                        found += await self.store.pairs(one.env)
+            except StoreError:
+                if self.folder is None:
+                    raise
+        return [pair for pair in found if env in {"", pair.env}]
+
+    async def recorded(self, env: str, ids: list[str]) -> list[Recorded]:
+        """Where transitions were recorded; one that is nowhere is left out."""
+        found = [] if self.folder is None else await asyncio.to_thread(self.folder.recorded, ids)
+        missing = [identity for identity in ids if identity not in {one.id for one in found}]
+        if self.store is not None and missing:
+            try:
+                found += await self.store.recorded(env, missing)
+            except DreamGymError:
+                if not found:
+                    raise
+        return found
+
+    def stored(self) -> StoredEpisodes:
+        """The episodes of the store. Raises StoreError if none is open."""
+        if self.store is None:
+            raise StoreError(self.absent or "no store is open here: only a run folder is shown")
+        return self.store
+
+    def _folder(self) -> RunFolder:
+        if self.folder is None:
+            raise UnknownEpisode("of a run folder")
+        return self.folder

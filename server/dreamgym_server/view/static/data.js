@@ -1,0 +1,162 @@
+// Answers to the page's questions: from the server, or, in an exported page, from the files beside it.
+
+const KEPT = "dreamgym token";
+let token = "";
+
+export class Refused extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function isExport() {
+  return globalThis.dreamgymExport !== undefined;
+}
+
+// The token stands in the address after `#`, which no browser sends. It stays in this tab, and goes to other tabs of
+// this page that ask for it.
+export function takeToken() {
+  const found = /^#token=([^&/]+)$/.exec(location.hash);
+  if (found) {
+    token = decodeURIComponent(found[1]);
+    history.replaceState(null, "", location.pathname);
+  } else {
+    token = sessionStorage.getItem(KEPT) ?? "";
+  }
+  keepToken(token);
+  const tabs = new BroadcastChannel(KEPT);
+  tabs.addEventListener("message", (event) => {
+    if (event.data === "?" && token) tabs.postMessage({ token });
+    else if (event.data?.token && !token) {
+      keepToken(event.data.token);
+      dispatchEvent(new Event("hashchange"));
+    }
+  });
+  if (!token) tabs.postMessage("?");
+}
+
+export function keepToken(given) {
+  token = given;
+  if (given) sessionStorage.setItem(KEPT, given);
+  else sessionStorage.removeItem(KEPT);
+}
+
+function headers() {
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+export async function ask(name, given = {}, signal) {
+  const kept = Object.entries(given).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  if (isExport()) return exported(name, Object.fromEntries(kept));
+  return answered(fetch(`api/${name}?${new URLSearchParams(kept)}`, { headers: headers(), signal }));
+}
+
+export async function send(name, body) {
+  const given = { method: "POST", body: JSON.stringify(body), headers: { ...headers(), "Content-Type": "application/json" } };
+  return answered(fetch(`api/${name}`, given));
+}
+
+async function answered(request) {
+  let response;
+  try {
+    response = await request;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The server does not answer.", 0);
+  }
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Refused(body.error ?? `The server answered ${response.status}.`, response.status);
+  return body;
+}
+
+// Tells each change of an episode until it is over; a connection that breaks is opened again.
+export async function watch(episode, signal, tell) {
+  while (!signal.aborted) {
+    try {
+      const response = await fetch(`api/events?${new URLSearchParams({ id: episode })}`, { headers: headers(), signal });
+      if (!response.ok) throw new Refused("", response.status);
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const parts = (rest + value).split("\n\n");
+        rest = parts.pop();
+        for (const part of parts) {
+          const change = JSON.parse(part.replace(/^data: /, ""));
+          tell(change);
+          if (change.gone || change.stop_reason) return;
+        }
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      tell({ away: "The server does not answer." });
+    }
+    await pause(2000, signal);
+  }
+}
+
+export function pause(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+}
+
+// --- an exported page ---
+
+const loaded = new Map();
+
+function load(file) {
+  if (!loaded.has(file)) {
+    loaded.set(
+      file,
+      new Promise((resolve, reject) => {
+        const script = document.createElement("script");
+        script.src = `data/${file}.js`;
+        script.addEventListener("load", () => resolve());
+        script.addEventListener("error", () => reject(new Refused(`The file data/${file}.js is missing beside this page.`, 404)));
+        document.head.append(script);
+      }),
+    );
+  }
+  return loaded.get(file);
+}
+
+async function exported(name, given) {
+  const site = globalThis.dreamgymExport;
+  if (name === "episodes") return filtered(site.episodes, given);
+  const key = `${name}?${Object.keys(given).sort().map((one) => `${one}=${given[one]}`).join("&")}`;
+  if (key in site.answers) return site.answers[key];
+  const file = site.files[`${given.place ?? ""}~${given.id ?? given.ids ?? ""}`];
+  if (file === undefined) throw new Refused("This is not in the exported copy. `dreamgym view` shows it.", 404);
+  await load(file);
+  if (!(key in site.answers)) throw new Refused("This is not in the exported copy. `dreamgym view` shows it.", 404);
+  return site.answers[key];
+}
+
+const CHUNK = 50;
+
+function filtered(everything, given) {
+  const text = (given.text ?? "").toLowerCase();
+  const passing = everything.filter(
+    (one) =>
+      (!given.place || given.place === one.place || (given.place === "folder" && one.place !== "store")) &&
+      (!given.env || one.env === given.env) &&
+      (!given.source || one.source === given.source) &&
+      (!given.task || one.task === given.task) &&
+      (!given.group || (one.group ?? "").startsWith(given.group)) &&
+      (!given.state || one.state === given.state) &&
+      (!given.tier || given.tier in one.tiers) &&
+      (!given.success || String(one.success) === given.success) &&
+      (!given.policy_version || String(one.policy_version) === given.policy_version) &&
+      (!text || one.id.toLowerCase().includes(text) || String(one.instruction.text ?? one.instruction).toLowerCase().includes(text)),
+  );
+  const first = Number(given.after ?? 0);
+  const next = first + CHUNK < passing.length ? String(first + CHUNK) : null;
+  return { episodes: passing.slice(first, first + CHUNK), matching: passing.length, looked: everything.length, next };
+}

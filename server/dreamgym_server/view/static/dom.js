@@ -1,0 +1,98 @@
+// Elements from text. Nothing here ever reads text as HTML: strings become text nodes.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function made(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export function el(tag, attributes, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name || "div");
+  if (classes.length) element.className = classes.join(" ");
+  return made(element, attributes, children);
+}
+
+export function svg(tag, attributes, ...children) {
+  return made(document.createElementNS(SVG, tag), attributes, children);
+}
+
+export function plural(count, one, many = `${one}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
+
+export function percent(share) {
+  return `${Math.round(100 * share)} %`;
+}
+
+export function dollars(value) {
+  return value >= 0.01 ? `$${value.toFixed(2)}` : `$${value.toPrecision(2)}`;
+}
+
+export function number(value) {
+  return Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(3)).toString();
+}
+
+export function when(text) {
+  if (!text) return "";
+  const moment = new Date(text);
+  const iso = new Date(moment - moment.getTimezoneOffset() * 60000).toISOString();
+  return `${iso.slice(0, 10)} ${iso.slice(11, 16)}`;
+}
+
+export function link(view, given) {
+  const kept = Object.entries(given ?? {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return `#/${view}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
+}
+
+// A text as the server sends it: whole, or its beginning and its length.
+export function whole(text) {
+  return typeof text === "object" && text !== null ? text.text : text;
+}
+
+export function isCut(text) {
+  return typeof text === "object" && text !== null && "characters" in text;
+}
+
+// A text that is JSON, with a line for each of its fields; any other as it is.
+export function readable(text) {
+  const start = text.trimStart()[0];
+  if (start !== "{" && start !== "[") return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+const SHOWN_LINES = 16;
+const SHOWN_CHARACTERS = 1500;
+
+// A recorded text, shortened to some lines. A button shows all of it; `fetchWhole` brings what the server left out.
+export function recordedText(text, fetchWhole, describe = "text") {
+  const box = el("div.recorded");
+  const begun = readable(whole(text));
+  const lines = begun.split("\n");
+  const short = lines.slice(0, SHOWN_LINES).join("\n").slice(0, SHOWN_CHARACTERS);
+  const content = el("pre", {}, short);
+  box.append(content);
+  if (short.length < begun.length || isCut(text)) {
+    const characters = isCut(text) ? text.characters : begun.length;
+    content.append("…");
+    const button = el("button.quiet", { type: "button" }, `Show all ${plural(characters, "character")} of this ${describe}`);
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      content.textContent = isCut(text) && fetchWhole ? readable(await fetchWhole()) : begun;
+      button.remove();
+    });
+    box.append(button);
+  }
+  return box;
+}

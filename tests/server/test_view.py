@@ -1,0 +1,474 @@
+"""The page's door: who may ask, what is listed and shown, where dream and reality part, and what was left out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from dreamgym_server.app import build_view
+from dreamgym_server.doors.view import files
+from dreamgym_server.running import running
+from dreamgym_server.view.answers import Answers
+from dreamgym_server.view.folders import RunFolder
+from dreamgym_server.view.library import Library
+from hypothesis import given
+from hypothesis import strategies as st
+from server_stage import Stage
+
+from dreamgym.replay.keys import transition_id
+from dreamgym.replay.listing import EpisodeSummary, Outcome
+from dreamgym.replay.postgres import Store
+from dreamgym.replay.postgres.listing import StoredEpisodes
+from dreamgym.types import (
+    Provenance,
+    Source,
+    StepResult,
+    StopReason,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
+
+pytestmark = pytest.mark.anyio
+TOKEN = "the token of this page"
+
+
+def episode(
+    name: str,
+    answers: list[str],
+    *,
+    source: Source = Source.REAL,
+    task: str = "t1",
+    env: str = "crm",
+    states: list[str] | None = None,
+    **fields: Any,
+) -> Trajectory:
+    """An episode that says `go 1`, `go 2`, … and hears these answers; the last one ends it."""
+    seen = ["start", *answers] if states is None else states
+    steps = [
+        Transition(
+            state=seen[number],
+            action=ToolCall(name="go", arguments={"to": number + 1}),
+            result=StepResult(
+                observation=answer,
+                terminated=number == len(answers) - 1,
+                reward=float(number == len(answers) - 1),
+            ),
+            next_state=seen[number + 1],
+            provenance=Provenance(tier=Tier.REAL if source is Source.REAL else Tier.MODEL),
+        )
+        for number, answer in enumerate(answers)
+    ]
+    return Trajectory.model_validate(
+        {
+            "id": name,
+            "task": Task(id=task, env=env, instruction=f"Do {task}."),
+            "transitions": tuple(steps),
+            "source": source,
+            "stop_reason": StopReason.TERMINATED,
+            **fields,
+        }
+    )
+
+
+@asynccontextmanager
+async def page(library: Library) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the page that has its token."""
+    async with (
+        running(build_view(Answers(library), TOKEN)) as url,
+        httpx2.AsyncClient(base_url=f"{url}/view/api/", headers={"Authorization": f"Bearer {TOKEN}"}) as http,
+    ):
+        yield http
+
+
+async def asked(http: httpx2.AsyncClient, name: str, **given: object) -> Any:
+    answer = await http.get(name, params={key: str(value) for key, value in given.items()})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def in_folder(folder: Path, *episodes: Trajectory, name: str = "episodes.jsonl") -> Library:
+    (folder / name).write_text("".join(one.model_dump_json() + "\n" for one in episodes), encoding="utf-8")
+    return Library(folder=RunFolder(folder))
+
+
+async def test_what_was_recorded_needs_the_token_and_the_page_itself_does_not(tmp_path: Path) -> None:
+    async with page(in_folder(tmp_path, episode("a", ["one"]))) as http:
+        base = str(http.base_url).removesuffix("api/")
+        async with httpx2.AsyncClient() as stranger:
+            index = await stranger.get(base)
+            refused = [
+                (await stranger.get(f"{base}api/{name}", headers=headers)).status_code
+                for name in ("about", "episodes", "steps", "events")
+                for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"token={TOKEN}"})
+            ]
+            elsewhere = await stranger.get(f"{base}api/about", headers={"Host": "example.org"})
+    assert index.status_code == 200
+    assert set(refused) == {401}
+    assert elsewhere.status_code == 421
+
+
+async def test_nothing_runs_in_the_page_but_its_own_files(tmp_path: Path) -> None:
+    async with page(in_folder(tmp_path)) as http:
+        index = await http.get("../")
+        missing = await http.get("../../view/../secrets.toml")
+    policy = index.headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert "unsafe" not in policy
+    assert index.headers["x-content-type-options"] == "nosniff"
+    assert missing.status_code == 404
+    for name, content in files().items():
+        text = content.decode()
+        assert "innerHTML" not in text, name
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), name
+        assert "https://" not in text, name
+    assert b"<style" not in files()["index.html"]
+    assert files()["index.html"].count(b"<script") == 1
+
+
+async def test_the_whole_page_is_small() -> None:
+    assert sum(map(len, files().values())) < 300_000
+
+
+async def test_a_server_shows_the_page_to_whoever_has_its_token(stage: Stage, store: Store) -> None:
+    await store.buffer.add([episode("kept", ["one"])])
+    library = Library(store=StoredEpisodes(store.database))
+    async with stage.serve(token="secret", library=library) as (_, http):
+        bare = await http.get("/view/api/episodes")
+        known = await http.get("/view/api/episodes", headers={"Authorization": "Bearer secret"})
+        index = await http.get("/view/")
+    assert (bare.status_code, known.status_code, index.status_code) == (401, 200, 200)
+    assert [one["id"] for one in known.json()["episodes"]] == ["kept"]
+
+
+async def test_a_page_without_the_store_goes_on_with_its_folder_and_says_why(tmp_path: Path) -> None:
+    library = in_folder(tmp_path, episode("a", ["one"]))
+    shown = Library(folder=library.folder, absent="the store is not shown: start it")
+    async with page(shown) as http:
+        about = await asked(http, "about")
+        refused = await http.get("episodes", params={"place": "store"})
+    assert about["absent"] == "the store is not shown: start it"
+    assert about["folder"]["files"] == [{"place": "episodes.jsonl", "episodes": 1, "broken": 0}]
+    assert (refused.status_code, refused.json()) == (503, {"error": "the store is not shown: start it"})
+
+
+async def test_an_empty_store_is_an_empty_list(store: Store) -> None:
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        found = await asked(http, "episodes")
+        pairs = await asked(http, "pairs")
+        unknown = await http.get("episode", params={"id": "nobody"})
+    assert found == {"episodes": [], "matching": 0, "looked": 0, "next": None}
+    assert pairs == {"pairs": [], "total": 0}
+    assert unknown.status_code == 404
+    assert "unknown episode 'nobody'" in unknown.json()["error"]
+
+
+@pytest.fixture
+def many() -> list[Trajectory]:
+    """Twelve episodes: every third one dreamed, every fourth one without success."""
+    return [
+        episode(
+            f"e{number:02}",
+            ["one", "two"],
+            source=Source.SYNTHETIC if number % 3 == 0 else Source.REAL,
+            task=f"t{number % 2}",
+            final_reward=0.0 if number % 4 == 0 else None,
+            policy_version=number if number % 3 == 0 else None,
+        )
+        for number in range(12)
+    ]
+
+
+@pytest.mark.parametrize("place", ["store", "folder"])
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, set(range(12))),
+        ({"source": "synthetic"}, {0, 3, 6, 9}),
+        ({"task": "t1"}, {1, 3, 5, 7, 9, 11}),
+        ({"policy_version": 6}, {6}),
+        ({"text": "E1"}, {10, 11}),
+        ({"text": "do T0"}, {0, 2, 4, 6, 8, 10}),
+        ({"success": "false"}, {0, 4, 8}),
+        ({"tier": "model"}, {0, 3, 6, 9}),
+        ({"tier": "model", "success": "true"}, {3, 6, 9}),
+        ({"state": "running"}, set()),
+        ({"env": "another"}, set()),
+    ],
+)
+async def test_filters_choose_the_same_episodes_in_a_store_and_in_a_folder(
+    store: Store, tmp_path: Path, many: list[Trajectory], place: str, chosen: dict[str, str], expected: set[int]
+) -> None:
+    await store.buffer.add(many)
+    library = Library(store=StoredEpisodes(store.database), folder=in_folder(tmp_path, *many).folder)
+    async with page(library) as http:
+        found: list[str] = []
+        after, asked_for = "", 0
+        while True:
+            part = await asked(http, "episodes", place=place, limit=5, after=after, **chosen)
+            found += [one["id"] for one in part["episodes"]]
+            asked_for += 1
+            after = part["next"]
+            if after is None:
+                break
+    assert asked_for < 6
+    assert sorted(found) == sorted(f"e{number:02}" for number in expected)
+    if not {"success", "tier"} & chosen.keys() or place == "folder":
+        assert part["matching"] == len(expected)
+
+
+async def test_a_filter_that_reads_steps_says_how_many_it_looked_through(
+    store: Store, many: list[Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.listing.LOOKED", 4)
+    monkeypatch.setattr("dreamgym.replay.postgres.listing.WINDOW", 2)
+    await store.buffer.add(many)
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        first = await asked(http, "episodes", tier="views")
+        found: list[dict[str, Any]] = []
+        after, pages = "", 0
+        while after is not None:
+            part = await asked(http, "episodes", tier="model", after=after)
+            found, after, pages = found + part["episodes"], part["next"], pages + 1
+    assert (first["episodes"], first["matching"], first["looked"]) == ([], None, 4)
+    assert first["next"] is not None
+    assert sorted(one["id"] for one in found) == ["e00", "e03", "e06", "e09"]
+    assert pages > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("episodes", {"source": "heaven"}),
+        ("episodes", {"after": "nowhere"}),
+        ("episodes", {"limit": "0"}),
+        ("episodes", {"limit": "-1"}),
+        ("episodes", {"policy_version": "new"}),
+        ("episodes", {"text": "\x00"}),
+        ("episode", {}),
+        ("episode", {"id": "\x00"}),
+        ("steps", {"id": "e01", "first": "9" * 400}),
+        ("step", {"id": "e01", "step": "77"}),
+        ("episode", {"id": "e01", "place": "../../etc/passwd"}),
+    ],
+)
+async def test_bad_questions_are_refused_with_a_sentence(
+    store: Store, many: list[Trajectory], name: str, given: dict[str, str]
+) -> None:
+    await store.buffer.add(many)
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        answer = await http.get(name, params=given)
+    assert answer.status_code in {400, 404}
+    assert len(answer.json()["error"]) > 20
+
+
+async def test_dream_and_reality_of_one_task_are_found_and_part_where_the_answers_do(
+    store: Store, tmp_path: Path
+) -> None:
+    real = episode("real", ["one", "two", "three", "four"])
+    dream = episode("dream", ["one", "two", "tree", "four"], source=Source.SYNTHETIC)
+    await store.buffer.add([real, dream, episode("other", ["one"], task="t2")])
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        pairs = await asked(http, "pairs")
+        compared = await asked(http, "compare", id="dream", other="real")
+        of_dream = await asked(http, "episode", id="dream")
+        of_real = await asked(http, "episode", id="real")
+    assert [(pair["dream"]["id"], pair["real"]["id"], pair["parts_at"]) for pair in pairs["pairs"]] == [
+        ("dream", "real", 3)
+    ]
+    assert [(pair["same_call"], pair["same_answer"]) for pair in compared["pairs"]] == [
+        (True, True),
+        (True, True),
+        (True, False),
+        (True, True),
+    ]
+    assert (compared["parts_at"], compared["total"], compared["first"]) == (3, 4, 1)
+    assert [twin["id"] for twin in of_dream["twins"]] == ["real"]
+    assert [twin["id"] for twin in of_real["twins"]] == ["dream"]
+
+
+async def test_long_episodes_are_compared_on_the_page_on_which_they_part(tmp_path: Path) -> None:
+    answers = [f"answer {number}" for number in range(700)]
+    other = [*answers[:432], "another", *answers[433:]]
+    library = in_folder(tmp_path, episode("real", answers), episode("dream", other, source=Source.SYNTHETIC))
+    async with page(library) as http:
+        names = {"place": "episodes.jsonl", "id": "dream", "other_place": "episodes.jsonl", "other": "real"}
+        compared = await asked(http, "compare", **names)
+        last = await asked(http, "compare", **names, first=601)
+        steps = await asked(http, "steps", place="episodes.jsonl", id="dream", first=650)
+    assert (compared["parts_at"], compared["first"], compared["total"]) == (433, 401, 700)
+    assert [pair["step"] for pair in last["pairs"]] == list(range(601, 701))
+    assert [step["step"] for step in steps["steps"]] == list(range(650, 701))
+
+
+async def test_a_step_shows_what_changed_in_the_state_and_where_its_answer_was_recorded(store: Store) -> None:
+    before = json.dumps({"orders": {"1": {"paid": False, "item": "rope"}}})
+    after = json.dumps({"orders": {"1": {"paid": True, "item": "rope"}, "2": {"paid": False}}})
+    recorded = episode("recorded", ["paid"], states=[before, after])
+    neighbour = str(transition_id(recorded.transitions[0]))
+    dreamed = episode("dreamed", ["paid"], states=[before, after], source=Source.SYNTHETIC, task="t9")
+    told = dreamed.transitions[0].provenance.model_copy(update={"retrieved": (neighbour, "gone"), "confidence": 0.75})
+    dreamed = dreamed.model_copy(
+        update={"transitions": (dreamed.transitions[0].model_copy(update={"provenance": told, "reasoning": "I saw"}),)}
+    )
+    await store.buffer.add([recorded, dreamed])
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        (step,) = (await asked(http, "steps", id="dreamed"))["steps"]
+        found = await asked(http, "recorded", env="crm", ids=",".join(step["retrieved"]))
+    assert step["state"] == {
+        "kind": "fields",
+        "changed": 2,
+        "changes": [
+            {"path": "/orders/1/paid", "before": False, "after": True},
+            {"path": "/orders/2/paid", "after": False},
+        ],
+    }
+    assert (step["reasoning"], step["confidence"], step["tier"]) == ("I saw", 0.75, "model")
+    here, gone = found["recorded"]
+    assert (here["episode"], here["step"], here["source"]) == ("recorded", 1, "real")
+    assert gone == {"id": "gone"}
+
+
+async def test_a_folder_finds_where_an_answer_was_recorded_in_another_of_its_files(tmp_path: Path) -> None:
+    recorded = episode("recorded", ["one", "two"])
+    in_folder(tmp_path, recorded, name="recorded.jsonl")
+    library = in_folder(tmp_path, episode("dream", ["one"], source=Source.SYNTHETIC), name="dreamed.jsonl")
+    second = str(transition_id(recorded.transitions[1]))
+    async with page(library) as http:
+        (found,) = (await asked(http, "recorded", env="crm", ids=second))["recorded"]
+    assert (found["place"], found["episode"], found["step"]) == ("recorded.jsonl", "recorded", 2)
+
+
+async def test_a_long_text_is_cut_and_says_its_length_and_is_whole_when_asked_for(tmp_path: Path) -> None:
+    async with page(in_folder(tmp_path, episode("a", ["x" * 50_000]))) as http:
+        (step,) = (await asked(http, "steps", place="episodes.jsonl", id="a"))["steps"]
+        whole = await asked(http, "step", place="episodes.jsonl", id="a", step=1)
+    assert step["observation"]["characters"] == 50_000
+    assert 1_000 < len(step["observation"]["text"]) < 10_000
+    assert whole["observation"] == "x" * 50_000
+
+
+async def test_a_half_written_run_folder_is_shown_as_far_as_it_is_written_and_then_whole(tmp_path: Path) -> None:
+    lines = [episode(name, ["one"]).model_dump_json() + "\n" for name in ("a", "b")]
+    file = tmp_path / "run" / "played.jsonl"
+    file.parent.mkdir()
+    file.write_text(lines[0] + lines[1][:90])
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0')
+    (tmp_path / "notes.jsonl").write_text('{"a": 1}\n[]\nnonsense\n{"transitions": 3}\n')
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        half = await asked(http, "about")
+        file.write_text("".join(lines))
+        done = await asked(http, "about")
+    assert half["folder"]["files"] == [{"place": "run/played.jsonl", "episodes": 1, "broken": 1}]
+    assert done["folder"]["files"] == [{"place": "run/played.jsonl", "episodes": 2, "broken": 0}]
+
+
+async def test_no_link_leads_out_of_a_run_folder(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    folder.mkdir()
+    in_folder(outside, episode("secret", ["one"]))
+    (folder / "linked").symlink_to(outside)
+    (folder / "linked.jsonl").symlink_to(outside / "episodes.jsonl")
+    async with page(Library(folder=RunFolder(folder))) as http:
+        about = await asked(http, "about")
+    assert about["folder"]["files"] == []
+
+
+async def test_an_episode_that_is_played_is_told_step_by_step_until_it_is_over(stage: Stage, store: Store) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    library = Library(store=StoredEpisodes(store.database))
+    async with stage.serve(library=library) as (url, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        listed = (await http.get("/view/api/episodes", params={"state": "running"})).json()
+        changes = asyncio.create_task(heard(url, made["episode"]))
+        place = f"/envs/counter/episodes/{made['episode']}"
+        for _ in range(2):
+            await http.post(
+                f"{place}/mcp",
+                json={
+                    "jsonrpc": "2.0",
+                    "id": 1,
+                    "method": "tools/call",
+                    "params": {"name": "add", "arguments": {"n": 1}},
+                },
+                headers={"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"},
+            )
+        await http.post(f"{place}/finish", json={"success": True})
+        told = await changes
+        steps = (await http.get("/view/api/steps", params={"id": made["episode"]})).json()["steps"]
+    assert [one["id"] for one in listed["episodes"]] == [made["episode"]]
+    assert told[-1] == {"steps": 2, "stop_reason": "finished"}
+    assert [one["steps"] for one in told] == sorted(one["steps"] for one in told)
+    assert [step["observation"] for step in steps] == ["count 1", "count 2"]
+
+
+async def test_the_watcher_of_a_deleted_episode_is_told_that_it_is_gone(store: Store) -> None:
+    stage = Stage(store.buffer, store.episodes)
+    async with stage.serve(library=Library(store=StoredEpisodes(store.database))) as (url, http):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        changes = asyncio.create_task(heard(url, made["episode"]))
+        await http.delete(f"/envs/counter/episodes/{made['episode']}")
+        told = await changes
+        after = await http.get("/view/api/episode", params={"id": made["episode"]})
+    assert told[-1] in ({"gone": True}, {"steps": 0, "stop_reason": "closed"})
+    assert after.status_code == 404
+
+
+async def heard(url: str, name: str) -> list[dict[str, Any]]:
+    """All that is told of an episode until it is over or gone."""
+    async with (
+        httpx2.AsyncClient(timeout=60) as http,
+        http.stream("GET", f"{url}/view/api/events", params={"id": name}) as answer,
+    ):
+        return [json.loads(line.removeprefix("data: ")) async for line in answer.aiter_lines() if line]
+
+
+@given(
+    rewards=st.lists(st.sampled_from([-1.0, 0.0, 1.0]), max_size=3),
+    terminated=st.booleans(),
+    open_end=st.booleans(),
+    final=st.sampled_from([None, 0.0, 1.0]),
+    reason=st.sampled_from(list(StopReason)),
+)
+def test_a_list_judges_an_episode_as_the_trajectory_judges_itself(
+    rewards: list[float], terminated: bool, open_end: bool, final: float | None, reason: StopReason
+) -> None:
+    ended = terminated and bool(rewards)
+    steps = tuple(
+        Transition.of(
+            "",
+            ToolCall(name="go"),
+            StepResult(observation="", reward=reward, terminated=ended and number == len(rewards) - 1),
+            Provenance(tier=Tier.MODEL, open_end=open_end),
+        )
+        for number, reward in enumerate(rewards)
+    )
+    whole = Trajectory(
+        id="a",
+        task=Task(id="t", env="e", instruction=""),
+        transitions=steps,
+        source=Source.SYNTHETIC,
+        stop_reason=reason,
+        final_reward=final,
+    )
+    listed = EpisodeSummary(
+        place="store",
+        id="a",
+        task=whole.task,
+        source=whole.source,
+        stop_reason=reason,
+        final_reward=final,
+        outcome=Outcome(steps=len(steps), total=sum(rewards), terminated=ended, is_open=open_end and bool(steps)),
+    )
+    assert listed.reward == whole.reward
+    assert listed.success == (None if whole.reward is None else whole.success)
