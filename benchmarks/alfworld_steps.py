@@ -1,10 +1,11 @@
-"""What a step and a start of ALFWorld cost through our adapter, and their ratio to the bare package in the same run.
+"""What a step and a start of ALFWorld cost in its package, through our adapter of it, and in our own engine.
 
     python benchmarks/alfworld_steps.py [--data FOLDER] [--games 6]
 
-CPU seconds: of this process and its worker for the adapter, of a process of its own for the package. Both play the same
-commands of a hand-coded player on the same games and list all possible commands at each step. Needs dreamgym[alfworld].
-Not called alfworld.py: a script's folder is searched first, and the package would be hidden by it.
+All play the same commands of a hand-coded player on the same games. CPU seconds: of this process and its worker for the
+adapter, of a process of its own for the package, of this process for the own engine: as an environment, and its rules
+alone, with and without the list of all possible commands at each step. Without dreamgym[alfworld] only the last three
+are measured. Not called alfworld.py: a script's folder is searched first, and the package would be hidden by it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -22,12 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld, game_of
+from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
+from dreamgym_integrations.environments.base import act
 
 from dreamgym.episode import play
-from dreamgym.types import Source, StepResult, Task, ToolCall
+from dreamgym.types import JsonObject, Source, StepResult, Task, ToolCall
+
+REPEATS = 50
+"""How often the own engine plays each game: once takes less than the clock can tell."""
+Episode = dict[str, Any]
+"""The PDDL problem of a game, the commands that were said and the answers with the possible commands."""
+Rows = dict[str, tuple[float, float, float]]
+"""CPU seconds of all first starts, of all later starts and of all steps, by what was measured."""
 
 
-def bare(episodes: list[dict[str, Any]]) -> dict[str, float]:
+def bare(episodes: list[Episode]) -> dict[str, float]:
     """The package as its own scripts use it. Gives CPU seconds by what was done, and what was answered."""
     textworld = importlib.import_module("textworld")
     package = importlib.import_module("alfworld.agents.environment.alfred_tw_env")
@@ -61,7 +72,7 @@ def cpu_s(real: Alfworld) -> float:
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-async def adapted(real: Alfworld, tasks: list[Task]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+async def adapted(real: Alfworld, tasks: list[Task]) -> tuple[dict[str, float], list[Episode]]:
     """The adapter: a first episode of each game, then the same commands again."""
     environment = real.create()
     await environment.reset(tasks[0])  # the worker's own start is not counted
@@ -87,8 +98,46 @@ async def adapted(real: Alfworld, tasks: list[Task]) -> tuple[dict[str, float], 
     return spent, episodes
 
 
+async def own(data: JsonObject, tasks: list[Task], *, repeats: int) -> tuple[Rows, list[Episode]]:
+    """The own engine: as an environment, and its rules with and without the lists of commands."""
+    real = alfworld(data)
+    rows: Rows = {}
+    environment, episodes, spent = real.create(), list[Episode](), {"start": 0.0, "steps": 0.0, "first": 0.0}
+    for task in tasks:
+        begun = time.process_time()
+        await environment.reset(task)
+        spent["first"] += time.process_time() - begun
+        walk = await play(environment, task, real.behaviours["handcoded"], spec=real.spec, seed=0, source=Source.REAL)
+        answers = [[step.result.observation, step.result.info["admissible"]] for step in walk.transitions]
+        commands = [step.action.arguments["command"] for step in walk.transitions]
+        episodes.append({"problem": real.games.problem(game_of(task)), "commands": commands, "answers": answers})
+    for task, episode in zip(tasks * repeats, episodes * repeats, strict=True):
+        begun = time.process_time()
+        await environment.reset(task)
+        started = time.process_time()
+        for command in episode["commands"]:
+            await environment.step(act(command))
+        spent["start"] += (started - begun) / repeats
+        spent["steps"] += (time.process_time() - started) / repeats
+    rows["own, as an environment"] = (spent["first"], spent["start"], spent["steps"])
+    for name, lists in (("own, with commands", True), ("own, answers alone", False)):
+        starts = steps = 0.0
+        for episode in episodes * repeats:  # one game after another, as in training: the caches of the CPU matter
+            begun = time.process_time()
+            playing = HouseholdPlay(HouseholdGame.of(episode["problem"]))
+            started = time.process_time()
+            for command in episode["commands"]:
+                playing.step(command)
+                if lists:
+                    playing.commands()
+            starts += (started - begun) / repeats
+            steps += (time.process_time() - started) / repeats
+        rows[name] = (spent["first"], starts, steps)
+    return rows, episodes
+
+
 def main() -> None:
-    """Measure both and print."""
+    """Measure all that is here and print."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", help="Folder with the games. Default: the variable ALFWORLD_DATA.")
     arguments.add_argument("--games", type=int, default=6, help="How many games are played.")
@@ -97,24 +146,28 @@ def main() -> None:
     if options.bare is not None:
         sys.stdout.write(json.dumps(bare(json.loads(options.bare.read_text()))))
         return
+    rows: Rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        given = {"data": options.data} if options.data else {}
-        real = alfworld({**given, "cache": folder, "workers": 1})
-        ours, episodes = asyncio.run(adapted(real, list(real.tasks("train")[: options.games + 1])))
-        file = Path(folder, "episodes.json")
-        file.write_text(json.dumps(episodes))
-        command = [sys.executable, __file__, "--bare", str(file)]
-        package = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    steps, games = sum(len(episode["commands"]) for episode in episodes), len(episodes)
-    print(f"{games} games, {steps} steps, same answers: {bool(package['same'])}")
-    print(f"{'':10}{'first start':>16}{'later start':>16}{'steps per CPU-s':>18}")
-    rows = {
-        "package": [package["start"], package["start"], package["steps"]],
-        "adapter": [ours["build"], ours["start"], ours["steps"]],
-    }
-    for name, (first, later, played) in rows.items():
-        print(f"{name:10}{first / games:14.2f} s{later / games:14.2f} s{steps / played:18.0f}")
-    print(f"a step costs {ours['steps'] / package['steps']:.2f} times that of the package")
+        given: JsonObject = {"cache": folder, **({"data": options.data} if options.data else {})}
+        tasks = list(alfworld(given).tasks("train")[: options.games + 1])
+        rows_own, walks = asyncio.run(own(given, tasks[1:], repeats=REPEATS))
+        if importlib.util.find_spec("alfworld") is None:
+            print("without dreamgym[alfworld] neither the package nor its adapter can be measured")
+        else:
+            real = alfworld({**given, "workers": 1, "engine": "package"})
+            ours, episodes = asyncio.run(adapted(real, tasks))
+            file = Path(folder, "episodes.json")
+            file.write_text(json.dumps(episodes))
+            command = [sys.executable, __file__, "--bare", str(file)]
+            package = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            print(f"same answers in all: {bool(package['same']) and episodes == walks}")
+            rows["package"] = (package["start"], package["start"], package["steps"])
+            rows["adapter of the package"] = (ours["build"], ours["start"], ours["steps"])
+    steps, games = sum(len(episode["commands"]) for episode in walks), len(walks)
+    print(f"{games} games, {steps} steps")
+    print(f"{'':24}{'first start':>16}{'later start':>16}{'steps per CPU-s':>18}")
+    for name, (first, later, played) in {**rows, **rows_own}.items():
+        print(f"{name:24}{1000 * first / games:13.1f} ms{1000 * later / games:13.2f} ms{steps / played:18,.0f}")
 
 
 if __name__ == "__main__":

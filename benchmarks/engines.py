@@ -1,41 +1,117 @@
-"""Sampling of the policy by a vLLM server and by transformers in this process: the same prompts in the same run.
+"""vLLM, transformers and llama.cpp on the same prompts in the same run, and training with and without vLLM.
 
-    python benchmarks/engines.py POLICY http://127.0.0.1:8931 HERE THERE [--rounds 3]
+    python benchmarks/engines.py --experience FOLDER FILE.gguf http://127.0.0.1:8932 \
+        --policy POLICY http://127.0.0.1:8931 --runs HERE THERE
 
-The server is started as docs/training.md says; POLICY is a checkpoint folder. The prompts are beginnings of recorded
-episodes of `examples/coin`; transformers starts each round without a cache, and the server's cache is dropped with the
-weights that are loaded before. HERE and THERE are run folders of `dreamgym train` with the same settings, without and
-with `--vllm`.
+The servers are started as docs/training.md and docs/models.md say, with VLLM_SERVER_DEV_MODE=1, because caches are
+dropped before each round. The engines take turns in each round, so what else the machine does slows all of them.
+
+- `--experience`: what a dream of `examples/coin` asks the experience model in the first step of each episode. FOLDER is
+  the checkpoint that the server serves, FILE.gguf the file that it was made from.
+- `--policy`: beginnings of recorded episodes to the policy of a checkpoint folder.
+- `--runs`: run folders of `dreamgym train` with the same settings, without and with `--vllm`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import mean, median
 
+import httpx
+from dreamgym_integrations.models import checkpoint, local, openai
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.policy.model import TransformersPolicy, load_policy
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 
-from dreamgym.environment import read_jsonl
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.language_model import LanguageModel
+from dreamgym.dream.model import Part
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.environment import load_spec, read_jsonl
+from dreamgym.errors import EnvironmentUnavailable, PredictionError
+from dreamgym.llm import LLM, Completion, Message
+from dreamgym.replay.memory import MemoryBuffer
 from dreamgym.training.practice import read_record
-from dreamgym.types import Trajectory
+from dreamgym.types import JsonObject, Trajectory
 
 EPISODES = (1, 8, 32)
+RECORDED = Path("examples/coin/trajectories.jsonl")
 TURNS = 3
-"""Turns whose observations are in a prompt."""
+"""Turns whose observations are in a prompt of the policy."""
+SHOWN = 1
+"""Recorded transitions in a question to the experience model. Two cores read but 200 tokens a second."""
+GROUNDS = 200
+"""Recorded episodes that they are chosen from."""
+WRITTEN = 16
+"""Tokens of each answer of the experience model: an answer of its own length would compare the answers."""
+ASKED_OF_THE_MODEL = frozenset({Part.RECORDED, Part.EFFECTS, Part.VIEWS, Part.CACHE, Part.CHECKS})
+"""Left out, so that each step is asked."""
+
+Sampler = TransformersPolicy | VllmPolicy
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One that is measured."""
+
+    forget: Callable[[], None]
+    """Drops what it has cached of earlier rounds."""
+    play: Callable[[int, int], None]
+    """Plays a round, given its number, with so many episodes at once."""
+
+
+class Listener:
+    """A language model that keeps the questions and answers none."""
+
+    name = "listener"
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[Message]] = []
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonObject | None = None,
+        max_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Completion:
+        self.asked.append(messages)
+        raise EnvironmentUnavailable("nobody answers")
+
+    async def close(self) -> None:
+        pass
+
+
+async def questions() -> list[Sequence[Message]]:
+    """What a dream asks its model in the first step of each episode."""
+    recorded = [*islice(read_jsonl(RECORDED, Trajectory), GROUNDS)]
+    buffer, listener = MemoryBuffer(TrigramEncoder()), Listener()
+    await buffer.add(recorded)
+    spec, model = load_spec("examples/coin"), LanguageModel(listener, SHOWN)
+    for one in recorded[: max(EPISODES)]:
+        dream = DreamEnvironment(spec, model, buffer, episode_id=one.id, without=ASKED_OF_THE_MODEL)
+        await dream.reset(one.task, seed=0)
+        with suppress(PredictionError):
+            await dream.step(one.transitions[0].action)
+    return listener.asked
 
 
 def prompts(folder: Path) -> list[list[int]]:
     """Token ids of beginnings of recorded episodes."""
     _, codec = load_policy(folder)
     found = []
-    for one in islice(read_jsonl(Path("examples/coin/trajectories.jsonl"), Trajectory), max(EPISODES)):
+    for one in islice(read_jsonl(RECORDED, Trajectory), max(EPISODES)):
         ids = codec.start(one.task.instruction)
         for transition in one.transitions[:TURNS]:
             ids += codec.turn(transition.result.observation, ended=False)
@@ -43,16 +119,92 @@ def prompts(folder: Path) -> list[list[int]]:
     return found
 
 
-def speed(policy: TransformersPolicy | VllmPolicy, asked: list[list[int]], rounds: int) -> float:
-    """Median number of answers a second; the weights are loaded before the clock runs."""
-    took = []
+def compare(engines: Mapping[str, Engine], rounds: int) -> None:
+    """Print the answers a second of each engine and, in brackets, how many times as fast as the first one it is.
+
+    Both are medians over the rounds. The engines take turns within each round.
+
+    Args:
+        engines: by name.
+        rounds: how often each plays.
+    """
+    took: dict[tuple[str, int], list[float]] = {(name, count): [] for name in engines for count in EPISODES}
     for number in range(rounds):
-        policy.forget()
-        policy.generate([[asked[0][0]]], seeds_B=[0])
-        began = time.perf_counter()
-        policy.generate(asked, seeds_B=[number * 1000 + i for i in range(len(asked))])
-        took.append(time.perf_counter() - began)
-    return len(asked) / median(took)
+        for count in EPISODES:
+            for name, engine in engines.items():
+                engine.forget()
+                began = time.perf_counter()
+                engine.play(number, count)
+                took[name, count].append(time.perf_counter() - began)
+    print("| engine |" + "".join(f" {count} episodes |" for count in EPISODES) + "\n|---|" + "---|" * len(EPISODES))
+    first, *_ = engines
+    for name in engines:
+        cells = []
+        for count in EPISODES:
+            times = took[name, count]
+            ratio = median(other / own for own, other in zip(times, took[first, count], strict=True))
+            cells.append(f" {count / median(times):.3g} ({ratio:.1f}) |")
+        print(f"| {name} |" + "".join(cells))
+
+
+def compare_experience_models(folder: Path, file: Path, url: str, rounds: int) -> None:
+    """Print the table of the experience model."""
+    read: list[int] = []
+    with asyncio.Runner() as runner:
+        asked = runner.run(questions())
+
+        async def ask(model: LLM, messages: Sequence[Message]) -> None:
+            read.append((await model.complete(messages, max_tokens=WRITTEN)).prompt_tokens)
+
+        async def ask_all(model: LLM, count: int) -> None:
+            await asyncio.gather(*(ask(model, messages) for messages in asked[:count]))
+
+        def play(model: LLM, number: int, count: int) -> None:
+            runner.run(ask_all(model, count))
+
+        def forget(model: LLM) -> None:
+            runner.run(model.complete([Message(role="user", content="Hello.")], max_tokens=1))
+            if model.name.startswith(url):
+                httpx.post(f"{url}/reset_prefix_cache").raise_for_status()
+
+        models: dict[str, LLM] = {
+            "transformers": checkpoint.load(str(folder)),
+            "llama.cpp, 4 bits": local.load(str(file)),
+            "vLLM": openai.load(f"{url}/v1"),
+        }
+        engines = {name: Engine(partial(forget, model), partial(play, model)) for name, model in models.items()}
+        print(f"Experience model: answers a second to the first step of each episode, {WRITTEN} tokens each.\n")
+        compare(engines, rounds)
+        print(f"\nThe prompts have {round(mean(read))} tokens in the mean.\n")
+        for model in models.values():
+            runner.run(model.close())
+
+
+def compare_policies(folder: Path, url: str, rounds: int) -> None:
+    """Print the table of the policy."""
+    policy, _ = load_policy(folder)
+    asked = prompts(folder)
+    parameters = sum(one.numel() for one in policy.model.parameters())
+    print(
+        f"Policy of {parameters:,} parameters: answers a second to prompts of {round(mean(map(len, asked)))} tokens.\n"
+    )
+
+    def forget(sampler: Sampler) -> None:
+        sampler.forget()
+        sampler.generate([asked[0][:1]], seeds_B=[0])  # loads the weights before the clock runs
+
+    def play(sampler: Sampler, number: int, count: int) -> None:
+        sampler.generate(asked[:count], seeds_B=[number * 1000 + i for i in range(count)])
+
+    def save(model: object, to: Path) -> None:
+        save_model(model, policy.tokenizer, to)
+
+    with tempfile.TemporaryDirectory() as weights:
+        samplers: dict[str, Sampler] = {
+            "transformers": policy,
+            "vLLM": VllmPolicy(policy.copy(), url, Path(weights) / "w", save),
+        }
+        compare({name: Engine(partial(forget, one), partial(play, one)) for name, one in samplers.items()}, rounds)
 
 
 def figures(run: Path) -> str:
@@ -73,38 +225,33 @@ def figures(run: Path) -> str:
     )
 
 
-def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("policy", type=Path)
-    parser.add_argument("url")
-    parser.add_argument("here", type=Path)
-    parser.add_argument("there", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    policy, _ = load_policy(given.policy)
-    asked = prompts(given.policy)
-    parameters = sum(one.numel() for one in policy.model.parameters())
-    print(f"Answers a second, {parameters:,} parameters, prompts of {round(mean(map(len, asked)))} tokens, no GPU.\n")
-    print("| engine |" + "".join(f" {count} episodes |" for count in EPISODES) + "\n|---|" + "---|" * len(EPISODES))
-    with tempfile.TemporaryDirectory() as folder:
-        save = partial(_saved, policy)
-        engines: dict[str, TransformersPolicy | VllmPolicy] = {
-            "transformers": policy,
-            "vLLM": VllmPolicy(policy.copy(), given.url, Path(folder) / "w", save),
-        }
-        for name, engine in engines.items():
-            cells = (f" {speed(engine, asked[:count], given.rounds):.1f} |" for count in EPISODES)
-            print(f"| {name} |" + "".join(cells))
-    print("\nGRPO with the same settings and seed, sampled by each. Seconds and weights are means over the updates.\n")
+def compare_runs(here: Path, there: Path) -> None:
+    """Print the table of two training runs."""
+    print("GRPO with the same settings and seed, sampled by each. Seconds and weights are means over the updates.\n")
     head = "updates | success in the dream, last 3 | real, first | real, last | rollout, s | importance | truncated"
     print(f"| sampled by | {head} | weights loaded, s | apart, nats |\n|---|" + "---|" * 9)
-    for name, run in (("transformers", given.here), ("vLLM", given.there)):
+    for name, run in (("transformers", here), ("vLLM", there)):
         print(f"| {name} | {figures(run)} |")
 
 
-def _saved(policy: TransformersPolicy, model: object, folder: Path) -> None:
-    save_model(model, policy.tokenizer, folder)
+def main() -> None:
+    """Print the tables that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experience", nargs=3, metavar=("FOLDER", "GGUF", "URL"))
+    parser.add_argument("--policy", nargs=2, metavar=("FOLDER", "URL"))
+    parser.add_argument("--runs", nargs=2, metavar=("HERE", "THERE"), type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    print("In brackets: times as fast as transformers. One thread each, no GPU.\n")
+    if given.experience:
+        folder, file, url = given.experience
+        compare_experience_models(Path(folder), Path(file), url, given.rounds)
+    if given.policy:
+        folder, url = given.policy
+        compare_policies(Path(folder), url, given.rounds)
+        print()
+    if given.runs:
+        compare_runs(*given.runs)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import hashlib
 import math
 import os
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dreamgym.errors import MissingPackage, UnknownName
@@ -132,14 +134,12 @@ def _padded(text: str) -> str:
 
 def _batches(padded: Sequence[str]) -> Iterator[Sequence[str]]:
     """The texts in order, in batches of BATCH_CHARACTERS or of one longer text."""
-    first = characters = 0
-    for number, text in enumerate(padded):
-        if characters + len(text) > BATCH_CHARACTERS and number > first:
-            yield padded[first:number]
-            first, characters = number, 0
-        characters += len(text)
-    if first < len(padded):
-        yield padded[first:]
+    ends = list(accumulate(map(len, padded), initial=0))
+    first = 0
+    while first < len(padded):
+        last = bisect_right(ends, ends[first] + BATCH_CHARACTERS) - 1
+        yield padded[first : max(last, first + 1)]
+        first = max(last, first + 1)
 
 
 def _numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -218,7 +218,11 @@ def state_setting(file: Path, value: object) -> StateSetting:
 
 
 class RealEnvironment(Protocol):
-    """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one."""
+    """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one.
+
+    Two attributes are optional: `reader`, a `dreamgym.reading.Reader` of its words, and `needs_packages`, False for one
+    that plays without the packages of its extra.
+    """
 
     @property
     def spec(self) -> EnvironmentSpec:

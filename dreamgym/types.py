@@ -253,11 +253,15 @@ class Transition(Frozen):
             made.append(cls.of(made[-1].next_state if made else state, action, result))
         return tuple(made)
 
-    def digest(self) -> bytes:
-        """Identity for de-duplication: sha256 over state, action, next state, reward and end."""
+    def digest(self, action: str | None = None) -> bytes:
+        """Identity for de-duplication: sha256 over state, action, next state, reward and end.
+
+        Args:
+            action: `self.action.canonical()`, if the caller has it already.
+        """
         parts = [
             self.state,
-            self.action.canonical(),
+            self.action.canonical() if action is None else action,
             self.next_state,
             self.result.observation,
             repr(self.result.reward),

@@ -18,7 +18,8 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, UnknownEpisode
 from dreamgym.types import JsonObject
 
 STEP_TIMEOUT_S = 930.0
-"""Slightly longer than the server's limit for a step, so that the server's own answer arrives."""
+"""Slightly longer than the server's limit for a step, so that the server's own answer arrives. Connecting has no limit
+of its own but TCP's: of 2,000 that connect at once to a busy server, the last wait for more than 10 s."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Connection]] = WeakKeyDictionary()
 
@@ -59,7 +60,7 @@ class Connection:
         self._users = 0
         self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {token}"} if token else None,
-            timeout=aiohttp.ClientTimeout(total=STEP_TIMEOUT_S, sock_connect=10.0),
+            timeout=aiohttp.ClientTimeout(total=STEP_TIMEOUT_S),
             connector=aiohttp.TCPConnector(limit=0),
         )
 

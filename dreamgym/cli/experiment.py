@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli.options import Budget
+from dreamgym.cli.options import Budget, Cluster
 
 
 def experiment(
@@ -17,6 +17,7 @@ def experiment(
         int, typer.Option(min=1, help="Number of arms that train at once, each in a process of its own.")
     ] = 1,
     budget: Budget = None,
+    cluster: Cluster = None,
 ) -> None:
     """Train and measure every arm with every seed, and print the table. What is done is kept; Ctrl-C and go on later.
 
@@ -26,4 +27,4 @@ def experiment(
     from dreamgym.runs.spending import spending
 
     with spending(budget, run_folder(file, out)):
-        typer.echo(compare(file, out, parallel=parallel))
+        typer.echo(compare(file, out, parallel=parallel, cluster=cluster))

@@ -11,6 +11,8 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -80,13 +82,40 @@ def check_storable(row: Frozen, what: str) -> str:
     return text
 
 
-def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
-    """Refuse the whole batch when one trajectory cannot be stored, or comes twice with different content."""
-    seen: dict[str, Trajectory] = {}
+@dataclass(frozen=True, slots=True)
+class Serialized:
+    """A trajectory as JSON. Serialising takes a quarter of the time of storing, so it is done once."""
+
+    body: str
+    """Everything but the transitions."""
+    transitions: tuple[str, ...]
+    digest: bytes
+    """`Trajectory.digest`."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Serialized:
+        """Raises InvalidInput if PostgreSQL cannot hold the trajectory."""
+        what = f"trajectory {trajectory.id!r}"
+        transitions = tuple(check_storable(transition, what) for transition in trajectory.transitions)
+        empty = check_storable(trajectory.model_copy(update={"transitions": ()}), what)
+        # the last of these words are the field's: what follows them are texts, in which quotes are escaped
+        before, _, after = empty.rpartition(',"transitions":[]')
+        whole = f'{before},"transitions":[{",".join(transitions)}]{after}'
+        return cls(before + after, transitions, hashlib.sha256(whole.encode()).digest())
+
+
+def check_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Serialized]:
+    """Trajectories by id, as JSON.
+
+    Raises:
+        InvalidInput: a trajectory cannot be stored, or comes twice with different content.
+    """
+    found: dict[str, Serialized] = {}
     for trajectory in trajectories:
-        check_storable(trajectory, f"trajectory {trajectory.id!r}")
-        if seen.setdefault(trajectory.id, trajectory) != trajectory:
+        serialized = Serialized.of(trajectory)
+        if found.setdefault(trajectory.id, serialized).digest != serialized.digest:
             raise InvalidInput(f"trajectory {trajectory.id!r} comes twice in one batch with different content")
+    return found
 
 
 def stored_elsewhere(trajectory: Trajectory, env: str) -> InvalidInput:
@@ -132,26 +161,29 @@ class KeyEncoder:
         """
         import numpy as np
 
-        texts = {text: row for row, text in enumerate(dict.fromkeys(text for key in keys for text in key))}
+        texts = list(dict.fromkeys(chain.from_iterable(keys)))
         vectors = np.empty((len(texts), self.encoder.dim), dtype=np.float32)
         async with self._lock:  # of two episodes that ask for one text at once, the second finds it
-            digests = {
-                text: hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts
-            }
-            missing = [text for text in texts if digests[text] not in self._cache]
-            for text, row in texts.items():
-                if (known := self._cache.get(digests[text])) is not None:
+            digests = [
+                hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts
+            ]
+            missing = []
+            for row, digest in enumerate(digests):
+                if (known := self._cache.get(digest)) is None:
+                    missing.append(row)
+                else:
                     vectors[row] = known
             if missing:
-                vectors[[texts[text] for text in missing]] = await asyncio.to_thread(self.encoder.encode, missing)
-            last = list(texts.items())[-CACHED_TEXTS:]
-            self._remember({digests[text]: vectors[row].copy() for text, row in last})
-        states = vectors[[texts[state] for state, _ in keys]]
-        actions = vectors[[texts[action] for _, action in keys]]
-        return np.concatenate([STATE_WEIGHT * states, ACTION_WEIGHT * actions], axis=1).astype(np.float16)
+                vectors[missing] = await asyncio.to_thread(self.encoder.encode, [texts[row] for row in missing])
+            self._remember(digests[-CACHED_TEXTS:], vectors[-CACHED_TEXTS:].copy())
+        rows = {text: row for row, text in enumerate(texts)}
+        encoded = np.empty((len(keys), self.dim), dtype=np.float16)
+        encoded[:, : self.encoder.dim] = STATE_WEIGHT * vectors[[rows[state] for state, _ in keys]]
+        encoded[:, self.encoder.dim :] = ACTION_WEIGHT * vectors[[rows[action] for _, action in keys]]
+        return encoded
 
-    def _remember(self, found: dict[bytes, NDArray[np.float32]]) -> None:
-        for digest, vector in found.items():
+    def _remember(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+        for digest, vector in zip(digests, vectors, strict=True):
             self._cache[digest] = vector
             self._cache.move_to_end(digest)
         while len(self._cache) > CACHED_TEXTS:

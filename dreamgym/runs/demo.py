@@ -7,8 +7,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from dreamgym.runs.console import say
-from dreamgym.runs.experiment.compare import compare, database_folder, prepared_seeds
+from dreamgym.runs.experiment.compare import compare
 from dreamgym.runs.experiment.plan import read_plan
+from dreamgym.runs.experiment.prepared import database_folder, prepared_seeds
 from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.side_by_side import side_by_side
 

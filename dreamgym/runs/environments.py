@@ -90,11 +90,11 @@ def _point(name: str) -> EntryPoint | None:
     return next((point for point in entry_points(group=GROUP) if point.name == name), None)
 
 
-def _packages(point: EntryPoint | None) -> tuple[dict[str, str | None], str | None]:
+def _packages(point: EntryPoint | None, options: JsonObject | None = None) -> tuple[dict[str, str | None], str | None]:
     """The packages with their versions, and a sentence on what is missing."""
     if point is None:
         return {}, None
-    packages = installed(packages_of(point))
+    packages = installed(packages_of(point, options))
     absent = [name for name, found in packages.items() if found is None]
     extra = extra_of(point)
     if not absent or extra is None:
@@ -143,7 +143,7 @@ def show(name: str) -> EnvironmentCard:
         deterministic=spec.deterministic,
         states="text" if spec.state is None else "explicit",
         options=spec.options,
-        packages=_packages(_point(spec.adapter or name))[0],
+        packages=_packages(_point(spec.adapter or name), spec.options)[0],
     )
 
 

@@ -13,7 +13,9 @@ from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 
-from dreamgym.environment import EnvironmentSpec
+from dreamgym.environment import EnvironmentSpec, load_real
+from dreamgym.errors import DreamGymError
+from dreamgym.types import JsonObject
 
 GROUP = "dreamgym.environments"
 _REQUIREMENT = re.compile(
@@ -32,10 +34,10 @@ def extra_of(point: EntryPoint) -> str | None:
     return None
 
 
-def packages_of(point: EntryPoint) -> list[str]:
-    """The packages of that extra, without their own extras and version ranges."""
+def packages_of(point: EntryPoint, options: JsonObject | None = None) -> list[str]:
+    """The packages of that extra, without their own extras and version ranges; none if it plays without them."""
     extra = extra_of(point)
-    if extra is None or point.dist is None:
+    if extra is None or point.dist is None or not _needs_packages(point, options):
         return []
     found = map(_REQUIREMENT.match, requires(point.dist.name) or [])
     return [match["name"] for match in found if match is not None and _plain(match["extra"]) == _plain(extra)]
@@ -51,8 +53,16 @@ def version_of(spec: EnvironmentSpec) -> str | None:
     point = next((point for point in entry_points(group=GROUP) if point.name == spec.adapter), None)
     if point is None:
         return spec.adapter
+    packages = installed(packages_of(point, spec.options))
     own = [f"{point.dist.name} {point.dist.version}"] if point.dist is not None else []
-    return ", ".join([*own, *(f"{name} {found}" for name, found in installed(packages_of(point)).items() if found)])
+    return ", ".join([*own, *(f"{name} {found}" for name, found in packages.items() if found)])
+
+
+def _needs_packages(point: EntryPoint, options: JsonObject | None) -> bool:
+    try:
+        return bool(getattr(load_real(point.name, options), "needs_packages", True))
+    except (DreamGymError, ImportError):
+        return True
 
 
 def _version(name: str) -> str | None:

@@ -96,6 +96,8 @@ class Settings(Frozen):
     vllm: str | None = None
     """Address of a vLLM server to sample with, which loads the weights after each update; None samples with
     transformers in this process."""
+    tinker: str | None = None
+    """Address of a server of the Tinker API, which samples and trains; `policy` is then its base model's name."""
     weigh_confidence: bool = False
     """Multiply each advantage by the dream's calibrated confidence in its episode."""
     least_confidence: float = Field(default=0.0, ge=0, le=1)
@@ -110,6 +112,13 @@ class Settings(Frozen):
         if isinstance(given, Mapping):
             refuse_old_settings(given)
         return given
+
+    @field_validator("tinker")
+    @classmethod
+    def _server(cls, given: str | None) -> str | None:
+        if given is not None and not given.startswith(("http://", "https://")):
+            raise ValueError(f"expected the address of a Tinker server, such as http://127.0.0.1:8000, got {given!r}")
+        return given and given.rstrip("/")
 
     @field_validator("vllm")
     @classmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import ExitStack
 
 import pytest
 from dreamgym_client.connection import with_token
@@ -266,3 +268,28 @@ async def test_the_control_client_starts_reads_finishes_and_deletes(stage: Stage
         with pytest.raises(UnknownEpisode):
             await control.read("counter", started.episode)
         assert [one["name"] for one in await control.environments()] == ["counter"]
+
+
+async def test_a_call_waits_for_a_server_that_is_slow_to_accept_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as others:
+        for _ in range(3):  # more than wait to be accepted
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        loop = asyncio.get_running_loop()
+        async with ControlClient(f"http://127.0.0.1:{full.getsockname()[1]}") as control:
+            call = asyncio.create_task(control.environments())
+            await turns(100)
+            now = loop.time
+            monkeypatch.setattr(loop, "time", lambda: now() + 120)
+            await turns(100)
+            is_over = call.done()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+    assert not is_over
+
+
+async def turns(number: int) -> None:
+    """Let the event loop turn so often."""
+    for _ in range(number):
+        await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""ALFWorld's own engine on an invented room, and on recorded games where the user has them."""
+"""The engine of ALFWorld's package on an invented room, and on recorded games where the user has them."""
 
 import asyncio
 import importlib
@@ -40,7 +40,7 @@ WAY += ["go to desk 1", "move mug 1 to desk 1"]
 def room(tmp_path_factory: pytest.TempPathFactory) -> Alfworld:
     folder = tmp_path_factory.mktemp("alfworld")
     pack(folder / "data", [row(number, 1, HOT) for number in range(3)])
-    return alfworld({"data": str(folder / "data"), "cache": str(folder / "cache"), "workers": 1})
+    return alfworld({"data": str(folder / "data"), "cache": str(folder / "cache"), "workers": 1, "engine": "package"})
 
 
 async def say(environment: Environment, *commands: str) -> list[StepResult]:
@@ -127,7 +127,7 @@ async def test_an_episode_goes_on_where_its_worker_was_killed_between_two_steps(
 
 async def test_a_worker_that_dies_in_mid_step_fails_that_episode_and_no_other(tmp_path: Path) -> None:
     data = pack(tmp_path / "data", [row(1, 1, HOT), row(2, 1)])
-    real = alfworld({"data": str(data), "cache": str(tmp_path / "cache"), "workers": 1})
+    real = alfworld({"data": str(data), "cache": str(tmp_path / "cache"), "workers": 1, "engine": "package"})
     good, bad = sorted(real.tasks("train"), key=lambda task: str(task.metadata["task_type"]), reverse=True)
     environment, other = real.create(), real.create()
     await other.reset(bad)
@@ -149,7 +149,9 @@ async def test_episodes_of_several_loops_share_the_workers(room: Alfworld) -> No
 
 async def test_a_game_file_of_the_old_grammar_is_played_by_the_installed_one(tmp_path: Path) -> None:
     unpack(tmp_path / "data", "train", 1, 1)
-    real = alfworld({"data": str(tmp_path / "data"), "cache": str(tmp_path / "cache"), "workers": 1})
+    real = alfworld(
+        {"data": str(tmp_path / "data"), "cache": str(tmp_path / "cache"), "workers": 1, "engine": "package"}
+    )
     environment = real.create()
     await environment.reset(real.tasks("train")[0])
     results = await say(environment, *WAY[:3], "go to desk 1", "put mug 1 in/on desk 1", "move mug 1 to desk 1")
@@ -192,7 +194,14 @@ async def test_recorded_episodes_of_the_real_games_are_answered_word_for_word(tm
         episode = json.loads(next(lines))
     with lzma.open(data / f"{episode['split']}.jsonl.xz", "rt") as lines:
         (game,) = (line for line in lines if f'"{episode["game"]}"' in line)
-    real = alfworld({"data": str(pack(tmp_path / "data", [json.loads(game)])), "cache": str(tmp_path), "workers": 1})
+    real = alfworld(
+        {
+            "data": str(pack(tmp_path / "data", [json.loads(game)])),
+            "cache": str(tmp_path),
+            "workers": 1,
+            "engine": "package",
+        }
+    )
     environment = real.create()
     start = await environment.reset(real.tasks("train")[0])
     assert start.observation == episode["initial_observation"].split("\n\n")[1]

@@ -137,7 +137,8 @@ def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "alfworld", None)
-    real = alfworld({"data": str(pack(tmp_path / "data", [row(1, 1)])), "cache": str(tmp_path / "cache")})
+    data = pack(tmp_path / "data", [row(1, 1)])
+    real = alfworld({"data": str(data), "cache": str(tmp_path / "cache"), "engine": "package"})
     with pytest.raises(MissingPackage, match=r"\.\[alfworld\]"):
         await real.create().reset(real.tasks("train")[0])
 

@@ -78,6 +78,29 @@ async def test_of_many_writers_on_one_version_exactly_one_wins(episodes: Episode
     assert (await episodes.load("first")).version == 1
 
 
+async def test_of_steps_that_come_at_once_each_is_stored_or_refused_by_itself(episodes: EpisodeStore) -> None:
+    for name in ("first", "second", "over"):
+        await episodes.create(episode(name))
+    await episodes.finish("over", StopReason.CLOSED)
+    results = await asyncio.gather(
+        episodes.append("first", STEP, version=0, stop_reason=StopReason.TERMINATED),
+        episodes.append("second", STEP, version=0, undelivered=True),
+        episodes.append("over", STEP, version=0),
+        episodes.append("none", STEP, version=0),
+        episodes.append("second", STEP, version=1),
+        episodes.append("second", STEP, version=3),
+        return_exceptions=True,
+    )
+    first, second = await episodes.load("first"), await episodes.load("second")
+    assert [type(result) for result in results] == [
+        *(type(None), type(None), StaleEpisode, UnknownEpisode),
+        *(type(None), StaleEpisode),
+    ]
+    assert (first.version, first.stop_reason, first.undelivered) == (1, StopReason.TERMINATED, False)
+    assert (second.version, second.stop_reason, second.undelivered) == (2, None, False)
+    assert (await episodes.load("over")).version == 0
+
+
 async def test_an_undelivered_answer_is_remembered_until_the_next_step(episodes: EpisodeStore) -> None:
     await episodes.create(episode())
     await episodes.append("first", STEP, version=0)

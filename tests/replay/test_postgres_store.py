@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dreamgym.embedding import TrigramEncoder
-from dreamgym.errors import StoreError
+from dreamgym.errors import InvalidInput, StoreError
 from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.keys import digest_id, key_of
@@ -18,7 +18,7 @@ from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.postgres.database import Database
 from dreamgym.replay.postgres.episodes import CHANGING
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import StepResult
+from dreamgym.types import StepResult, Task
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +50,88 @@ async def test_a_killed_connection_is_replaced(store: Store, dsn: str) -> None:
     assert len(await store.buffer.nearest(sample_retrieval("kitchen", "north"))) == 1
     await store.buffer.record_outcomes(ENV, "go", 1, [1.0])
     assert len(await store.buffer.task_values(ENV)) == 1
+
+
+async def test_calls_beyond_the_connections_wait_for_minutes_and_none_fails(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy() -> None:
+        await store.database.fetch("SELECT pg_advisory_xact_lock(7)", {})
+
+    with psycopg.connect(dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(7)")
+        calls = [asyncio.create_task(busy()) for _ in range(40)]  # a pool has at most 32 connections
+        loop = asyncio.get_running_loop()
+        await turns(1_000)
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 300)
+        await turns(1_000)
+        failed = [call for call in calls if call.done()]
+    await asyncio.gather(*calls)
+    assert failed == []
+
+
+async def test_a_database_that_answers_others_first_passes_its_check(
+    store: Store, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.database.CHECK_LIMIT_S", 20)
+    with psycopg.connect(dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(7)")
+        calls = [
+            asyncio.create_task(store.database.fetch("SELECT pg_advisory_xact_lock(7)", {})) for _ in range(40)
+        ]  # a pool has at most 32 connections
+        await turns(1_000)
+        await store.episodes.check()
+    await asyncio.gather(*calls)
+
+
+async def test_steps_that_come_at_once_are_stored_by_one_statement(store: Store, dsn: str) -> None:
+    names = [f"episode-{number}" for number in range(20)]
+    for name in names:
+        await store.episodes.create(new_episode(name))
+    step = sample_transition("kitchen", "north", "hall")
+    await asyncio.gather(*(store.episodes.append(name, step, version=0) for name in names))
+    assert await store.database.fetch("SELECT count(*), count(DISTINCT xmin::text) FROM episode_steps", {}) == [(20, 1)]
+
+
+async def test_a_step_that_cannot_be_stored_costs_those_stored_with_it_nothing(store: Store, dsn: str) -> None:
+    names = [f"episode-{number}" for number in range(5)]
+    for name in names:
+        await store.episodes.create(new_episode(name))
+    step = sample_transition("kitchen", "north", "hall")
+    results = await asyncio.gather(
+        *(store.episodes.append(name, step, version=0) for name in [*names, "none\x00"]), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [*[type(None)] * 5, InvalidInput]
+    assert [(await store.episodes.load(name)).version for name in names] == [1] * 5
+
+
+async def test_of_two_processes_that_store_the_same_steps_at_once_one_stores_each(store: Store, dsn: str) -> None:
+    names = [f"episode-{number}" for number in range(40)]
+    for name in names:
+        await store.episodes.create(new_episode(name))
+    step = sample_transition("kitchen", "north", "hall")
+    other = await open_store(dsn, TrigramEncoder())
+    for version in range(5):
+        results = await asyncio.gather(
+            *(store.episodes.append(name, step, version=version) for name in names),
+            *(other.episodes.append(name, step, version=version) for name in reversed(names)),
+            return_exceptions=True,
+        )
+        assert sorted(type(result).__name__ for result in results) == ["NoneType"] * 40 + ["StaleEpisode"] * 40
+    await other.close()
+
+
+def new_episode(name: str) -> Episode:
+    task = Task(id="go", env=ENV, instruction="Find the coin.")
+    initial = StepResult(observation="kitchen")
+    return Episode(id=name, env=ENV, task=task, seed=7, max_steps=9, initial=initial, expires_at=datetime.now(UTC))
+
+
+async def turns(number: int) -> None:
+    """Let the event loop turn so often."""
+    for _ in range(number):
+        await asyncio.sleep(0)
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:

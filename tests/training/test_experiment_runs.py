@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +54,37 @@ name = "fitted dream"
 fit = { steps = 30, k = 1 }
 train = { steps = 1, groups = 2, group_size = 2, probe = 4 }
 """
+
+MORTAL = """
+import os
+import signal
+from pathlib import Path
+
+from lamp_home import StatedLamp
+from told_lamp import ToldLamp
+
+DEATH = Path(__file__).with_name("death")
+
+
+class MortalLamp(StatedLamp):
+    async def reset(self, task, *, seed=None):
+        parent = os.getppid()
+        is_workers = b"ray::" in Path(f"/proc/{parent}/cmdline").read_bytes()
+        if task.id.startswith("dev") and is_workers and not DEATH.exists():
+            DEATH.touch()
+            os.kill(parent, signal.SIGKILL)
+        return await super().reset(task, seed=seed)
+
+
+class MortalHome(ToldLamp):
+    spec = ToldLamp.spec.model_copy(update={"adapter": f"{__file__}:home"})
+    create = MortalLamp
+
+
+def home(options):
+    return MortalHome()
+"""
+"""A lamp whose first probe in training kills the cluster's worker that has this arm."""
 
 
 @pytest.fixture
@@ -107,6 +142,37 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     before = (after / "result.json").stat().st_mtime_ns
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert (after / "result.json").stat().st_mtime_ns == before, "what is done is kept"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra cluster")
+def test_a_cluster_whose_worker_dies_in_an_arm_comes_to_the_same_results(
+    experiment: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mortal_lamp.py").write_text(MORTAL)
+    file = FILE.format(env=f"{tmp_path / 'mortal_lamp.py'}:home")
+    (tmp_path / "lamps.toml").write_text(file.replace("steps = 2, batch = 4", "steps = 6, batch = 16"))
+    assert experiment("--out", str(tmp_path / "alone"))[0] == 0
+    short = Path(tempfile.mkdtemp(prefix="ray-"))  # Ray's sockets have no room for a long name
+    monkeypatch.setenv("RAY_TMPDIR", str(short))
+    command = [sys.executable, "-m", "dreamgym", "experiment", str(tmp_path / "lamps.toml"), "--cluster", "local"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "spread")], capture_output=True, text=True, check=False)
+    shutil.rmtree(short, ignore_errors=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "death").exists(), "a worker was killed"
+    arms = {file.parent.name for file in (tmp_path / "alone" / "seed-0").glob("*/result.json")}
+    assert len(arms) == 5
+    for arm in arms:
+        one, other = (tmp_path / out / "seed-0" / arm for out in ("alone", "spread"))
+        mine, theirs = (result(arm).model_copy(update={"seconds": 0.0, "commit": ""}) for arm in (one, other))
+        assert mine == theirs
+        policies = sorted(file.relative_to(one) for file in one.glob("**/policy/model.safetensors"))
+        assert policies == sorted(file.relative_to(other) for file in other.glob("**/policy/model.safetensors"))
+        assert all((other / file).read_bytes() == (one / file).read_bytes() for file in policies)
+    seed = tmp_path / "spread" / "seed-0"
+    warm, trained = (seed / name / "model.safetensors" for name in ("warm", "dream_then_real/real/policy"))
+    assert warm.read_bytes() != trained.read_bytes(), "something was learned"
+    assert not list(Path(os.environ["DREAMGYM_HOME"]).glob("*-spread")), "the workers' database is gone"
 
 
 @pytest.mark.long

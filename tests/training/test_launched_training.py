@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -21,14 +22,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.anyio]
 HERE = Path(__file__).parent
 COIN = HERE.parents[1] / "examples" / "coin"
 SMALL = ("--model", "nearest", "--groups", "2", "--group-size", "2", "--save-every", "1")
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+ACCELERATE = "accelerate.commands.launch --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
+ACCELERATE_ON_CPUS = (*ACCELERATE.split(), "--multi_gpu")
+"""Without its last option it starts one process alone on CPUs."""
 
 
-def launched(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Trains in two processes; accelerate's own launcher starts one alone on CPUs."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+def launched(*options: str, launcher: Sequence[str] = TORCHRUN, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Trains in two processes."""
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
-        [*launcher, "-m", "dreamgym", "train", str(COIN), *SMALL, *options],
+        [sys.executable, "-m", *launcher, "-m", "dreamgym", "train", str(COIN), *SMALL, *options],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
@@ -72,7 +76,7 @@ async def test_two_processes_train_in_the_dream_then_in_reality_and_resume(dsn: 
     shutil.rmtree(out / "checkpoints" / "checkpoint-3")
     shutil.rmtree(out / "policy")
     shutil.rmtree(out / "real")
-    again = launched(*train, "--resume")
+    again = launched(*train, "--resume", launcher=ACCELERATE_ON_CPUS)
 
     assert again.returncode == 0, again.stderr
     resumed = read_record(out / "metrics.jsonl")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -19,6 +19,7 @@ from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
     KeyEncoder,
+    Serialized,
     check_trajectories,
     digest_bytes,
 )
@@ -31,6 +32,8 @@ MANY_STEPS = 1_000
 
 Id = bytes
 """The 16 bytes of a content address (keys.digest_bytes): as UUID objects they take ten times as long."""
+Sighting = tuple[Id, Id, str, int, Id]
+"""Key, transition, world, source and goal."""
 
 
 @dataclass
@@ -38,13 +41,15 @@ class Batch:
     """The rows of some trajectories of one environment, computed without looking at the store."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
+    serialized: Mapping[str, Serialized] = field(default_factory=dict)
+    """Trajectory id to its JSON; others may be among them."""
     transitions: dict[Id, tuple[Id, str]] = field(default_factory=dict)
     """Transition id to outcome id and JSON body."""
     steps: list[tuple[str, int, Id, str]] = field(default_factory=list)
     keys: dict[Id, Key] = field(default_factory=dict)
     key_sources: dict[Id, int] = field(default_factory=lambda: defaultdict(int))
-    sightings: dict[tuple[Id, Id, str, int, Id], str | None] = field(default_factory=dict)
-    """(key, transition, world, source, goal) to the id of the only trajectory that contains it; None if several do."""
+    sightings: dict[Sighting, str | None] = field(default_factory=dict)
+    """Sighting to the id of the only trajectory that contains it; None if several do."""
     goals: dict[Id, str] = field(default_factory=dict)
     """Goal id to the instruction of the first task with this goal."""
     states: dict[tuple[Id, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -55,9 +60,11 @@ class Batch:
     """Key, sighting or state to the first of these positions; what is not in it is new with this batch."""
 
     @classmethod
-    def of(cls, trajectories: Iterable[Trajectory], positions: Mapping[str, int]) -> Batch:
+    def of(
+        cls, trajectories: Iterable[Trajectory], serialized: Mapping[str, Serialized], positions: Mapping[str, int]
+    ) -> Batch:
         """The rows of these trajectories."""
-        batch = cls(positions=positions)
+        batch = cls(serialized=serialized, positions=positions)
         for trajectory in trajectories:
             batch._add(trajectory)
         return batch
@@ -68,10 +75,11 @@ class Batch:
         goal = digest_bytes(trajectory.task.goal)
         self.goals.setdefault(goal, trajectory.task.instruction)
         state_ids: dict[str, Id] = {}  # the state of a step is the next state of the one before
-        for number, transition in enumerate(trajectory.transitions):
-            identity, action = transition.digest()[:16], transition.action.canonical()
+        bodies = self.serialized[trajectory.id].transitions
+        for number, (transition, body) in enumerate(zip(trajectory.transitions, bodies, strict=True)):
+            action = transition.action.canonical()
+            identity = transition.digest(action)[:16]
             key = digest_bytes(transition.state, action)
-            body = transition.model_dump_json()
             if identity not in self.transitions:
                 outcome = digest_bytes(action, transition.next_state, transition.result.observation)
                 self.transitions[identity] = outcome, body
@@ -100,12 +108,12 @@ async def add_trajectories(
     trajectories: Sequence[Trajectory],
 ) -> int:
     """Store the trajectories whose ids are new, all or none; return their number. The environments must exist."""
-    await asyncio.to_thread(check_trajectories, trajectories)
+    serialized = await asyncio.to_thread(check_trajectories, trajectories)
     known = await database.fetch("SELECT id FROM trajectories WHERE id = ANY (%(ids)s)", _ids(trajectories))
     new = _without(trajectories, {row[0] for row in known})
     if not new:
         return 0
-    batches = await batches_of(new, envs)
+    batches = await batches_of(new, serialized, envs)
     vectors = {env_id: await encode(database, encoder, encoder_id, env_id, batch) for env_id, batch in batches.items()}
     async with database.transaction() as connection:
         for env_id in sorted(batches):
@@ -114,7 +122,7 @@ async def add_trajectories(
         # another writer may have stored some of them while this one computed vectors
         if overtaken := {row[0] for row in await cursor.fetchall()}:
             new = _without(new, overtaken)
-            batches = await batches_of(new, envs)
+            batches = await batches_of(new, serialized, envs)
         for env_id, batch in batches.items():
             await store(connection, encoder, encoder_id, env_id, batch, vectors[env_id])
     return len(new)
@@ -131,8 +139,12 @@ async def _analyze(connection: Connection, encoder_id: int, env_id: int, steps: 
     )
     row = await cursor.fetchone()
     if row is not None and steps >= max(MANY_STEPS, row[0] / 10):
-        tables = ("transitions", "sightings", "world_states", f"vectors_{encoder_id}")
-        await connection.execute(f"ANALYZE (SKIP_LOCKED) {', '.join(f'{table}_{env_id}' for table in tables)}")
+        # a sample of 3,000 rows instead of 30,000; no plan depends on what the vectors are like
+        await connection.execute("SET LOCAL default_statistics_target = 10")
+        keys = f"vectors_{encoder_id}_{env_id} (env_id, key, sources, state, action, first_at)"
+        await connection.execute(
+            f"ANALYZE (SKIP_LOCKED) transitions_{env_id}, sightings_{env_id}, world_states_{env_id}, {keys}"
+        )
 
 
 async def insert_tasks(connection: Connection, env_id: int, tasks: Iterable[Task], *, replace: bool = False) -> None:
@@ -159,33 +171,53 @@ def _without(trajectories: Sequence[Trajectory], known: set[str]) -> list[Trajec
 
 
 async def batches_of(
-    trajectories: Sequence[Trajectory], envs: Mapping[str, int], positions: Mapping[str, int] | None = None
+    trajectories: Sequence[Trajectory],
+    serialized: Mapping[str, Serialized],
+    envs: Mapping[str, int],
+    positions: Mapping[str, int] | None = None,
 ) -> dict[int, Batch]:
     """One batch per environment.
 
     Args:
         trajectories: the trajectories to store.
+        serialized: their JSON by id.
         envs: environment name to its number in the store.
         positions: trajectory id to position, for trajectories that replace stored ones.
     """
     by_env: dict[int, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         by_env[envs[trajectory.task.env]].append(trajectory)
-    return {env_id: await asyncio.to_thread(Batch.of, rows, positions or {}) for env_id, rows in by_env.items()}
+    return {
+        env_id: await asyncio.to_thread(Batch.of, rows, serialized, positions or {}) for env_id, rows in by_env.items()
+    }
 
 
-async def encode(
-    database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: Batch
-) -> dict[Id, NDArray[np.float16]]:
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of some keys."""
+
+    rows: Mapping[Id, int]
+    """Key to its row in `values`."""
+    values: NDArray[np.float16]
+
+    @classmethod
+    async def of(cls, encoder: KeyEncoder, keys: Mapping[Id, Key], wanted: Sequence[Id]) -> Vectors:
+        """Embed the wanted ones of these keys."""
+        values = await encoder.encode([keys[key] for key in wanted])
+        return cls({key: row for row, key in enumerate(wanted)}, values)
+
+
+NO_VECTORS = Vectors({}, np.empty((0, 0), dtype=np.float16))
+
+
+async def encode(database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: Batch) -> Vectors:
     """Vectors of the keys that the store lacks. `_copy_vectors` adds those of keys that are retired meanwhile."""
     rows = await database.fetch(
         f"SELECT uuid_send(key) FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
         {"keys": binary.array("uuid", binary.uuid(batch.keys))},
     )
-    missing = list(batch.keys.keys() - {row[0] for row in rows})
-    if not missing:
-        return {}
-    return dict(zip(missing, await encoder.encode([batch.keys[key] for key in missing]), strict=True))
+    known = {row[0] for row in rows}
+    return await Vectors.of(encoder, batch.keys, [key for key in batch.keys if key not in known])
 
 
 async def store(
@@ -194,7 +226,7 @@ async def store(
     encoder_id: int,
     env_id: int,
     batch: Batch,
-    vectors: Mapping[Id, NDArray[np.float16]],
+    vectors: Vectors,
 ) -> None:
     """Store a batch of trajectories whose ids are not stored, in a transaction that holds the write lock.
 
@@ -202,13 +234,13 @@ async def store(
     """
     await insert_tasks(connection, env_id, (trajectory.task for trajectory in batch.trajectories))
     await _insert_goals(connection, env_id, batch)
-    worlds = await _worlds(connection, env_id, batch)
+    worlds, known_worlds = await _worlds(connection, env_id, batch)
     stored = await _copy_transitions(connection, env_id, batch)
     await _copy_trajectories(connection, env_id, batch, worlds, stored)
     position = await _position(connection, env_id)
     await _copy_vectors(connection, encoder, encoder_id, env_id, batch, vectors, position)
-    await _insert_sightings(connection, env_id, batch, worlds, position)
-    await _insert_states(connection, env_id, batch, worlds, position)
+    await _store_sightings(connection, env_id, batch, worlds, position, known_transitions=stored.keys())
+    await _store_states(connection, env_id, batch, worlds, position, known_worlds)
     await _analyze(connection, encoder_id, env_id, len(batch.steps))
 
 
@@ -230,20 +262,23 @@ async def _insert_goals(connection: Connection, env_id: int, batch: Batch) -> No
     )
 
 
-async def _worlds(connection: Connection, env_id: int, batch: Batch) -> dict[str, int]:
+async def _worlds(connection: Connection, env_id: int, batch: Batch) -> tuple[dict[str, int], set[str]]:
+    """The number of each world of a batch by name, and the names of those that were stored before."""
     names = list(dict.fromkeys(trajectory.world_id for trajectory in batch.trajectories))
     parameters = {"env": env_id, "names": names}
-    await connection.execute(
-        "INSERT INTO worlds (env_id, name) SELECT %(env)s, unnest(%(names)s::text[]) ON CONFLICT DO NOTHING", parameters
-    )
     cursor = await connection.execute(
         "SELECT name, id FROM worlds WHERE env_id = %(env)s AND name = ANY (%(names)s)", parameters
     )
-    return {str(name): int(world) for name, world in await cursor.fetchall()}
+    known: dict[str, int] = dict(await cursor.fetchall())
+    parameters["names"] = [name for name in names if name not in known]
+    cursor = await connection.execute(
+        "INSERT INTO worlds (env_id, name) SELECT %(env)s, unnest(%(names)s::text[]) RETURNING name, id", parameters
+    )
+    return {**known, **dict(await cursor.fetchall())}, set(known)
 
 
 async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -> dict[Id, str]:
-    """Copy the new transitions; return the body stored for each, which may be that of an earlier trajectory."""
+    """Copy the new transitions; return the others with the bodies that are stored for them."""
     cursor = await connection.execute(
         f"SELECT uuid_send(id), body::text FROM transitions_{env_id} WHERE env_id = {env_id} AND id = ANY (%s)",
         [binary.array("uuid", binary.uuid(batch.transitions))],
@@ -259,7 +294,7 @@ async def _copy_transitions(connection: Connection, env_id: int, batch: Batch) -
         binary.uuid(outcome for _, outcome, _ in new),
         binary.text(body for _, _, body in new),
     )
-    return {identity: stored.get(identity, body) for identity, (_, body) in batch.transitions.items()}
+    return stored
 
 
 async def _copy_trajectories(
@@ -268,14 +303,15 @@ async def _copy_trajectories(
     columns = "env_id, id, world_id, source, goal, body, digest"
     new = [found for found in batch.trajectories if found.id not in batch.positions]
     placed = [found for found in batch.trajectories if found.id in batch.positions]
-    await binary.copy(connection, f"trajectories ({columns})", *_trajectory_columns(env_id, new, worlds))
+    await binary.copy(connection, f"trajectories ({columns})", *_trajectory_columns(env_id, batch, new, worlds))
     await binary.copy(
         connection,
         f"trajectories ({columns}, position)",
-        *_trajectory_columns(env_id, placed, worlds),
+        *_trajectory_columns(env_id, batch, placed, worlds),
         binary.int8(batch.positions[found.id] for found in placed),
     )
     # equal transitions share one body; a step keeps its own only if it differs, as in the reasoning behind it
+    shared = {identity: stored.get(identity, body) for identity, (_, body) in batch.transitions.items()}
     await binary.copy(
         connection,
         "trajectory_steps (env_id, trajectory_id, step, transition_id, body)",
@@ -283,12 +319,12 @@ async def _copy_trajectories(
         binary.text(trajectory for trajectory, _, _, _ in batch.steps),
         binary.int4(number for _, number, _, _ in batch.steps),
         binary.uuid(identity for _, _, identity, _ in batch.steps),
-        binary.text(None if body == stored[identity] else body for _, _, identity, body in batch.steps),
+        binary.optional_text(None if body == shared[identity] else body for _, _, identity, body in batch.steps),
     )
 
 
 def _trajectory_columns(
-    env_id: int, found: Sequence[Trajectory], worlds: Mapping[str, int]
+    env_id: int, batch: Batch, found: Sequence[Trajectory], worlds: Mapping[str, int]
 ) -> tuple[Iterable[bytes], ...]:
     return (
         binary.int2([env_id] * len(found)),
@@ -296,8 +332,8 @@ def _trajectory_columns(
         binary.int4(worlds[one.world_id] for one in found),
         binary.int2(SOURCE_CODES[one.source] for one in found),
         binary.uuid(digest_bytes(one.task.goal) for one in found),
-        binary.text(one.model_dump_json(exclude={"transitions"}) for one in found),
-        binary.raw(one.digest() for one in found),
+        binary.text(batch.serialized[one.id].body for one in found),
+        binary.raw(batch.serialized[one.id].digest for one in found),
     )
 
 
@@ -307,7 +343,7 @@ async def _copy_vectors(
     encoder_id: int,
     env_id: int,
     batch: Batch,
-    vectors: Mapping[Id, NDArray[np.float16]],
+    vectors: Vectors,
     position: int,
 ) -> None:
     table = f"vectors_{encoder_id}_{env_id}"
@@ -317,11 +353,10 @@ async def _copy_vectors(
         binary=True,
     )
     known: dict[Id, int] = dict(await cursor.fetchall())
-    # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
-    if retired := [key for key in batch.keys if key not in known and key not in vectors]:
-        late = await encoder.encode([batch.keys[key] for key in retired])
-        vectors = {**vectors, **dict(zip(retired, late, strict=True))}
     if new := [key for key in batch.keys if key not in known]:
+        # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
+        if any(key not in vectors.rows for key in new):
+            vectors = await Vectors.of(encoder, batch.keys, new)
         await binary.copy(
             connection,
             f"{table} (env_id, key, sources, state, action, embedding, first_at)",
@@ -330,7 +365,7 @@ async def _copy_vectors(
             binary.int2(batch.key_sources[key] for key in new),
             binary.text(batch.keys[key][0] for key in new),
             binary.text(batch.keys[key][1] for key in new),
-            binary.halfvec(np.array([vectors[key] for key in new])),
+            binary.halfvec(vectors.values[[vectors.rows[key] for key in new]]),
             binary.int8(batch.first_at.get(key, position) for key in new),
         )
     # a search skips keys whose mask holds no allowed source, so a known key gets the sources of this batch as well
@@ -344,47 +379,83 @@ async def _copy_vectors(
         )
 
 
-async def _insert_sightings(
-    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], position: int
+async def _store_sightings(
+    connection: Connection,
+    env_id: int,
+    batch: Batch,
+    worlds: Mapping[str, int],
+    position: int,
+    known_transitions: Collection[Id],
 ) -> None:
     # retrieval must never return what only the running episode has seen: `only_trajectory` names the one trajectory
     # behind a sighting, and becomes NULL when a second one has it
-    await connection.execute(
-        f"""
-        INSERT INTO sightings_{env_id} AS old
-          (env_id, key, transition_id, world_id, source, goal, only_trajectory, first_at)
-        SELECT {env_id}, new.*
-        FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::smallint[], %s::uuid[], %s::text[], %s::bigint[]) AS new
-        ON CONFLICT (env_id, key, transition_id, world_id, source, goal) DO UPDATE SET only_trajectory = NULL
-        WHERE old.only_trajectory IS NOT NULL
-        """,
-        [
-            binary.array("uuid", binary.uuid(key for key, *_ in batch.sightings)),
-            binary.array("uuid", binary.uuid(transition for _, transition, *_ in batch.sightings)),
-            binary.array("int4", binary.int4(worlds[world] for _, _, world, _, _ in batch.sightings)),
-            binary.array("int2", binary.int2(source for _, _, _, source, _ in batch.sightings)),
-            binary.array("uuid", binary.uuid(goal for *_, goal in batch.sightings)),
-            binary.array("text", binary.text(batch.sightings.values())),
-            binary.array("int8", binary.int8(map(batch.first_at.get, batch.sightings, repeat(position)))),
-        ],
+    def fields(sightings: Sequence[Sighting]) -> dict[str, Iterable[bytes]]:
+        return {
+            "key uuid": binary.uuid(key for key, *_ in sightings),
+            "transition_id uuid": binary.uuid(transition for _, transition, *_ in sightings),
+            "world_id int4": binary.int4(worlds[world] for _, _, world, _, _ in sightings),
+            "source int2": binary.int2(source for _, _, _, source, _ in sightings),
+            "goal uuid": binary.uuid(goal for *_, goal in sightings),
+            "only_trajectory text": binary.optional_text(map(batch.sightings.__getitem__, sightings)),
+            "first_at int8": binary.int8(map(batch.first_at.get, sightings, repeat(position))),
+        }
+
+    new = [sighting for sighting in batch.sightings if sighting[1] not in known_transitions]
+    await _copy(connection, f"sightings_{env_id}", env_id, len(new), fields(new))
+    await _insert(
+        connection,
+        f"sightings_{env_id}",
+        env_id,
+        fields([sighting for sighting in batch.sightings if sighting[1] in known_transitions]),
+        "(env_id, key, transition_id, world_id, source, goal) DO UPDATE SET only_trajectory = NULL "
+        "WHERE old.only_trajectory IS NOT NULL",
     )
 
 
-async def _insert_states(
-    connection: Connection, env_id: int, batch: Batch, worlds: Mapping[str, int], position: int
+async def _store_states(
+    connection: Connection,
+    env_id: int,
+    batch: Batch,
+    worlds: Mapping[str, int],
+    position: int,
+    known_worlds: Collection[str],
 ) -> None:
+    def fields(states: Sequence[tuple[Id, str]]) -> dict[str, Iterable[bytes]]:
+        return {
+            "state uuid": binary.uuid(state for state, _ in states),
+            "world_id int4": binary.int4(worlds[world] for _, world in states),
+            "sources int2": binary.int2(map(batch.states.__getitem__, states)),
+            "first_at int8": binary.int8(map(batch.first_at.get, states, repeat(position))),
+        }
+
+    new = [state for state in batch.states if state[1] not in known_worlds]
+    await _copy(connection, f"world_states_{env_id}", env_id, len(new), fields(new))
+    await _insert(
+        connection,
+        f"world_states_{env_id}",
+        env_id,
+        fields([state for state in batch.states if state[1] in known_worlds]),
+        "(env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources "
+        "WHERE old.sources | excluded.sources <> old.sources",
+    )
+
+
+async def _copy(
+    connection: Connection, table: str, env_id: int, count: int, fields: Mapping[str, Iterable[bytes]]
+) -> None:
+    """Copy rows that cannot be stored yet, which takes half the time of `_insert`. See there for `fields`."""
+    names = ", ".join(column.partition(" ")[0] for column in fields)
+    await binary.copy(connection, f"{table} (env_id, {names})", binary.int2([env_id] * count), *fields.values())
+
+
+async def _insert(
+    connection: Connection, table: str, env_id: int, fields: Mapping[str, Iterable[bytes]], on_conflict: str
+) -> None:
+    """Insert rows some of which may be stored. `fields` are those of each column, by its name and type."""
+    names, types = zip(*(column.split() for column in fields), strict=True)
+    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
     await connection.execute(
-        f"""
-        INSERT INTO world_states_{env_id} AS old
-        SELECT {env_id}, new.*
-        FROM unnest(%s::uuid[], %s::int[], %s::smallint[], %s::bigint[]) AS new (state, world_id, sources, first_at)
-        ON CONFLICT (env_id, state, world_id) DO UPDATE SET sources = old.sources | excluded.sources
-        WHERE old.sources | excluded.sources <> old.sources
-        """,
-        [
-            binary.array("uuid", binary.uuid(state for state, _ in batch.states)),
-            binary.array("int4", binary.int4(worlds[world] for _, world in batch.states)),
-            binary.array("int2", binary.int2(batch.states.values())),
-            binary.array("int8", binary.int8(map(batch.first_at.get, batch.states, repeat(position)))),
-        ],
+        f"INSERT INTO {table} AS old (env_id, {', '.join(names)}) SELECT {env_id}, new.* FROM unnest({arrays}) AS new "
+        f"ON CONFLICT {on_conflict}",
+        [binary.array(kind, values) for kind, values in zip(types, fields.values(), strict=True)],
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat, tee
+from operator import add
 from struct import Struct
 from uuid import UUID
 
@@ -60,14 +61,20 @@ def uuid(ids: Iterable[bytes]) -> Iterator[bytes]:
     return map(_LENGTH(16).__add__, ids)
 
 
-def text(values: Iterable[str | None]) -> Iterator[bytes]:
+def text(values: Iterable[str]) -> Iterator[bytes]:
     """Fields of texts and of JSON, whose binary form is its text."""
-    return raw(None if value is None else value.encode() for value in values)
+    return raw(map(str.encode, values))
 
 
-def raw(values: Iterable[bytes | None]) -> Iterator[bytes]:
+def optional_text(values: Iterable[str | None]) -> Iterator[bytes]:
+    """Fields of texts and of JSON; None becomes NULL."""
+    return (NULL if value is None else _LENGTH(len(data := value.encode())) + data for value in values)
+
+
+def raw(values: Iterable[bytes]) -> Iterator[bytes]:
     """Fields of byte strings."""
-    return (NULL if value is None else _LENGTH(len(value)) + value for value in values)
+    fields, again = tee(values)
+    return map(add, map(_LENGTH, map(len, fields)), again)
 
 
 def halfvec(vectors: NDArray[np.float16]) -> Iterator[bytes]:
@@ -83,13 +90,14 @@ def halfvec(vectors: NDArray[np.float16]) -> Iterator[bytes]:
 
 async def copy(connection: Connection, target: str, *columns: Iterable[bytes]) -> None:
     """Insert rows with COPY. `target` is a table with its columns; all columns have the same number of fields."""
-    count = Struct("!h").pack(len(columns))
-    rows = (count + b"".join(row) for row in zip(*columns, strict=True))
-    if not (packed := b"".join(islice(rows, ROWS))):
+    count = Struct("!h").pack(len(columns))  # each row begins with the number of its fields
+    first, *others = columns
+    fields = chain.from_iterable(zip(map(count.__add__, first), *others, strict=True))
+    if not (packed := b"".join(islice(fields, ROWS * len(columns)))):
         return
     async with connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN (FORMAT BINARY)") as stream:
         await stream.write(HEADER + packed)
-        while packed := b"".join(islice(rows, ROWS)):
+        while packed := b"".join(islice(fields, ROWS * len(columns))):
             await stream.write(packed)
         await stream.write(TRAILER)
 

@@ -60,19 +60,15 @@ class PostgresBuffer:
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories with their tasks in one transaction and return how many were new."""
         envs = {env: await self._make_env(env) for env in sorted({found.task.env for found in trajectories})}
-        new = await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
-        for env_id in envs.values():
-            await self.indexes.added(env_id)
-        return new
+        async with self.indexes.adding(envs.values()):
+            return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
         """Store trajectories and tasks; replace a stored one of the same id if the content differs."""
         names = sorted({found.task.env for found in trajectories} | {task.env for task in tasks})
         envs = {env: await self._make_env(env) for env in names}
-        upserted = await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
-        for env_id in envs.values():
-            await self.indexes.added(env_id)
-        return upserted
+        async with self.indexes.adding(envs.values()):
+            return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
 
     @timed("store", operation="nearest")
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
@@ -306,7 +302,6 @@ def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
         "key": digest_id(*asked),
         "seen": [digest_id(state) for state in seen_states(retrieval)],
         "mask": source_mask(retrieval.sources),
-        "sources": [SOURCE_CODES[source] for source in retrieval.sources],
         "world": retrieval.world,
         "goal": goal_id(retrieval.goal),
         "exclude": retrieval.exclude,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -31,8 +33,11 @@ Parameters = Mapping[str, object]
 OLDEST_SERVER = 150_000
 OLDEST_PGVECTOR = (0, 8, 0)
 MIGRATION_LOCK = 728_900
-WAIT_FOR_CONNECTION_S = 30.0
-"""How long a call waits for a connection while the database answers and all connections are in use."""
+OPEN_LIMIT_S = 30.0
+"""How long opening a pool waits for its first connection."""
+WAIT_FOR_CONNECTION_S = 800.0
+"""How long a call waits for a connection while the database answers and all connections are in use. Nearly as long as
+a step may take (`Limits.step_s`): if thousands play on a busy machine, their calls wait in line and do not fail."""
 RETURN_LIMIT_S = 5.0
 """How long a call waits for a database that is away. An embedded one is back by then."""
 LOOK_S = 0.25
@@ -57,6 +62,7 @@ class Database:
         self._pool = pool
         self._pooled = pooled
         self._revive = revive
+        self._answered_at = -math.inf
         self._looking: asyncio.Task[None] | None = None
         """The task that waits for a lost server; None while the server answers."""
 
@@ -100,6 +106,7 @@ class Database:
         await self._back()
         async with self._pool.connection() as connection:
             cursor = await connection.execute(query, parameters, prepare=not self._pooled, binary=True)
+            self._answered_at = time.monotonic()
             # `description` would make an object for each column, a tenth of what a short statement costs
             return await cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
@@ -180,7 +187,10 @@ class Database:
         return True
 
     async def check(self) -> None:
-        """Raises StoreError if the database does not answer at once."""
+        """Raises StoreError if the database does not answer at once; what it answers to those before counts."""
+        is_busy = self._looking is None and self._pool.get_stats()["requests_waiting"] > 0
+        if is_busy and time.monotonic() - self._answered_at < CHECK_LIMIT_S:
+            return
         try:
             async with asyncio.timeout(0 if self._looking is not None else CHECK_LIMIT_S):
                 await self.fetch("SELECT 1", {})
@@ -229,7 +239,7 @@ async def _pool(dsn: str, *, pooled: bool) -> AsyncConnectionPool[Connection]:
         kwargs={"autocommit": True, **({"prepare_threshold": None} if pooled else {})},
     )
     try:
-        await pool.open(wait=True, timeout=WAIT_FOR_CONNECTION_S)
+        await pool.open(wait=True, timeout=OPEN_LIMIT_S)
     except BaseException:
         await pool.close()
         raise
@@ -320,6 +330,19 @@ def _translated(dsn: str) -> Iterator[None]:
         ) from None
     except (errors.ProgramLimitExceeded, psycopg.DataError) as error:
         raise InvalidInput(f"{_described(dsn)} cannot store this: {_first_line(error, dsn)}") from None
+    except errors.DiskFull as error:
+        raise StoreError(
+            f"{_described(dsn)} has no space left ({_first_line(error, dsn)}): free some on its disk, then do this "
+            "again; nothing was changed"
+        ) from None
+    except errors.ReadOnlySqlTransaction:
+        raise StoreError(
+            f"{_described(dsn)} takes no writes, it may be a standby: name the primary in DREAMGYM_DSN, or all hosts "
+            "and ?target_session_attrs=read-write"
+        ) from None
+    except PoolTimeout as error:
+        mend = "play fewer episodes at once, or give it a faster machine"
+        raise StoreError(f"{_described(dsn)} is too busy ({error}): {mend}") from None
     except psycopg.OperationalError as error:
         if not _lost(error):
             raise StoreError(f"{_described(dsn)} cannot do this now: {_first_line(error, dsn)}") from None

@@ -1,18 +1,20 @@
-"""The episode store in PostgreSQL: a step is one conditional statement in one round trip.
+"""The episode store in PostgreSQL: the steps that wait to be stored are one conditional statement in one round trip.
 
 Every write waits for the disk, unless the server is set up not to (synchronous_commit, fsync): what was answered is
-there after a crash of PostgreSQL too. Steps of parallel episodes share the wait.
+there after a crash of PostgreSQL too. Steps that come while others are being stored are stored together after them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import psycopg
 
-from dreamgym.errors import InvalidInput, StaleEpisode, UnknownEpisode
+from dreamgym.errors import InvalidInput, StaleEpisode, StoreError, UnknownEpisode
 from dreamgym.replay.episode_store import Episode, SteadyClock, stale
 from dreamgym.replay.keys import check_storable
 from dreamgym.replay.postgres.database import Database, Row
@@ -28,12 +30,51 @@ FROM episodes
 """
 
 
+GROUP = 256
+"""Steps that are stored by one statement at most."""
+
+APPEND = """
+WITH asked AS (
+  SELECT * FROM unnest(%(ids)s::text[], %(versions)s::int[], %(stop_reasons)s::text[], %(undelivered)s::bool[],
+                       %(bodies)b::text[]) AS asked (id, version, stop_reason, undelivered, body)
+), locked AS MATERIALIZED (  -- in one order in all processes, which therefore never wait for each other in a circle
+  SELECT id FROM episodes WHERE id = ANY (%(ids)s::text[]) AND stop_reason IS NULL ORDER BY id FOR UPDATE
+), moved AS (
+  UPDATE episodes
+  SET version = episodes.version + 1, stop_reason = asked.stop_reason, undelivered = asked.undelivered,
+      used_at = %(now)s
+  FROM asked JOIN locked USING (id)
+  WHERE episodes.id = asked.id AND episodes.version = asked.version AND episodes.stop_reason IS NULL
+  RETURNING episodes.id, asked.version, asked.body
+)
+INSERT INTO episode_steps SELECT id, version, body::json FROM moved RETURNING episode_id
+"""
+
+
+@dataclass(frozen=True)
+class WaitingStep:
+    """A step that waits to be stored on top of `version` steps."""
+
+    episode_id: str
+    version: int
+    stop_reason: str | None
+    undelivered: bool
+    body: str
+    outcome: asyncio.Future[tuple[bool, bool]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """True if it was stored, and True if the statement was tried twice."""
+
+
 class PostgresEpisodeStore:
     """An EpisodeStore in PostgreSQL, shared by all replicas."""
 
     def __init__(self, database: Database, clock: SteadyClock) -> None:
         self._database = database
         self._clock = clock
+        self._waiting: list[WaitingStep] = []
+        self._writing: asyncio.Task[None] | None = None
+        """The task that stores the waiting steps."""
 
     def now(self) -> datetime:
         """The database's time when the store was opened, advanced by this process's monotonic clock."""
@@ -120,31 +161,54 @@ class PostgresEpisodeStore:
     ) -> None:
         """Add a step on top of `version` steps."""
         body = check_storable(transition, f"step {version} of episode {episode_id!r}")
-        rows, retried = await self._database.attempt(
-            """
-            WITH moved AS (
-              UPDATE episodes
-              SET version = version + 1, stop_reason = %(stop_reason)s, undelivered = %(undelivered)s, used_at = %(now)s
-              WHERE id = %(id)s AND version = %(version)s AND stop_reason IS NULL
-              RETURNING id
-            )
-            INSERT INTO episode_steps SELECT id, %(version)s, %(body)s::json FROM moved RETURNING step
-            """,
-            {
-                "id": episode_id,
-                "version": version,
-                "stop_reason": stop_reason and stop_reason.value,
-                "undelivered": undelivered,
-                "now": self.now(),
-                "body": body,
-            },
-        )
-        if rows:
+        step = WaitingStep(episode_id, version, stop_reason and stop_reason.value, undelivered, body)
+        self._waiting.append(step)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        stored, retried = await step.outcome
+        if stored:
             return
         episode = await self.load(episode_id)
         was_done_at_first = retried and episode.transitions[version:] == (transition,)
         if not was_done_at_first:
             raise StaleEpisode(stale(episode, version))
+
+    async def _write(self) -> None:
+        """Store the waiting steps, group by group, until none waits."""
+        while self._waiting:
+            group: dict[str, WaitingStep] = {}
+            for step in self._waiting[:GROUP]:
+                group.setdefault(step.episode_id, step)  # a second step of one episode waits for the next group
+            self._waiting = [step for step in self._waiting if group.get(step.episode_id) is not step]
+            await self._store(list(group.values()))
+
+    async def _store(self, group: list[WaitingStep]) -> None:
+        """Store these steps, of different episodes, and tell each one's caller how it went."""
+        try:
+            rows, retried = await self._database.attempt(
+                APPEND,
+                {
+                    "ids": [step.episode_id for step in group],
+                    "versions": [step.version for step in group],
+                    "stop_reasons": [step.stop_reason for step in group],
+                    "undelivered": [step.undelivered for step in group],
+                    "bodies": [step.body for step in group],
+                    "now": self.now(),
+                },
+            )
+        except Exception as error:  # noqa: BLE001  # the callers raise it
+            if len(group) > 1 and not isinstance(error, StoreError):  # what cannot be stored must not cost the others
+                for step in group:
+                    await self._store([step])
+                return
+            for step in group:
+                if not step.outcome.done():  # else its caller was cancelled
+                    step.outcome.set_exception(error)
+            return
+        stored = {name for (name,) in rows}
+        for step in group:
+            if not step.outcome.done():
+                step.outcome.set_result((step.episode_id in stored, retried))
 
     async def mark_undelivered(self, episode_id: str, *, version: int, undelivered: bool) -> None:
         """Note whether the answer of step `version` reached its client."""

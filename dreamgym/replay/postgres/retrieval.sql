@@ -15,7 +15,7 @@
   JOIN sightings_{env} AS sighting ON sighting.env_id = {env} AND sighting.key = asked.key
   JOIN worlds AS world ON world.id = sighting.world_id
   LEFT JOIN agreement USING (world_id)
-  WHERE sighting.source = ANY (%(sources)s) AND sighting.first_at <= %(as_of)s
+  WHERE 1 << sighting.source & %(mask)s <> 0 AND sighting.first_at <= %(as_of)s
     AND sighting.only_trajectory IS DISTINCT FROM %(exclude)s
   ORDER BY transition_id, agreement DESC, elsewhere, draw, world, source
 ), cut AS (

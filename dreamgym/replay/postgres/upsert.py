@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.keys import KeyEncoder, check_storable, check_trajectories, stored_elsewhere
 from dreamgym.replay.postgres import binary
-from dreamgym.replay.postgres.add import WRITE_LOCK, Batch, batches_of, encode, insert_tasks, store
+from dreamgym.replay.postgres.add import NO_VECTORS, WRITE_LOCK, Batch, batches_of, encode, insert_tasks, store
 from dreamgym.replay.postgres.database import Connection, Database
 from dreamgym.replay.postgres.retire import clean_up, remove
 from dreamgym.types import Task, Trajectory, Transition
@@ -64,14 +64,15 @@ async def upsert(
     tasks: Sequence[Task],
 ) -> Upserted:
     """See `ReplayBuffer.upsert`. The environments exist already."""
-    await asyncio.to_thread(check_trajectories, trajectories)
+    serialized = await asyncio.to_thread(check_trajectories, trajectories)
     for task in tasks:
         check_storable(task, f"task {task.id!r}")
     given = {trajectory.id: trajectory for trajectory in trajectories}
-    digests = await asyncio.to_thread(lambda: {name: one.digest() for name, one in given.items()})
+    digests = {name: one.digest for name, one in serialized.items()}
     rows = await database.fetch("SELECT id, digest FROM trajectories WHERE id = ANY (%(ids)s)", {"ids": list(given)})
     same = {row[0] for row in rows if row[1] == digests[row[0]]}
-    likely = await batches_of([one for name, one in given.items() if name not in same], envs)
+    unlike = [name for name in given if name not in same]
+    likely = await batches_of([given[name] for name in unlike], serialized, envs)
     vectors = {env_id: await encode(database, encoder, encoder_id, env_id, batch) for env_id, batch in likely.items()}
     async with database.transaction() as connection:
         for env_id in sorted(envs.values()):
@@ -92,11 +93,14 @@ async def upsert(
         gone = {of: await remove(connection, ids) for of, (ids, _) in held.items()}
         ordered = sorted(changed, key=lambda name: positions[name])
         new = [name for name in given if name not in known]
-        for env_id, batch in (await batches_of([given[name] for name in ordered], envs, positions)).items():
-            await store(connection, encoder, encoder_id, env_id, batch, vectors.get(env_id, {}))
+        replacing = await batches_of([given[name] for name in ordered], serialized, envs, positions)
+        for env_id, batch in replacing.items():
+            await store(connection, encoder, encoder_id, env_id, batch, vectors.get(env_id, NO_VECTORS))
             await _share(connection, env_id, batch)
-        for env_id, batch in (await batches_of([given[name] for name in new], envs)).items():
-            await store(connection, encoder, encoder_id, env_id, batch, vectors.get(env_id, {}))
+        if new != unlike:  # some replace stored ones, or another writer has stored some of them meanwhile
+            likely = await batches_of([given[name] for name in new], serialized, envs)
+        for env_id, batch in likely.items():
+            await store(connection, encoder, encoder_id, env_id, batch, vectors.get(env_id, NO_VECTORS))
         for (env_id, source), (_, worlds) in held.items():
             await clean_up(connection, encoder_id, env_id, gone[env_id, source], sorted(set(worlds)), source)
         for env, env_id in envs.items():

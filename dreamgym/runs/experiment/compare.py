@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from dreamgym.environment import load_spec, real_of
 from dreamgym.errors import InvalidInput
-from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
 from dreamgym.runs.experiment.plan import Plan, read_plan
-from dreamgym.runs.experiment.prepared import Prepared
-from dreamgym.runs.experiment.running import Result, queued
+from dreamgym.runs.experiment.prepared import prepared_seeds
+from dreamgym.runs.experiment.running import Make, Result, queued
+from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, command_of, plot, report
 from dreamgym.runs.opening import tasks_of
 
@@ -28,7 +26,13 @@ def run_folder(file: Path, out: Path | None) -> Path:
 
 
 def compare(
-    file: Path, out: Path | None = None, *, seeds: int | None = None, parallel: int = 1, command: str | None = None
+    file: Path,
+    out: Path | None = None,
+    *,
+    seeds: int | None = None,
+    parallel: int = 1,
+    command: str | None = None,
+    cluster: str | None = None,
 ) -> str:
     """Train and measure every arm of an experiment file with every seed. What is done is kept and not done again.
 
@@ -36,16 +40,19 @@ def compare(
         file: the experiment, a TOML file.
         out: run folder; None: `runs/` and the file's name. It gets the report as Markdown, JSON and a picture.
         seeds: only the first so many seeds of the file; None: all.
-        parallel: so many arms at once; each trains in a process of its own.
+        parallel: so many arms at once, each in a process of its own; a cluster makes one in each of its workers.
         command: how the report says it was made; None: by `dreamgym experiment` from examples/experiments.
+        cluster: address of the Ray cluster that trains and measures; None: this machine.
 
     Returns:
         The report as Markdown.
 
     Raises:
-        InvalidInput: the file, or the folder holds arms that were made otherwise.
+        InvalidInput: the file, or `parallel` arms on a cluster, or the folder holds arms that were made otherwise.
         EnvironmentUnavailable: an arm ended early, or real episodes failed; the same call goes on.
     """
+    if cluster is not None and parallel != 1:
+        raise InvalidInput("a cluster trains one arm on each of its CPUs: leave out --parallel or --cluster")
     command = command or command_of(file.stem)
     plan = read_plan(file)
     if seeds is not None:
@@ -55,16 +62,20 @@ def compare(
     agree(plan, folder)
     if not (folder / file.name).exists() or not file.samefile(folder / file.name):
         shutil.copyfile(file, folder / file.name)
-    with prepared_seeds(plan, folder) as given:
+    with ExitStack() as opened:
+        given = opened.enter_context(prepared_seeds(plan, folder))
         spec, real = given[0].spec, given[0].real
         trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
         plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split, real)[-plan.test.episodes :]))
         say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
+        make: Make | None = None
+        if cluster is not None:
+            make, parallel = opened.enter_context(spread(cluster, plan, folder))
         pool = ThreadPoolExecutor(parallel)
         results: dict[str, list[Result]] = defaultdict(list)
         text = ""
         try:
-            for futures in queued(pool, plan.arm, given):
+            for futures in queued(pool, plan.arm, given, make):
                 for future in futures:
                     done = future.result()
                     results[done.arm].append(done)
@@ -90,21 +101,3 @@ def agree(plan: Plan, folder: Path) -> None:
                 f"{folder} holds an experiment that differs in {changed} (see {there.name}): name another folder with "
                 "--out"
             )
-
-
-def database_folder(folder: Path) -> Path:
-    """Where the database server of a run folder keeps its data."""
-    base = default_folder()
-    return base.with_name(f"{base.name}-{folder.name}")
-
-
-@contextmanager
-def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
-    """The seeds of an experiment over a database server of the folder's own, which stops when nobody uses it."""
-    spec = load_spec(plan.env)
-    real = real_of(spec)
-    server = EmbeddedServer.start(database_folder(folder))
-    try:
-        yield [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
-    finally:
-        server.release()

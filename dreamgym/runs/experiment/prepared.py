@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dreamgym.environment import EnvironmentSpec, RealEnvironment, read_jsonl
+from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, real_of
+from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Plan, Play
@@ -130,6 +131,24 @@ class Prepared:
         tasks = tasks_of(self.spec, "train", self.real)[: play.tasks]
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
         return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
+
+
+def database_folder(folder: Path) -> Path:
+    """Where the database server of a run folder keeps its data."""
+    base = default_folder()
+    return base.with_name(f"{base.name}-{folder.name}")
+
+
+@contextmanager
+def prepared_seeds(plan: Plan, folder: Path) -> Iterator[list[Prepared]]:
+    """The seeds of an experiment over a database server of the folder's own, which stops when nobody uses it."""
+    spec = load_spec(plan.env)
+    real = real_of(spec)
+    server = EmbeddedServer.start(database_folder(folder))
+    try:
+        yield [Prepared(plan, seed, folder / f"seed-{seed}", server.dsn, spec, real) for seed in plan.seeds]
+    finally:
+        server.release()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from statistics import mean
@@ -39,6 +39,7 @@ from dreamgym.types import Frozen, JsonObject
 
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
+RESULT = "result.json"
 LOG = "train.log"
 SMOOTHED = 5
 """Updates over which success in the dream is averaged: each update plays other tasks."""
@@ -82,8 +83,17 @@ class Result(Frozen):
         return [float(outcome) for outcome in self.outcomes]
 
 
-def result(prepared: Prepared, arm: Arm) -> Result:
+Make = Callable[[Prepared, Arm], Result]
+"""Trains and measures an arm with a seed, which has its warm start, and leaves the arm's files in its folder."""
+
+
+def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
     """The arm's result with this seed; kept in its folder, and read from there the next time.
+
+    Args:
+        prepared: the seed.
+        arm: as in the file.
+        make: how it comes about if it is not there yet; None: in this process.
 
     Raises:
         InvalidInput: the folder has the result of an arm of this name with other settings.
@@ -91,12 +101,12 @@ def result(prepared: Prepared, arm: Arm) -> Result:
     with alone(prepared.folder):
         prepared.warm()  # what all arms start with
     folder = prepared.folder / name_of(arm)
-    file = folder / "result.json"
+    file = folder / RESULT
     with alone(folder):
         if not file.exists():
             say(f"seed {prepared.seed}: {arm.name}")
             part = file.with_suffix(".part")
-            part.write_text(_run(prepared, arm, folder).model_dump_json(), encoding="utf-8")
+            part.write_text((make or _run)(prepared, arm).model_dump_json(), encoding="utf-8")
             part.rename(file)
         found = Result.model_validate_json(file.read_text(encoding="utf-8"))
     made_by = found.made_by
@@ -116,8 +126,10 @@ def difference(was: JsonValue, now: JsonValue, name: str = "") -> str | None:
     return None if was == now else f"{name} was {was} and is {now} now"
 
 
-def queued(pool: Executor, arms: Sequence[Arm], seeds: Sequence[Prepared]) -> list[list[Future[Result]]]:
-    """Have every arm trained with every seed: one list a seed.
+def queued(
+    pool: Executor, arms: Sequence[Arm], seeds: Sequence[Prepared], make: Make | None = None
+) -> list[list[Future[Result]]]:
+    """Have every arm trained with every seed: one list a seed. For `make` see `result`.
 
     It is one queue: whoever is free begins with the next seed while others are at this one's last arms.
     """
@@ -125,7 +137,7 @@ def queued(pool: Executor, arms: Sequence[Arm], seeds: Sequence[Prepared]) -> li
 
     def at_best_rate(prepared: Prepared, arm: Arm) -> Result:
         known = {one.name: [future.result() for future in tried[one.name]] for one in arm.trained()}
-        return result(prepared, best_rate(arm, known))
+        return result(prepared, best_rate(arm, known), make)
 
     waiting = []
     for number, prepared in enumerate(seeds):
@@ -135,7 +147,7 @@ def queued(pool: Executor, arms: Sequence[Arm], seeds: Sequence[Prepared]) -> li
                 futures.append(pool.submit(at_best_rate, prepared, arm))
                 continue
             for one in arm.trained():
-                futures.append(pool.submit(result, prepared, one))
+                futures.append(pool.submit(result, prepared, one, make))
                 tried[one.name].append(futures[-1])
         waiting.append(futures)
     return waiting
@@ -161,10 +173,11 @@ def name_of(arm: Arm) -> str:
     return re.sub(r"\W+", "_", arm.name.lower()).strip("_")
 
 
-def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
+def _run(prepared: Prepared, arm: Arm) -> Result:
+    folder = prepared.folder / name_of(arm)
     seconds, base, before = 0.0, prepared.warm(), None
-    if arm.after is not None:
-        earlier = next(one for one in prepared.plan.arm if one.name == arm.after)
+    earlier = before_it(prepared.plan, arm)
+    if earlier is not None:
         before = result(prepared, earlier)
         seconds, base = before.seconds, _trained(prepared.folder / name_of(earlier))
     if arm.train is not None:
@@ -198,6 +211,16 @@ def _run(prepared: Prepared, arm: Arm, folder: Path) -> Result:
         curve=tuple(curve(phases)),
         inside=tuple(inside_curve(phases[0])) if any(line["where"] == "dream" for line in played) else (),
     )
+
+
+def before_it(plan: Plan, arm: Arm) -> Arm | None:
+    """The arm that this one comes `after`."""
+    return next((one for one in plan.arm if one.name == arm.after), None)
+
+
+def begins_with(plan: Plan, arm: Arm) -> list[Arm]:
+    """The arms whose policies or practice this one goes on from."""
+    return [one for one in (before_it(plan, arm), first_phase(plan, arm)) if one is not None]
 
 
 def first_phase(plan: Plan, arm: Arm) -> Arm | None:
@@ -253,7 +276,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
     plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
     command += flags(plain | (arm.train or {}))
-    command += ["--model", str(_fitted(prepared, arm.fit))] if arm.fit is not None else []
+    command += ["--model", str(fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
@@ -283,7 +306,7 @@ def _logged(command: Sequence[str], log: Path, dsn: str, who: str) -> int:
     return process.returncode
 
 
-def _fitted(prepared: Prepared, fit: Fit) -> Path:
+def fitted(prepared: Prepared, fit: Fit) -> Path:
     """An experience model of the seed's recordings; `dreamgym fit` makes it where it is not there yet."""
     folder = prepared.folder / fit.name
     model = folder / "model"

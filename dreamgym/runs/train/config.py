@@ -73,6 +73,8 @@ class TrainConfig(Settings):
             raise ValueError("then = real comes after the dream, not after against = real")
         if self.then is not None and self.real_steps is None:
             raise ValueError("then = real needs real_steps, the number of real steps it may take")
+        if self.tinker and self.policy == "tiny":
+            raise ValueError("tinker needs policy, the name of the server's base model")
         if self.without and self.against is Against.REAL:
             raise ValueError("without is for dreams: leave it out with against = real")
         if self.calibration is not None and self.against is Against.REAL:

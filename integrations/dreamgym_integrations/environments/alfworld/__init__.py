@@ -1,10 +1,11 @@
 """ALFWorld's text games (Shridhar et al., 2021) as a real environment: household tasks of six types in 120 floor plans.
 
 The user brings the games (see `data`) and names them by the option `data` or by ALFWORLD_DATA, which the package
-itself reads. Every game is built from its PDDL problem with the installed package's own domain and grammar, once, and
-kept by its content in the folder `cache` (the user's cache folder, under dreamgym/alfworld). It is played in worker
-processes (see `workers`). With packed rows that have no official held-out games, dev and test are cut by floor
-plan; with the official data they are its valid_seen and valid_unseen.
+itself reads. Two engines play them. `own` (see `own_engine`) is pure Python in this process and needs no package.
+`package` is the judge of published figures: every game is built from its PDDL problem with the installed package's own
+domain and grammar, once, and kept by its content in the folder `cache` (the user's cache folder, under
+dreamgym/alfworld). It is played in worker processes (see `workers`). With packed rows that have no official held-out
+games, dev and test are cut by floor plan; with the official data they are its valid_seen and valid_unseen.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 from pydantic import Field
@@ -21,7 +23,10 @@ from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.alfworld.data import DOWNLOAD, Games
-from dreamgym_integrations.environments.alfworld.players import behaviours
+from dreamgym_integrations.environments.alfworld.own_engine import OwnEpisode
+from dreamgym_integrations.environments.alfworld.players import behaviours, informed_plan
+from dreamgym_integrations.environments.alfworld.reader import AlfworldReader
+from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 from dreamgym_integrations.environments.alfworld.workers import WorkerEpisode, Workers, workers
 from dreamgym_integrations.environments.base import act_tool, checked, command_of
 
@@ -47,13 +52,15 @@ class AlfworldOptions(Frozen):
 
     data: Path | None = None
     """None: ALFWORLD_DATA, or where the package puts it."""
+    engine: Literal["own", "package"] = "own"
+    """`own` is this project's, in pure Python; `package` is ALFWorld's, of the extra alfworld. They answer alike."""
     cache: Path | None = None
     """None: dreamgym/alfworld in the user's cache folder."""
     incomplete: bool = False
     """Play what is there of official data that was not downloaded whole."""
     max_steps: int = Field(default=50, ge=1)
     workers: int | None = Field(default=None, ge=1)
-    """Processes; None: as many as there are cores."""
+    """Processes that play with the engine `package`; None: as many as there are cores."""
 
 
 class Alfworld:
@@ -62,6 +69,8 @@ class Alfworld:
     def __init__(self, options: AlfworldOptions) -> None:
         self._options = options
         self._cache = options.cache or platformdirs.user_cache_path("dreamgym") / "alfworld"
+        self.reader = AlfworldReader()
+        self.needs_packages = options.engine == "package"
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
@@ -91,7 +100,7 @@ class Alfworld:
 
     @property
     def workers(self) -> Workers:
-        """The processes that play; all environments of this process share them."""
+        """The processes that play with the package's engine; all environments of this process share them."""
         return workers(self._cache / "built", self._options.workers or len(os.sched_getaffinity(0)))
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -104,8 +113,14 @@ class Alfworld:
         return behaviours(self.plan)
 
     async def plan(self, task: Task) -> list[str]:
-        """The planner's commands for a task, from its start to its goal."""
-        return await self.workers.plan(self.games.problem(game_of(task)))
+        """Commands that lead from a task's start to its goal, found in the whole world."""
+        problem = self.games.problem(game_of(task))
+        return await self.workers.plan(problem) if self.needs_packages else informed_plan(problem, task.instruction)
+
+    def episode(self, task: Task) -> WorkerEpisode | OwnEpisode:
+        """A new episode of the task's game, played by the engine of the options."""
+        problem = self.games.problem(game_of(task))
+        return WorkerEpisode(self.workers, problem) if self.needs_packages else OwnEpisode(problem)
 
     def create(self) -> Environment:
         """A new world that nobody else uses."""
@@ -118,12 +133,12 @@ class AlfworldEnvironment:
     def __init__(self, real: Alfworld) -> None:
         self.tools: Sequence[JsonObject] = (ACT,)
         self._real = real
-        self._episode: WorkerEpisode | None = None
+        self._episode: WorkerEpisode | OwnEpisode | None = None
 
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the game that `task.metadata["game"]` names."""
         await self.close()
-        episode = WorkerEpisode(self._real.workers, self._real.games.problem(game_of(task)))
+        episode = self._real.episode(task)
         try:
             result = seen(await episode.begin())
         except BaseException:
@@ -148,7 +163,7 @@ class AlfworldEnvironment:
 
 
 def seen(answer: JsonObject) -> StepResult:
-    """A worker's answer as the result of a step."""
+    """An engine's answer as the result of a step."""
     observation, state, won = str(answer["answer"]), str(answer["state"]), bool(answer["won"])
     info: JsonObject = {"admissible": answer["admissible"]}
     if state != observation:
@@ -157,7 +172,7 @@ def seen(answer: JsonObject) -> StepResult:
         observation=observation,
         reward=float(won),
         terminated=won,
-        is_error=observation == "Nothing happens.",
+        is_error=observation == REFUSAL,
         info=info,
     )
 

@@ -29,6 +29,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.types import Task
+from dreamgym_integrations.environments.alfworld.wording import start_text
 from dreamgym_integrations.environments.base import check_split
 
 SPLITS: Mapping[str, tuple[str, ...]] = {
@@ -246,16 +247,20 @@ def worded(trial: Trial, game: str = "") -> str:
 
 def start(problem: str) -> str:
     """The first observation: every place to go to, by the numbers that the package gives them."""
+    names = names_of(problem)
+    return start_text([names[place] for place in sorted({place.lower() for place in _AT.findall(problem)})])
+
+
+def names_of(problem: str) -> dict[str, str]:
+    """The name of every place and thing, by its id in lower case, in the order of the ids: numbers count downwards."""
     ids = {thing.lower() for thing in _THING.findall(problem)}
     kinds = {thing: thing.split("_bar_")[0] + ("basin" if "basin" in thing else "") for thing in ids}
     left = Counter(kinds.values())
     names = {}
     for thing in sorted(ids):
-        names[thing] = f"a {kinds[thing]} {left[kinds[thing]]}"
+        names[thing] = f"{kinds[thing]} {left[kinds[thing]]}"
         left[kinds[thing]] -= 1
-    places = [names[place] for place in sorted({place.lower() for place in _AT.findall(problem)})]
-    listed = ", ".join([*places[:-1], f"and {places[-1]}"]) if len(places) > 1 else "".join(places) or "nothing"
-    return f"You are in the middle of a room. Looking quickly around you, you see {listed}."
+    return names
 
 
 def _write(index: Path, rows: Iterator[GameRow], by_source: bool) -> None:

@@ -37,12 +37,12 @@ from textworld.logic import Placeholder, Proposition, Rule, Signature, Type, Var
 
 from dreamgym.types import JsonObject
 from dreamgym_integrations.environments.alfworld.planner import plan
+from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 
 FORM = 2
 """Goes up when what is kept of a built game changes."""
 PLAYERS = 32
 """Episodes that one worker holds, 4 MB each. The one that waited longest makes room; it is played again to go on."""
-REFUSAL = "Nothing happens."
 
 _LOOKS = (("ishot", "hot"), ("iscool", "cool"), ("isclean", "clean"), ("issliced", "sliced"), ("istoggled", "on"))
 

@@ -1,8 +1,8 @@
 """Ways to play ALFWorld, good and deliberately bad.
 
-`expert` plays the planner's way, found in the whole world. All others read only what an agent
-reads, so they go on after a slip, and play in a simulation as well as in the real game. `handcoded` searches the places
-where such a thing is usually found, then the others.
+`expert` plays a way that was found in the whole world, by the package's planner or by `informed_plan`. All others read
+only what an agent reads, so they go on after a slip, and play in a simulation as well as in the real game. `handcoded`
+searches the places where such a thing is usually found, then the others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from random import Random
 from dreamgym.environment import Behaviour, Environment
 from dreamgym.errors import InvalidInput
 from dreamgym.types import StepResult, Task
+from dreamgym_integrations.environments.alfworld.own_engine import HouseholdGame, HouseholdPlay
+from dreamgym_integrations.environments.alfworld.wording import REFUSAL
 from dreamgym_integrations.environments.base import act, graded, mixed, task_of
 
 Plan = Callable[[Task], Awaitable[Sequence[str]]]
@@ -24,6 +26,8 @@ Plan = Callable[[Task], Awaitable[Sequence[str]]]
 MALFORMED = ("take", "go", "go to", "open", "put it down", "move north", "look at", "use", "wait", ".")
 IMPOSSIBLE_SHARE = 0.25
 """Share of commands that do not fit the place, or are no command, among the random ones of bad play."""
+PLAN_STEPS = 50
+"""A plan of more steps is given up."""
 APPLIANCES = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}
 
 _CHANGES = {"hot": "heat", "cool": "cool", "clean": "clean", "heat": "heat"}
@@ -63,6 +67,10 @@ class HouseholdPlayer:
         self._delivered: set[str] = set()
         self._home = ""  # of two things: where the first is, and the second belongs
         self._refused = False
+
+    def learn_places(self, inside: Mapping[str, Sequence[str]]) -> None:
+        """Take in what lies in all places, so that nothing has to be searched for."""
+        self._inside = {place: list(things) for place, things in inside.items()}
 
     def see(self, result: StepResult, command: str) -> None:
         """Take in what a command led to."""
@@ -219,6 +227,18 @@ async def play(start: StepResult, environment: Environment, random: Random, good
         else:
             command = random.choice(player.possible())
         result = await environment.step(act(command))
+
+
+def informed_plan(problem: str, instruction: str) -> list[str]:
+    """Commands from a game's start to its goal, by a player who knows where everything lies; not always the fewest."""
+    world, commands = HouseholdPlay(HouseholdGame.of(problem)), list[str]()
+    player = HouseholdPlayer(HouseholdGoal(instruction), Random(0))
+    player.learn_places(world.inside)
+    while not world.is_won and len(commands) < PLAN_STEPS:
+        commands.append(player.command())
+        answer = world.step(commands[-1])
+        player.see(StepResult(observation=answer, is_error=answer == REFUSAL), commands[-1])
+    return commands
 
 
 def behaviours(plan: Plan) -> Mapping[str, Behaviour]:

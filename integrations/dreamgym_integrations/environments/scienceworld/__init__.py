@@ -18,6 +18,7 @@ from dreamgym.types import Frozen, JsonObject, Task
 from dreamgym_integrations.environments.base import SPLITS, check_split, checked, packed_lines
 from dreamgym_integrations.environments.scienceworld.behaviours import BEHAVIOURS
 from dreamgym_integrations.environments.scienceworld.environment import ACT, ScienceWorldEnvironment
+from dreamgym_integrations.environments.scienceworld.reader import ScienceWorldReader
 
 RULES = """A house with a kitchen, bathroom, living room, bedroom, workshop, art studio, greenhouse, foundry, hallway \
 and the outside, full of things that heat, cool, melt, burn, grow, live, mix and conduct. Every command that is \
@@ -47,6 +48,7 @@ class ScienceWorld:
     def __init__(self, options: ScienceWorldOptions) -> None:
         self._options = options
         self._name = "scienceworld" if options.simplifications == "easy" else "scienceworld-hard"
+        self.reader = ScienceWorldReader()
         self.behaviours: Mapping[str, Behaviour] = BEHAVIOURS
 
     @cached_property

@@ -78,16 +78,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         began = time.monotonic()
         self.round = self.rounds.take(self.updates)
         self.waited_s = time.monotonic() - began
-        dead, limit = self.round.dead_updates, self._settings.dead_updates
-        if limit and dead >= limit:
-            raise TrainingStopped(
-                f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
-                "policy on recorded successes, practise easier tasks first, or play larger groups"
-            )
-        scored = [
-            [ScoredRollout(*one) for one in zip(group, self._practice.rewards(group), strict=True)]
-            for group in self.round.groups
-        ]
+        check_alive(self.round, self._settings)
+        scored = scored_groups(self.round, self._practice)
         rows = [row for group in scored for one in group for row in one.rows]
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
@@ -101,7 +93,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """Put `advantages` in: those of each episode within its group, for all its rows, in the order of the rows."""
         of_rows: list[float] = []
         for group_G in groups:
-            advantages_G = self._weighted(group_advantages([one.reward for one in group_G]), group_G)
+            advantages_G = advantages_of(group_G, self._settings)
             for one, advantage in zip(group_G, advantages_G, strict=True):
                 of_rows += [advantage] * len(one.rows)
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
@@ -139,11 +131,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 batch_size=self.args.per_device_train_batch_size,
             )[0]
         return found
-
-    def _weighted(self, advantages: Sequence[float], episodes: Sequence[ScoredRollout]) -> list[float]:
-        if not self._settings.weigh_confidence:
-            return list(advantages)
-        return weighted(advantages, [one.episode.confidence for one in episodes])
 
     def _missing(self, rows: int) -> int:
         """Number of rows that fill up this process's batch.
@@ -188,6 +175,45 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """Save. Raises TrainingStopped where there is no room."""
         with saving(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
             super()._save_checkpoint(model, trial)
+
+
+def check_alive(played: Round, settings: Settings) -> None:
+    """Raises TrainingStopped if there was nothing to learn for as long as the settings allow."""
+    dead, limit = played.dead_updates, settings.dead_updates
+    if limit and dead >= limit:
+        raise TrainingStopped(
+            f"no rollout of the last {dead} updates succeeded, so there was nothing to learn: warm-start the "
+            "policy on recorded successes, practise easier tasks first, or play larger groups"
+        )
+
+
+def scored_groups(played: Round, practice: Practice) -> list[list[ScoredRollout]]:
+    """The episodes of a round with their rewards."""
+    return [
+        [ScoredRollout(*one) for one in zip(group, practice.rewards(group), strict=True)] for group in played.groups
+    ]
+
+
+def advantages_of(group_G: Sequence[ScoredRollout], settings: Settings) -> list[float]:
+    """The advantage of each episode within its group; 0 for one without a reward."""
+    return by_confidence(group_advantages([one.reward for one in group_G]), group_G, settings)
+
+
+def by_confidence(advantages: Sequence[float], episodes: Sequence[ScoredRollout], settings: Settings) -> list[float]:
+    """The advantages, multiplied by the confidence in their episodes if the settings say so."""
+    if not settings.weigh_confidence:
+        return list(advantages)
+    return weighted(advantages, [one.episode.confidence for one in episodes])
+
+
+def scored_rows(played: Round, practice: Practice, settings: Settings) -> list[tuple[Segment, float]]:
+    """The rows of a round, each with the advantage of its episode."""
+    return [
+        (row, advantage)
+        for group_G in scored_groups(played, practice)
+        for one, advantage in zip(group_G, advantages_of(group_G, settings), strict=True)
+        for row in one.rows
+    ]
 
 
 def steps_per_update(settings: Settings) -> int:

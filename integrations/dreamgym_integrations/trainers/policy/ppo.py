@@ -16,7 +16,7 @@ from torch import nn
 
 from dreamgym.training.advantages import generalised_advantages
 from dreamgym.training.rollout import Segment
-from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, ScoredRollout
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer, ScoredRollout, by_confidence
 
 HEAD = "value_head"
 DISCOUNT = 1.0
@@ -94,7 +94,7 @@ class PPOTrainer(RolloutTrainer):
         numbers_BT = values_BT.tolist()
         advantages_BT, returns_BT = torch.zeros_like(values_BT), values_BT.clone()
         first, episodes = 0, list(chain(*groups))
-        weights = self._weighted([1.0] * len(episodes), episodes)
+        weights = by_confidence([1.0] * len(episodes), episodes, self._settings)
         weights_B1 = torch.ones_like(values_BT[:, :1])
         for one, weight in zip(episodes, weights, strict=True):
             rows = one.rows

@@ -59,6 +59,8 @@ def identity(spec: EnvironmentSpec, base: Path, settings: Settings) -> Identity:
     learned_from = settings.model_dump(mode="json", exclude=FREE)
     if settings.vllm:
         learned_from["vllm"] = True  # wherever the server is
+    if settings.tinker:
+        learned_from["tinker"] = str(base)  # the name of a model there, which may be no folder here
     return Identity(
         environment=spec.name,
         description=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),

@@ -41,6 +41,7 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     newest_checkpoint,
     read_curriculum,
 )
+from dreamgym_integrations.trainers.policy.tinker import train_at_tinker
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figures
 
 Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
@@ -84,6 +85,11 @@ def train_policy(
         KeyboardInterrupt: after Ctrl-C, when the running update is done and saved; after the second, at once.
     """
     processes = Processes()
+    if settings.tinker:
+        practice.processes = processes
+        how = partial(train_at_tinker, portal=portal, player=player, probe=probe, resume=resume, on_learned=on_learned)
+        how(practice, base, out, settings)
+        return
 
     def begun() -> tuple[Path | None, str]:
         """The checkpoint to continue from, if there is one, in a folder that is this run's, and the run's name."""

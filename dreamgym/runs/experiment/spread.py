@@ -1,0 +1,137 @@
+"""An experiment on a cluster: each worker trains and measures whole arms in a folder of its own, and sends them back.
+
+What an arm begins with (recordings, warm start, the arm before it) travels with it, and what it came to travels back.
+So no folder and no database is shared: on each machine the workers have an embedded PostgreSQL of their own. An arm
+whose worker died is done again from its beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from dreamgym.errors import StoreError
+from dreamgym.replay import embedded
+from dreamgym.runs.cluster import workers
+from dreamgym.runs.experiment.plan import Arm, Fit, Plan
+from dreamgym.runs.experiment.prepared import Prepared, alone, database_folder, prepared_seeds
+from dreamgym.runs.experiment.running import RESULT, Make, Result, begins_with, fitted, name_of, result
+
+LEFT = {"checkpoints", "best", ".lock"}
+"""Names in a run folder that nobody needs once the run is done."""
+
+
+class Unit(NamedTuple):
+    """One arm of a seed, or one experience model of its recordings."""
+
+    seed: int
+    what: Arm | Fit
+    given: bytes
+    """Archive of that in the seed's folder which it begins with."""
+
+
+class Made(NamedTuple):
+    """What came of a unit."""
+
+    result: Result | None
+    """None for an experience model."""
+    files: bytes
+    """Archive of its folder, whose paths are those of the seed's folder."""
+
+
+@dataclass(frozen=True)
+class Experimenting:
+    """The arms of an experiment: what a worker of a cluster opens for them."""
+
+    plan: Plan
+    name: str
+    """Name of the run folder."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Callable[[Unit], Awaitable[Made]]]:
+        """Start the machine's database server, or share it with the other workers there; the last removes it."""
+        with TemporaryDirectory(prefix="dreamgym-") as scratch:
+            folder = Path(scratch) / f"{self.name}-spread"
+            try:
+                with prepared_seeds(self.plan, folder) as given:
+                    seeds = {one.seed: one for one in given}
+                    yield lambda unit: asyncio.to_thread(_made, seeds[unit.seed], unit)
+            finally:
+                with suppress(StoreError):  # another worker uses it
+                    embedded.remove(database_folder(folder))
+
+
+def _made(prepared: Prepared, unit: Unit) -> Made:
+    """Train and measure an arm, or fit a model, in a worker."""
+    unpack(unit.given, prepared.folder)
+    if isinstance(unit.what, Fit):
+        fitted(prepared, unit.what)
+        return Made(None, packed(prepared.folder, [unit.what.name]))
+    came = result(prepared, unit.what)
+    children = (prepared.folder / name_of(unit.what)).iterdir()
+    files = [str(one.relative_to(prepared.folder)) for one in children if one.name not in {RESULT, *LEFT}]
+    return Made(came, packed(prepared.folder, files))
+
+
+@contextmanager
+def spread(address: str, plan: Plan, folder: Path) -> Iterator[tuple[Make, int]]:
+    """How the cluster makes an arm, to be called in a thread, and how many it makes at once: one in each worker.
+
+    Args:
+        address: see `workers`, whose errors these are.
+        plan: the experiment.
+        folder: its run folder.
+    """
+    from anyio.from_thread import start_blocking_portal
+
+    crew_of = workers(address, Experimenting(plan, folder.name), 1)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(crew_of) as crew:
+
+        def make(prepared: Prepared, arm: Arm) -> Result:
+            files = ["recorded.jsonl", "warm"]
+            for earlier in begins_with(plan, arm):
+                result(prepared, earlier, make)
+                files.append(name_of(earlier))
+            if arm.fit is not None:
+                files.append(arm.fit.name)
+                with alone(prepared.folder / arm.fit.name):
+                    if not (prepared.folder / arm.fit.name / "model").exists():
+                        do(prepared, arm.fit, ["recorded.jsonl"])
+            came = do(prepared, arm, files)
+            assert came is not None, "an arm has a result"
+            return came
+
+        def do(prepared: Prepared, what: Arm | Fit, files: Sequence[str]) -> Result | None:
+            unit = Unit(prepared.seed, what, packed(prepared.folder, files))
+            made: Made = portal.call(partial(crew.do, unit))
+            unpack(made.files, prepared.folder)
+            return made.result
+
+        yield make, crew.places
+
+
+def packed(folder: Path, names: Sequence[str]) -> bytes:
+    """An archive of files and folders in a folder."""
+
+    def kept(one: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if one.name not in names and Path(one.name).name in LEFT else one
+
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
+        for name in names:
+            tar.add(folder / name, name, filter=kept)
+    return archive.getvalue()
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Put the files of an archive into a folder; those of the same name are replaced."""
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        tar.extractall(folder, filter="data")

@@ -1,0 +1,308 @@
+"""A policy that a server of the Tinker API samples and trains, on our episodes.
+
+The server has the weights (a LoRA adapter on a base model) and the optimiser, on one machine or on many. Here remain
+the episodes, their advantages, the curriculum and the record. In each update the policy plays at the server, the
+episodes become rows with advantages, the server computes the gradient of importance-weighted GRPO and takes one step.
+
+What is saved here, of a checkpoint as of the policy at the end, is a file with the names of the weights at the server.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from anyio.from_thread import BlockingPortal
+from transformers import AutoConfig, AutoTokenizer
+
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
+from dreamgym.files import write_whole
+from dreamgym.training.early_stop import Seen
+from dreamgym.training.practice import Practice, Settings
+from dreamgym.training.rollout import Generation, Player, Policy, Segment
+from dreamgym.types import JsonObject
+from dreamgym_integrations.trainers.common.checkpoints import checkpoints, step_of
+from dreamgym_integrations.trainers.policy.grpo import check_alive, scored_rows
+from dreamgym_integrations.trainers.policy.model import ChatCodec
+from dreamgym_integrations.trainers.policy.rounds import Round, RoundsOnDemand
+from dreamgym_integrations.trainers.policy.run_folder import (
+    begin,
+    complete,
+    identity,
+    newest_checkpoint,
+    read_curriculum,
+)
+from dreamgym_integrations.trainers.policy.vllm import MOST_APART
+
+RANK = 32
+"""Rank of the adapter if the settings name none."""
+MAX_TOKENS = 64
+"""Tokens of an answer at most, if the base model's config does not say."""
+WEIGHTS = "tinker.json"
+"""File that names weights at the server: `base` (the base model), `state` (to train on) and `sampler`."""
+BEST = "best"
+SEEDS = 2**31
+"""SkyRL takes a seed below this."""
+CONNECT_S = 5.0
+PATIENCE_S = 3600.0
+"""Longest wait for an answer; the client itself would try for hours."""
+
+
+class TinkerPolicy:
+    """Samples at the server from the weights of the last update.
+
+    Args:
+        tokenizer: gives the token that ends an answer.
+        max_new_tokens: longest answer in tokens.
+        url: the server's, for messages.
+    """
+
+    sampler: Any
+    """Samples from the weights as they were when it was made; replaced after each update."""
+
+    def __init__(self, tokenizer: Any, max_new_tokens: int, url: str) -> None:
+        self._end: int = tokenizer.eos_token_id
+        self._max_new_tokens = max_new_tokens
+        self._url = url
+
+    def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
+        """Sample one answer per prompt.
+
+        Raises:
+            EnvironmentUnavailable: the server fails.
+            InvalidInput: it gives no log-probabilities.
+        """
+        tinker = _client()
+        with _failures(self._url):
+            asked_B = [
+                self.sampler.sample(
+                    tinker.ModelInput.from_ints(list(prompt)),
+                    num_samples=1,
+                    sampling_params=tinker.SamplingParams(
+                        max_tokens=self._max_new_tokens, seed=seed % SEEDS, stop=[self._end]
+                    ),
+                )
+                for prompt, seed in zip(prompts_B, seeds_B, strict=True)
+            ]
+            sampled_B = [asked.result(PATIENCE_S).sequences[0] for asked in asked_B]
+        for sampled in sampled_B:
+            if not sampled.tokens or sampled.logprobs is None or len(sampled.logprobs) != len(sampled.tokens):
+                raise InvalidInput(f"the Tinker server at {self._url} gave an answer without its log-probabilities")
+        return [Generation(tuple(one.tokens), tuple(map(float, one.logprobs or ()))) for one in sampled_B]
+
+
+def train_at_tinker(
+    practice: Practice,
+    base: Path,
+    out: Path,
+    settings: Settings,
+    *,
+    portal: BlockingPortal,
+    player: Callable[[Policy, ChatCodec], Player],
+    probe: Callable[[Policy, ChatCodec, int], Any] | None = None,
+    resume: bool = False,
+    on_learned: Callable[[JsonObject], None] = lambda line: None,
+) -> None:
+    """Train at the server that `settings.tinker` names, and leave the names of the weights in `out/policy`.
+
+    Args:
+        practice: plays the groups.
+        base: the server's name for its base model, which is also where its tokenizer is; or a folder that this left.
+        out: run folder.
+        settings: see Settings.
+        portal: the event loop on which the environments live.
+        player: lets the policy play.
+        probe: called before the first update, every `probe_every` updates, and after the last.
+        resume: continue from the newest checkpoint in `out`, curriculum included.
+        on_learned: called after each update with how many there were, and figures.
+
+    Raises:
+        InvalidInput: the settings do not go with such a server, `out` holds another run, or what samples at the server
+            and what learns there differ.
+        EnvironmentUnavailable: the server does not answer or fails, or every rollout of an update failed.
+        TrainingStopped: there is nothing to learn.
+    """
+    url = settings.tinker or ""
+    check_settings(settings, practice.processes.count)
+    _check_answers(url)
+    mine = identity(practice.spec, base, settings)
+    checkpoint = newest_checkpoint(out, mine) if resume else None
+    practice.run = begin(out, mine, resume=resume)
+    done = 0 if checkpoint is None else step_of(checkpoint)
+    portal.call(practice.rewind, done)
+    if checkpoint is not None:
+        practice.curriculum.restore(read_curriculum(checkpoint))
+    name, state = _start(base if checkpoint is None else checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    longest = getattr(AutoConfig.from_pretrained(name), "max_action_tokens", MAX_TOKENS)
+    policy, codec = TinkerPolicy(tokenizer, longest, url), ChatCodec(tokenizer)
+    rounds = RoundsOnDemand(practice, player(policy, codec), portal)
+
+    def look(update: int) -> Seen:
+        seen: Seen = Seen(best=False, stop=False) if probe is None else portal.call(probe, policy, codec, update)
+        if seen.best:
+            weights.save(out / BEST, f"{practice.run}-best-{update}")
+        return seen
+
+    weights = ServerWeights(url, name, state, settings)
+    policy.sampler = weights.sampler()
+    stop = done == 0 and look(0).stop
+    for update in range(done, settings.steps):
+        if stop or practice.spent:
+            break
+        began = time.monotonic()
+        played = rounds.take(update)
+        waited = time.monotonic() - began
+        check_alive(played, settings)
+        figures = weights.learn(practice, played, settings.learning_rate * (1 - update / settings.steps))
+        policy.sampler = weights.sampler()
+        took = {"update_s": round(time.monotonic() - began, 3), "waited_s": round(waited, 3)}
+        on_learned({"step": update + 1, **took, **figures})
+        is_last = update + 1 == settings.steps or played.is_last
+        if is_last or (update + 1) % settings.probe_every == 0:
+            stop = look(update + 1).stop
+        if is_last or stop or (update + 1) % settings.save_every == 0:
+            folder = out / "checkpoints" / f"checkpoint-{update + 1}"
+            weights.save(folder, f"{practice.run}-{update + 1}")
+            complete(folder, played.curriculum)
+            for old in sorted(checkpoints(out), key=step_of)[:-2]:
+                shutil.rmtree(old)
+    weights.save(out / "policy", f"{practice.run}-policy")
+
+
+class ServerWeights:
+    """The weights at the server and their optimiser.
+
+    Args:
+        url: address of the server.
+        base: its name for the base model.
+        state: weights to go on from; None: a new adapter.
+        settings: see Settings.
+    """
+
+    def __init__(self, url: str, base: str, state: str | None, settings: Settings) -> None:
+        self._url, self._base, self._settings = url, base, settings
+        # the client wants a key of this form, whether or not the server does
+        service = _client().ServiceClient(base_url=url, api_key=os.environ.get("TINKER_API_KEY") or "tml-none")
+        with _failures(url):
+            if state is None:
+                rank = settings.lora or RANK
+                self._training = service.create_lora_training_client(base_model=base, rank=rank, seed=settings.seed)
+            else:
+                self._training = service.create_training_client_from_state_with_optimizer(state)
+
+    def sampler(self) -> Any:
+        """Samples from the weights as they are now."""
+        with _failures(self._url):
+            return self._training.save_weights_and_get_sampling_client()
+
+    def learn(self, practice: Practice, played: Round, rate: float) -> JsonObject:
+        """One step of the optimiser on a round of episodes; figures of it.
+
+        Raises:
+            InvalidInput: sampler and trainer differ by more than numbers round.
+        """
+        rows = [(row, advantage) for row, advantage in scored_rows(played, practice, self._settings) if advantage]
+        if not rows:  # all episodes of each group had the same reward
+            return {"learning_rate": rate}
+        tokens = sum(sum(row.mask) for row, _ in rows)
+        # the server adds up over tokens; TRL's loss is their mean
+        data = [datum(row, advantage / tokens) for row, advantage in rows]
+        adam = _client().AdamParams(learning_rate=rate, beta2=0.999, eps=1e-8, grad_clip_norm=1.0)
+        with _failures(self._url):
+            gradient = self._training.forward_backward(data, "importance_sampling")
+            step = self._training.optim_step(adam)
+            outputs = gradient.result(PATIENCE_S).loss_fn_outputs
+            step.result(PATIENCE_S)
+        apart = [
+            theirs - mine
+            for (row, _), output in zip(rows, outputs, strict=True)
+            for theirs, mine, own in zip(
+                output["logprobs"].tolist()[len(row.prompt_ids) - 1 :], row.logprobs, row.mask, strict=True
+            )
+            if own
+        ]
+        mean = sum(map(abs, apart)) / len(apart)
+        if not mean <= MOST_APART:  # a number that is none is refused too
+            raise InvalidInput(
+                f"sampler and trainer of the Tinker server at {self._url} differ by {mean:.3g} in the log-probability "
+                f"of a token, and {MOST_APART} is the most: what was sampled is not what learns"
+            )
+        importance = sum(map(math.exp, apart)) / len(apart)
+        return {"learning_rate": rate, "apart": mean, "importance": importance, "trained_tokens": tokens}
+
+    def save(self, folder: Path, name: str) -> None:
+        """Have the server keep the weights under a name, and write into a folder what they are called there."""
+        with _failures(self._url):
+            state = self._training.save_state(name).result(PATIENCE_S).path
+            sampler = self._training.save_weights_for_sampler(name).result(PATIENCE_S).path
+        folder.mkdir(parents=True, exist_ok=True)
+        named = {"server": self._url, "base": self._base, "state": state, "sampler": sampler}
+        write_whole(folder / WEIGHTS, json.dumps(named, indent=2))
+
+
+def datum(row: Segment, advantage: float) -> Any:
+    """A row as the server learns it: each token predicts the next; only sampled ones have an advantage."""
+    tinker = _client()
+    before = [0.0] * (len(row.prompt_ids) - 1)
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(row.ids[:-1]),
+        loss_fn_inputs={
+            "target_tokens": row.ids[1:],
+            "logprobs": [*before, *row.logprobs],
+            "advantages": [*before, *(advantage * own for own in row.mask)],
+        },
+    )
+
+
+def check_settings(settings: Settings, processes: int) -> None:
+    """Raises InvalidInput for what such a server cannot do, or would do otherwise."""
+    plain = Settings()
+    own = ("algorithm", "staleness", "beta", "accumulate", "vllm")
+    if named := [name for name in own if getattr(settings, name) != getattr(plain, name)]:
+        raise InvalidInput(f"a Tinker server samples and trains by grpo in its own way: leave out {', '.join(named)}")
+    if processes > 1:
+        raise InvalidInput("one process trains at a Tinker server, which spreads the work: start it without a launcher")
+
+
+def _start(folder: Path) -> tuple[str, str | None]:
+    """The base model, and the weights to go on from if the folder names some."""
+    if not (folder / WEIGHTS).is_file():
+        return str(folder), None
+    named = json.loads((folder / WEIGHTS).read_text(encoding="utf-8"))
+    return named["base"], named["state"]
+
+
+def _check_answers(url: str) -> None:
+    """Raises EnvironmentUnavailable if nobody does: the client would try for minutes."""
+    try:
+        httpx.get(f"{url}/api/v1/healthz", timeout=CONNECT_S, trust_env=False)
+    except httpx.HTTPError as error:
+        raise EnvironmentUnavailable(f"no Tinker server answers at {url}: {type(error).__name__}: {error}") from error
+
+
+def _client() -> Any:
+    """The package of the client, which reports nothing to its makers. Raises MissingPackage."""
+    os.environ.setdefault("TINKER_TELEMETRY", "0")  # before it is imported
+    try:
+        import tinker
+    except ImportError as error:
+        raise MissingPackage("training at a Tinker server", "tinker") from error
+    return tinker
+
+
+@contextmanager
+def _failures(url: str) -> Iterator[None]:
+    """Raises EnvironmentUnavailable for whatever the client raises in the block."""
+    try:
+        yield
+    except (_client().TinkerError, TimeoutError, ValueError) as error:  # ValueError is its word for a refusal
+        raise EnvironmentUnavailable(f"the Tinker server at {url} failed: {type(error).__name__}: {error}") from error
