@@ -25,6 +25,7 @@ from dreamgym_server.view.library import Library
 
 PICTURES = Path(__file__).parent / "window"
 WIDE = {"width": 1280, "height": 800}
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 PHONE = {"width": 390, "height": 800}
 
 
@@ -82,7 +83,7 @@ async def take(folder: Path) -> None:
     token = secrets.token_urlsafe(24)
     app = build_view(Answers(Library(folder=RunFolder(folder))), token)
     async with running(app) as url, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        browser = await playwright.chromium.launch(executable_path=program, args=QUIET)
         for name, (go, size, scheme) in SHOTS.items():
             page = await browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
             await page.goto(f"{url}/view/#token={token}")

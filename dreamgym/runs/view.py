@@ -46,11 +46,13 @@ async def viewing(
 
     hand = None if write is None else Hand(write, read_token(None))
     token = secrets.token_urlsafe(24)
-    async with (
-        _library(folder, dsn) as library,
-        running(build_view(Answers(library, hand), token), port=port) as url,
-    ):
-        yield f"{url}/view/#token={token}"
+    async with _library(folder, dsn) as library:
+        answers = Answers(library, hand)
+        async with running(build_view(answers, token), port=port) as url:
+            try:
+                yield f"{url}/view/#token={token}"
+            finally:
+                answers.close()
 
 
 async def view_until_stopped(

@@ -15,6 +15,7 @@ BROWSER = next(filter(None, map(shutil.which, SYSTEM_BROWSERS)), None)
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",

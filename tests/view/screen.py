@@ -11,6 +11,7 @@ from dreamgym_server.app import build_view
 from dreamgym_server.running import running
 from dreamgym_server.view.answers import Answers
 from dreamgym_server.view.folders import RunFolder
+from dreamgym_server.view.hand import Hand
 from dreamgym_server.view.library import Library
 
 from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
@@ -53,10 +54,14 @@ class Screen:
 
 
 @asynccontextmanager
-async def served(library: Library, port: int = 0) -> AsyncIterator[str]:
+async def served(library: Library, port: int = 0, hand: Hand | None = None) -> AsyncIterator[str]:
     """The address of a page over a library."""
-    async with running(build_view(Answers(library), TOKEN), port=port) as url:
-        yield f"{url}/view/"
+    answers = Answers(library, hand)
+    async with running(build_view(answers, TOKEN), port=port) as url:
+        try:
+            yield f"{url}/view/"
+        finally:
+            answers.close()
 
 
 def run_folder(folder: Path, *episodes: Trajectory, name: str = "episodes.jsonl") -> Library:

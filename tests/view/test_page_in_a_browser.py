@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from dreamgym_server.app import build, build_view
+from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
 from dreamgym_server.view.answers import Answers
@@ -232,13 +232,13 @@ async def test_an_episode_is_forked_at_a_step_and_played_on_by_hand(screen: Scre
     library = Library(store=StoredEpisodes(store.database))
     async with (
         running(app) as url,
-        running(build_view(Answers(library, Hand(url, "secret" * 4)), TOKEN)) as page,
+        served(library, hand=Hand(url, "secret" * 4)) as page,
         httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {'secret' * 4}"}) as http,
     ):
         made = (await http.post("/envs/counter/episodes", json={})).json()
         for _ in range(2):
             await called(http, made["episode"])
-        await screen.open(f"{page}/view/", f"#/episode?id={made['episode']}")
+        await screen.open(page, f"#/episode?id={made['episode']}")
         await screen.page.get_by_role("button", name="Fork after step 1").click()
         await screen.sees("Play on by hand")
         assert made["episode"] not in screen.page.url

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from pydantic import JsonValue, ValidationError
 
@@ -53,6 +54,11 @@ class Answers:
     def __init__(self, library: Library, hand: Hand | None = None) -> None:
         self._library = library
         self.hand = hand
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End what is being watched: the server ends when nobody waits for an answer any more."""
+        self._closing.set()
 
     def by_name(self) -> dict[str, Answer]:
         """The questions, by the last part of their address."""
@@ -299,7 +305,7 @@ class Answers:
     async def events(self, episode: str) -> AsyncIterator[JsonObject]:
         """How far an episode of the store is: now, and each time when that has changed, until it is over or gone."""
         store, last = self._library.stored(), None
-        while True:
+        while not self._closing.is_set():
             try:
                 state = await store.watch(episode)
             except UnknownEpisode:
@@ -313,7 +319,8 @@ class Answers:
                 yield {"steps": state[0], "stop_reason": state[1]}
                 if state[1] is not None:
                     return
-            await asyncio.sleep(WATCH_INTERVAL_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), WATCH_INTERVAL_S)
 
     async def _twins(self, one: EpisodeSummary) -> tuple[list[EpisodeSummary], int]:
         """Episodes of the same task on the other side: dreams of a real one, real ones of a dream; and how many."""

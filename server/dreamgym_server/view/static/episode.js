@@ -10,13 +10,13 @@ const PAGE = 100;
 export async function episodeView(given, { signal, about, away }) {
   const name = { place: given.place ?? "store", id: given.id };
   const one = await ask("episode", name, signal);
+  one.forks = about.writes && one.on_a_server;
   const wanted = Math.max(1, Number(given.step) || 1);
-  const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, tail: one.state === "running" && !given.step, forks: about.writes && one.on_a_server };
+  const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, tail: one.state === "running" && !given.step, forks: one.forks };
   if (state.tail) state.first = Math.max(0, Math.ceil(one.steps / PAGE) - 1) * PAGE + 1;
   const page = await ask("steps", { ...name, first: state.first }, signal);
   const steps = el("ol.steps", { "aria-label": "Steps", start: state.first }, page.steps.map((step) => stepView(step, one)));
   const head = header(one);
-  one.forks = about.writes && one.on_a_server;
   const status = el("p.live", { role: "status" });
   const content = [
     head,
@@ -28,7 +28,7 @@ export async function episodeView(given, { signal, about, away }) {
     page.steps.length ? null : empty(one.state === "running" ? "No call was made yet. The first one is shown when it comes." : "No call was made in this episode."),
     pages(one, name, state.first),
     finish(one),
-    about.writes && one.on_a_server && one.state === "running" ? await handSection(one, signal) : null,
+    one.forks && one.state === "running" ? await handSection(one, signal) : null,
   ].filter(Boolean);
   content.afterShown = () => {
     if (given.step) reveal(wanted);
