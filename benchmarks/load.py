@@ -5,7 +5,7 @@ All episodes are opened first, then all play at once: STEPS calls each, then the
 reward is known beforehand, because each task has a check of its own: half of the tasks want the answers that the calls
 give, the other half want one that no call gives. In the campaigns with trouble calls may fail, and a client that meets
 a failed call ends its episode there: such an episode has no reward, neither 0 nor 1. A model that fails is asked again
-after pauses, by few at once, so that there ten episodes take minutes.
+after pauses, by few at once, so that there ten episodes take a quarter of an hour.
 
 - failed calls: calls that the server answered with an error, or did not answer;
 - played: episodes that took all their steps and were ended;

@@ -16,14 +16,31 @@ def view(
     folder: Annotated[Path | None, typer.Argument(metavar="[RUNFOLDER]", help="A run folder to show as well.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    write: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Let the page fork episodes and play on by hand at this server, which has the same store. Its token "
+            "is that of DREAMGYM_TOKEN.",
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the page as files that need no server: of RUNFOLDER, else of the store.")
+    ] = None,
 ) -> None:
     """Show the store and a run folder as a page on this machine, for one who has its address.
 
-    Nothing is changed. What servers and training runs do meanwhile is shown as it happens.
+    Without --write, nothing is changed. What servers and training runs do meanwhile is shown as it happens.
 
     Example: dreamgym view runs/demo
     """
-    from dreamgym.runs.view import view_until_stopped
+    from dreamgym.runs.view import export_view, view_until_stopped
+
+    if export is not None:
+        episodes = asyncio.run(export_view(folder, export))
+        say(f"{episodes} episodes, with all that was recorded of them: whoever gets the files can read it")
+        typer.echo(export / "index.html")
+        return
 
     def tell(address: str) -> None:
         typer.echo(address)
@@ -31,4 +48,4 @@ def view(
         if browser:
             webbrowser.open(address)
 
-    asyncio.run(view_until_stopped(folder, tell, port=port))
+    asyncio.run(view_until_stopped(folder, tell, port=port, write=write))

@@ -10,7 +10,7 @@ from dreamgym.types import Frozen, Transition
 
 
 class CallPair(Frozen):
-    """The same call number of two episodes."""
+    """Two calls of the same number, one of each episode."""
 
     one: Transition | None
     """None: this episode was over by then."""

@@ -39,10 +39,14 @@ def demonstrate(file: Path, out: Path, command: str) -> str:
         task = tasks_of(first.spec, "train", first.real)[0]
         dsn = first.database("side_by_side", plan.arm[0])
         episodes = side_by_side(folder / "side_by_side.txt", plan.env, task, dsn)
+        # a task that nobody recorded, for `dreamgym view`: there dream and reality part
+        unknown = tasks_of(first.spec, "dev", first.real)[0]
+        side_by_side(folder / "not_recorded.txt", plan.env, unknown, dsn)
     shutil.rmtree(database_folder(folder), ignore_errors=True)
     return (
         f"{report}\n## The same agent, the same task, another URL\n\n```\n{episodes}```\n\n"
         f"Picture: {out / file.stem}.png. Trained policies: {out}/seed-*/*/policy, for `dreamgym eval {plan.env}`.\n"
         "Beside imitation of the same recordings, and beside practice in reality: docs/results.md.\n"
+        f"See inside, and the step at which dream and reality part: `dreamgym view {out}`.\n"
         "A dream of your own MCP server: `dreamgym record`, then `dreamgym serve` (docs/quickstart.md).\n"
     )

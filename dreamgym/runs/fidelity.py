@@ -275,7 +275,7 @@ def _write(report: FidelityReport, running: Sequence[Measurement], out: Path, sa
         part.replace(out / name)
     if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
         say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
-    say(f"{out / 'report.html'}")
+    say(f"{out / 'report.html'}, or dreamgym view {out}")
 
 
 def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:

@@ -106,6 +106,8 @@ async def serving(
             worlds, opened.buffer, opened.episodes, token=token, hosts={*LOOPBACK, host, *hosts}, library=library
         )
         url = await stack.enter_async_context(running(app, host=host, port=port))
+        if takes_in:  # for a person; else a verb started this one
+            say(f"what is played can be seen at {url}/view/")
         yield tuple(f"{url}/envs/{spec.name}/mcp" for spec in specs)
 
 

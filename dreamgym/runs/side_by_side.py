@@ -31,6 +31,8 @@ def side_by_side(file: Path, env: str, task: Task, dsn: str) -> str:
     if not file.exists():
         say("an unchanged LangGraph agent plays one task, first in the dream, then in the real environment")
         played = [asyncio.run(_played(env, against, task, dsn)) for against in (Against.DREAM, Against.REAL)]
+        both = "".join(episode.model_dump_json() + "\n" for episode in played)
+        file.with_suffix(".jsonl").write_text(both, encoding="utf-8")  # for `dreamgym view`
         described = "chat model: scripted (a depth-first search)"
         file.write_text(f"{described}\n{columns(*played)}\n", encoding="utf-8")
     return file.read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dreamgym.embedding import load_encoder
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError
+from dreamgym.runs.console import say
 from dreamgym.runs.opening import DSN_VARIABLE
 
 if TYPE_CHECKING:
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def viewing(folder: Path | None = None, *, port: int = 0, dsn: str | None = None) -> AsyncIterator[str]:
+async def viewing(
+    folder: Path | None = None, *, port: int = 0, write: str | None = None, dsn: str | None = None
+) -> AsyncIterator[str]:
     """Serve the page on this machine; gives its address, which has the token that opens it.
 
     Args:
         folder: a run folder that is shown beside the store; None: the store alone.
         port: to listen on; 0 takes a free one.
+        write: URL of a server of the same store, at which the page forks episodes and plays on by hand; its token is
+            that of DREAMGYM_TOKEN, or a part of the URL. None: the page only reads.
         dsn: of the store; None: the embedded server.
 
     Raises:
@@ -34,25 +39,61 @@ async def viewing(folder: Path | None = None, *, port: int = 0, dsn: str | None 
         StoreError: the store cannot be reached, and there is no folder to show.
     """
     from dreamgym_server.app import build_view
+    from dreamgym_server.auth import read_token
     from dreamgym_server.running import running
     from dreamgym_server.view.answers import Answers
+    from dreamgym_server.view.hand import Hand
 
+    hand = None if write is None else Hand(write, read_token(None))
     token = secrets.token_urlsafe(24)
-    async with (
-        _library(folder, dsn) as library,
-        running(build_view(Answers(library), token), port=port) as url,
-    ):
-        yield f"{url}/view/#token={token}"
+    async with _library(folder, dsn) as library:
+        answers = Answers(library, hand)
+        async with running(build_view(answers, token), port=port) as url:
+            try:
+                yield f"{url}/view/#token={token}"
+            finally:
+                answers.close()
 
 
-async def view_until_stopped(folder: Path | None, tell: Callable[[str], None], *, port: int = 0) -> None:
+async def view_until_stopped(
+    folder: Path | None, tell: Callable[[str], None], *, port: int = 0, write: str | None = None
+) -> None:
     """Serve the page until SIGTERM or Ctrl-C; see `viewing`. `tell` is called with its address."""
     from dreamgym_server.running import stop_signal
 
     stopped = stop_signal()
-    async with viewing(folder, port=port) as address:
+    async with viewing(folder, port=port, write=write) as address:
         tell(address)
         await stopped.wait()
+
+
+async def export_view(folder: Path | None, out: Path, *, dsn: str | None = None) -> int:
+    """Write the page as files that need no server; return the number of episodes in it.
+
+    Args:
+        folder: a run folder, which is all that is exported; None: the store, whole.
+        out: where the files go; an export that is there is replaced.
+        dsn: of the store; None: the embedded server.
+
+    Raises:
+        InvalidInput: there is no such run folder, or `out` holds something that is no export.
+        StoreError: the store cannot be reached.
+    """
+    from dreamgym_server.view.answers import Answers
+    from dreamgym_server.view.export import export
+    from dreamgym_server.view.folders import RunFolder
+    from dreamgym_server.view.library import Library
+
+    if folder is not None:
+        _check_folder(folder)
+        return await export(Answers(Library(folder=RunFolder(folder))), out, say)
+    async with _library(None, dsn) as library:
+        return await export(Answers(library), out, say)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder}: there is no such run folder")
 
 
 @asynccontextmanager
@@ -64,8 +105,8 @@ async def _library(folder: Path | None, dsn: str | None) -> AsyncIterator[Librar
     from dreamgym.replay.postgres.listing import StoredEpisodes
     from dreamgym.replay.postgres.store import open_database
 
-    if folder is not None and not folder.is_dir():
-        raise InvalidInput(f"{folder}: there is no such run folder")
+    if folder is not None:
+        _check_folder(folder)
     shown = None if folder is None else RunFolder(folder)
     async with AsyncExitStack() as stack:
         try:

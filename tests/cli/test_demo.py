@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
+from dreamgym.environment import read_jsonl
 from dreamgym.runs.demo import demonstrate
+from dreamgym.types import Source, Trajectory
 
 SMALL = """
 title = "a small demonstration"
@@ -67,6 +69,9 @@ def test_the_demonstration_shows_every_part(tmp_path: Path) -> None:
     assert (out / "small.md").read_text() in text
     assert (out / "small.png").stat().st_size > 10_000
     assert (out / "seed-0" / "dream" / "policy" / "config.json").is_file()
+    assert f"dreamgym view {out}" in text
+    for name in ("side_by_side", "not_recorded"):
+        assert [one.source for one in read_jsonl(out / f"{name}.jsonl", Trajectory)] == [Source.SYNTHETIC, Source.REAL]
     assert demonstrate(file, out, "dreamgym demo") == text, "the same command goes on with what is there"
 
 

@@ -143,6 +143,23 @@ async def test_others_add_and_search_while_an_index_is_built(small: Store, empty
     await store.close()
 
 
+async def test_no_index_is_built_between_two_transactions_of_a_load(
+    small: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.vector_index.QUIET_S", 0.01)
+    store, walked = small, walks(INDEXED_KEYS + 2 * LENGTH)
+    await store.buffer.add(walked[:1])
+    async with store.buffer.indexes.adding([1]):
+        await store.buffer.add(walked[1:-1])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store.buffer.indexes.settle(), 0.5)
+        assert await store.database.fetch("SELECT * FROM vector_indexes", {}) == []
+        await store.buffer.add(walked[-1:])
+    await store.buffer.indexes.settle()
+    assert await store.database.fetch(INDEX, {}) == [(True,)]
+    await store.close()
+
+
 async def test_a_build_that_fails_is_told_in_a_sentence_and_harms_nothing(
     small: Store, empty_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,7 +178,8 @@ async def test_a_build_that_fails_is_told_in_a_sentence_and_harms_nothing(
             "CREATE EVENT TRIGGER full_disk ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION refuse()"
         )
     with caplog.at_level(logging.WARNING):
-        await store.buffer.indexes.added(1)
+        async with store.buffer.indexes.adding([1]):
+            pass
         await store.buffer.indexes.settle()
     assert "No space left on device" in caplog.text
     assert "the index could not be built" in await described(store.database, ENV)

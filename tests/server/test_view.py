@@ -89,8 +89,8 @@ async def page(library: Library) -> AsyncIterator[httpx2.AsyncClient]:
         yield http
 
 
-async def asked(http: httpx2.AsyncClient, name: str, **given: object) -> Any:
-    answer = await http.get(name, params={key: str(value) for key, value in given.items()})
+async def asked(http: httpx2.AsyncClient, question: str, **given: object) -> Any:
+    answer = await http.get(question, params={key: str(value) for key, value in given.items()})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -472,3 +472,90 @@ def test_a_list_judges_an_episode_as_the_trajectory_judges_itself(
     )
     assert listed.reward == whole.reward
     assert listed.success == (None if whole.reward is None else whole.success)
+
+
+async def test_a_store_says_what_is_recorded_and_where_a_dream_would_have_to_guess(store: Store) -> None:
+    await store.buffer.add(
+        [episode("real", ["hall", "attic"]), episode("dream", ["yard", "pond"], source=Source.SYNTHETIC, task="t2")]
+    )
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        found = (await asked(http, "coverage", env="crm"))["map"]
+        nothing = await asked(http, "coverage", env="another")
+    assert found["tools"] == [{"tool": "go", "keys": 3, "recorded": 2, "states": 3}]
+    assert found["states_in_all"] == 3
+    assert (found["states"], found["actions"]) == (["hall", "start"], ['go{"to":1}', 'go{"to":2}'])
+    assert found["recorded"] == [[0, 1], [1, 0]]
+    assert nothing["map"] is None
+
+
+async def test_recorded_steps_are_found_by_a_text_and_by_likeness(store: Store) -> None:
+    await store.buffer.add([episode("real", ['the "old" hall', "attic"]), episode("other", ["yard"], task="t2")])
+    async with page(Library(store=StoredEpisodes(store.database), buffer=store.buffer)) as http:
+        by_text = await asked(http, "search", env="crm", text='The "OLD"')
+        near = await asked(http, "near", env="crm", state="start", tool="go", arguments='{"to": 1}')
+        refused = await http.get("near", params={"env": "crm", "tool": "go", "arguments": "[1]"})
+    assert [(one["episode"], one["step"]) for one in by_text["recorded"]] == [("real", 1), ("real", 2)]
+    assert by_text["looked"] == 3
+    assert {one["episode"] for one in near["recorded"]} == {"real", "other"}
+    assert all(one["exact"] for one in near["recorded"])
+    assert refused.status_code == 400
+
+
+async def test_a_search_that_does_not_look_through_everything_says_so_and_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.coverage.LOOKED", 2)
+    await store.buffer.add([episode("real", [f"room {number}" for number in range(5)])])
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        found: list[dict[str, Any]] = []
+        after, looked = "", 0
+        while after is not None:
+            part = await asked(http, "search", env="crm", text="room", after=after)
+            found, after, looked = found + part["recorded"], part["next"], looked + part["looked"]
+    assert sorted(one["step"] for one in found) == [1, 2, 3, 4, 5]
+    assert looked == 5
+
+
+async def test_tasks_are_listed_by_their_value_with_what_they_were_varied_from(store: Store) -> None:
+    tasks = [Task(id=name, env="crm", instruction=name) for name in ("never", "always", "sometimes")]
+    child = Task(id="child", env="crm", instruction="child", parent_id="sometimes")
+    await store.buffer.add_tasks([*tasks, child])
+    await store.buffer.record_outcomes("crm", "always", 1, [1.0, 1.0])
+    await store.buffer.record_outcomes("crm", "sometimes", 1, [1.0, 0.0])
+    async with page(Library(store=StoredEpisodes(store.database), buffer=store.buffer)) as http:
+        found = await asked(http, "tasks", env="crm")
+    assert [one["id"] for one in found["tasks"]] == ["sometimes", "always", "never", "child"]
+    assert [one["parent"] for one in found["tasks"]] == [None, None, None, "sometimes"]
+    assert found["tasks"][0]["value"]["variance"] == 0.25
+    assert (found["total"], found["attempted"]) == (4, 2)
+
+
+async def test_a_training_run_is_shown_as_far_as_it_is_written(tmp_path: Path) -> None:
+    lines = [
+        {"step": 0, "real_success": 0.2, "real_low": 0.1, "real_high": 0.3, "real_episodes": 100, "real_outcomes": [0]},
+        {"step": 0, "where": "dream", "inside_success": 0.5, "tiers": {"model": 3}, "rollout_s": 1.0, "values": [0.1]},
+        {"step": 1, "loss": 0.3, "kl": 0.01},
+    ]
+    run = tmp_path / "seed-0"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 1, "whe')
+    (run / "run.json").write_text('{"run": "abc"}')
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        (listed,) = (await asked(http, "runs"))["runs"]
+        shown = await asked(http, "run", name="seed-0")
+        unknown = await http.get("run", params={"name": "../seed-0"})
+    assert (listed["name"], listed["updates"], listed["last_probe"]["real_high"]) == ("seed-0", 1, 0.3)
+    assert shown["group"] == "abc-"
+    assert [one["inside_success"] for one in shown["updates"]] == [0.5]
+    assert [one["real_success"] for one in shown["probes"]] == [0.2]
+    assert shown["learned"] == [{"step": 1, "loss": 0.3, "kl": 0.01}]
+    assert unknown.status_code == 404
+
+
+async def test_a_report_that_is_being_written_says_that_it_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text('{"env": "crm", "seed"')
+    async with page(Library(folder=RunFolder(tmp_path))) as http:
+        (listed,) = (await asked(http, "reports"))["reports"]
+        shown = await asked(http, "report", name=".")
+    assert listed["broken"] is True
+    assert "cannot be read" in shown["about"]

@@ -173,5 +173,7 @@ def test_skyrls_own_server_samples_and_trains_and_goes_on_from_a_checkpoint(
         run = tmp_path / "run"
         trained(lamp_spec, lamp_policy, run, at(url, steps=2), portal, on_learned=figures.append)
         trained(lamp_spec, run / "policy", tmp_path / "on", at(url, steps=1), portal, on_learned=figures.append)
-    assert len(figures) == 3
-    assert all(float(str(line["apart"])) < 1e-4 for line in figures)
+    assert [line["step"] for line in figures] == [1, 2, 1]
+    apart = [float(str(line["apart"])) for line in figures if "apart" in line]
+    assert apart, "something was learned"
+    assert max(apart) < 1e-4

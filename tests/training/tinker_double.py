@@ -76,6 +76,7 @@ class TinkerDouble:
         how, policy = body["sampling_params"], self.samplers[body["sampling_session_id"]]
         assert (how["temperature"], how["top_p"], how["top_k"]) == (1, 1, -1)
         assert how["stop"] == [policy.tokenizer.eos_token_id]
+        assert 0 <= how["seed"] < 2**31, "SkyRL refuses others"
         policy.max_new_tokens = how["max_tokens"]
         (prompt,) = body["prompt"]["chunks"]
         (sampled,) = policy.generate([prompt["tokens"]], seeds_B=[how["seed"]])

@@ -60,19 +60,15 @@ class PostgresBuffer:
     async def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Store trajectories with their tasks in one transaction and return how many were new."""
         envs = {env: await self._make_env(env) for env in sorted({found.task.env for found in trajectories})}
-        new = await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
-        for env_id in envs.values():
-            await self.indexes.added(env_id)
-        return new
+        async with self.indexes.adding(envs.values()):
+            return await add_trajectories(self._database, self._encoder, self._encoder_id, envs, trajectories)
 
     async def upsert(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task] = ()) -> Upserted:
         """Store trajectories and tasks; replace a stored one of the same id if the content differs."""
         names = sorted({found.task.env for found in trajectories} | {task.env for task in tasks})
         envs = {env: await self._make_env(env) for env in names}
-        upserted = await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
-        for env_id in envs.values():
-            await self.indexes.added(env_id)
-        return upserted
+        async with self.indexes.adding(envs.values()):
+            return await upsert(self._database, self._encoder, self._encoder_id, envs, trajectories, tasks)
 
     @timed("store", operation="nearest")
     async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -181,6 +184,8 @@ class VectorIndexes:
         self._encoder_id = encoder_id
         self._seen: dict[int, tuple[float, int | None]] = {}
         """Environment to the time when its index was last looked up, and its `usable`."""
+        self._adding: Counter[int] = Counter()
+        """Number of loads that are under way, by environment."""
         self._added_at: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -198,11 +203,22 @@ class VectorIndexes:
                 self._tasks[env] = asyncio.create_task(self._tend_in_background(env))
         return usable
 
-    async def added(self, env: int) -> None:
-        """To be called after rows were added: builds an index in the background if it is time for it."""
-        self._added_at[env] = time.monotonic()
-        self._seen.pop(env, None)
-        await self.ef_search(env)
+    @asynccontextmanager
+    async def adding(self, envs: Collection[int]) -> AsyncIterator[None]:
+        """A block that adds rows to environments; this process builds no index of theirs until it ends.
+
+        Embedding what is added takes longer than storing it, so between two transactions of a load nothing is stored
+        for minutes. An index that is built then makes the rest of the load ten times as slow.
+        """
+        self._adding.update(envs)
+        try:
+            yield
+        finally:
+            self._adding.subtract(envs)
+            self._added_at |= dict.fromkeys(envs, time.monotonic())
+        for env in envs:
+            self._seen.pop(env, None)
+            await self.ef_search(env)
 
     async def settle(self) -> None:
         """Wait for what runs in the background."""
@@ -234,7 +250,7 @@ class VectorIndexes:
     async def _tend_in_background(self, env: int) -> None:
         try:
             while True:
-                quiet_s = time.monotonic() - self._added_at.get(env, -QUIET_S)
+                quiet_s = 0.0 if self._adding[env] else time.monotonic() - self._added_at.get(env, -QUIET_S)
                 if quiet_s >= QUIET_S:
                     break
                 await asyncio.sleep(QUIET_S - quiet_s)

@@ -206,7 +206,7 @@ class TrainRun:
             notice = self._practise(settings, probed, take)
         if notice is not None:
             self.tell(notice)
-        self.tell(f"policy saved to {self.policy}")
+        self.tell(f"policy saved to {self.policy}; dreamgym view {self.out} shows the run")
 
     @property
     def _processes(self) -> ProcessGroup:

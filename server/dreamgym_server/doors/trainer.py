@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -29,7 +29,7 @@ from dreamgym.errors import (
     UnknownName,
 )
 from dreamgym.replay.episode_store import Episode
-from dreamgym.types import Frozen, JsonObject, StopReason
+from dreamgym.types import JsonObject, StopReason
 from dreamgym_server.archive import trajectory_of
 from dreamgym_server.auth import Keys
 from dreamgym_server.requests import FinalAnswer, Fork, NewEpisode, TooManyEpisodes
@@ -38,7 +38,7 @@ from dreamgym_server.sources import WorldChanged, Worlds
 
 WATCH_INTERVAL_S = 0.5
 
-Body = TypeVar("Body", bound=Frozen)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class TrainerDoor:
@@ -89,10 +89,10 @@ class TrainerDoor:
     async def _create(self, request: Request) -> Response:
         env = request.path_params["env"]
         self._episodes.world(env)
-        return self._started(request, await self._episodes.create(env, _parsed(NewEpisode, await request.body())))
+        return self._started(request, await self._episodes.create(env, parsed(NewEpisode, await request.body())))
 
     async def _fork(self, request: Request) -> Response:
-        return self._started(request, await self._episodes.fork(*_path(request), _parsed(Fork, await request.body())))
+        return self._started(request, await self._episodes.fork(*_path(request), parsed(Fork, await request.body())))
 
     def _started(self, request: Request, episode: Episode) -> Response:
         last = episode.transitions[-1].result if episode.transitions else episode.initial
@@ -114,7 +114,7 @@ class TrainerDoor:
         return self._state(await self._episodes.read(*_path(request)))
 
     async def _finish(self, request: Request) -> Response:
-        final = _parsed(FinalAnswer, await request.body())
+        final = parsed(FinalAnswer, await request.body())
         env, name = _path(request)
         episode = await self._episodes.finish(env, name, answer=final.answer, success=final.success)
         if episode.stop_reason is StopReason.FINISHED:
@@ -199,7 +199,8 @@ _STATUS = (
 )
 
 
-def _parsed(model: type[Body], body: bytes) -> Body:
+def parsed(model: type[Body], body: bytes) -> Body:
+    """The body of a request; an empty one counts as `{}`. Raises InvalidInput."""
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:

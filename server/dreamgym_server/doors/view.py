@@ -1,4 +1,4 @@
-"""The page in a browser, and the JSON that it shows. It only reads.
+"""The page in a browser, and the JSON that it shows. It only reads, unless it was given a hand.
 
 The page itself holds nothing that is secret and needs no token. What it asks below `/view/api/` needs a bearer token,
 which the page takes from the part of its address after `#`: no browser sends that. What was recorded is shown as text:
@@ -17,7 +17,9 @@ from starlette.routing import Route
 
 from dreamgym.types import JsonObject
 from dreamgym_server.auth import PAGE
+from dreamgym_server.doors.trainer import parsed
 from dreamgym_server.view.answers import Answer, Answers
+from dreamgym_server.view.hand import CallWanted, ForkWanted
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -49,7 +51,25 @@ class ViewDoor:
                 Route(f"{PAGE}api/{name}", _answered_by(answer), methods=["GET"])
                 for name, answer in self._answers.by_name().items()
             ),
+            *self._changing(),
             Route(f"{PAGE}{{name:path}}", self._file, methods=["GET"]),
+        ]
+
+    def _changing(self) -> list[Route]:
+        """The two questions that change something; none where the page only reads."""
+        hand = self._answers.hand
+        if hand is None:
+            return []
+
+        async def fork(request: Request) -> Response:
+            return JSONResponse(await hand.fork(parsed(ForkWanted, await request.body())), 201, HEADERS)
+
+        async def call(request: Request) -> Response:
+            return JSONResponse(await hand.call(parsed(CallWanted, await request.body())), headers=HEADERS)
+
+        return [
+            Route(f"{PAGE}api/fork", fork, methods=["POST"]),
+            Route(f"{PAGE}api/call", call, methods=["POST"]),
         ]
 
     async def _redirected(self, request: Request) -> Response:

@@ -41,6 +41,8 @@ class EpisodeFile:
     """First byte and number of bytes of each episode's line."""
     seen: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Episode and step, counted from 1, of each transition; filled when somebody asks where one was recorded."""
+    by_task: dict[tuple[str, str], list[EpisodeSummary]] = field(default_factory=dict)
+    """Episodes by environment and task."""
     broken: int = 0
     """Number of lines that are no episodes."""
 
@@ -50,7 +52,7 @@ class EpisodeFile:
         stamp = (found.st_mtime_ns, found.st_size)
         if stamp == self.stamp:
             return
-        self.episodes, self.spans, self.seen, self.broken = {}, {}, {}, 0
+        self.episodes, self.spans, self.seen, self.by_task, self.broken = {}, {}, {}, {}, 0
         at = datetime.fromtimestamp(found.st_mtime, UTC)
         begins = 0
         with self.path.open("rb") as lines:
@@ -81,6 +83,7 @@ class EpisodeFile:
             self.broken += 1
             return
         self.episodes[summary.id] = summary
+        self.by_task.setdefault((summary.task.env, summary.task.id), []).append(summary)
         self.spans[summary.id] = (begins, len(line))
 
 
@@ -116,7 +119,12 @@ class RunFolder:
 
     def page(self, chosen: EpisodeFilter, *, first: int = 0, limit: int = 50) -> EpisodePage:
         """Episodes that meet the conditions, the last of each file first."""
-        everything = [one for file in self.episode_files() for one in reversed(file.episodes.values())]
+        found = self.episode_files()
+        if chosen.env and chosen.task:  # asked for each episode that is exported
+            task = (chosen.env, chosen.task)
+            everything = [one for file in found for one in reversed(file.by_task.get(task, []))]
+        else:
+            everything = [one for file in found for one in reversed(file.episodes.values())]
         matching = [one for one in everything if one.passes(chosen)]
         goes_on = first + limit < len(matching)
         return EpisodePage(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
@@ -95,6 +96,17 @@ class Library:
             except DreamGymError:
                 if not found:
                     raise
+        return found
+
+    async def places(self, episodes: Iterable[str]) -> dict[str, str]:
+        """Where episodes lie, by their ids; one that is nowhere is left out."""
+        wanted, found = set(episodes), dict[str, str]()
+        for file in await asyncio.to_thread(self.folder.episode_files) if self.folder is not None else ():
+            found |= dict.fromkeys(wanted & file.episodes.keys(), file.place)
+        if self.store is not None:
+            for name in sorted(wanted - found.keys()):
+                with suppress(DreamGymError):
+                    found[name] = (await self.store.summary(name)).place
         return found
 
     def stored(self) -> StoredEpisodes:

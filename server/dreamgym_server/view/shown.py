@@ -101,7 +101,7 @@ def shown_step(number: int, step: Transition, *, most: int | None = CHARACTERS) 
 
 
 def shown_pair(number: int, pair: CallPair) -> JsonObject:
-    """The same call number of two episodes."""
+    """Two calls of the same number, one of each episode."""
     return {
         "step": number,
         "one": None if pair.one is None else _brief(pair.one),

@@ -49,6 +49,8 @@ MAX_TOKENS = 64
 WEIGHTS = "tinker.json"
 """File that names weights at the server: `base` (the base model), `state` (to train on) and `sampler`."""
 BEST = "best"
+SEEDS = 2**31
+"""SkyRL takes a seed below this."""
 CONNECT_S = 5.0
 PATIENCE_S = 3600.0
 """Longest wait for an answer; the client itself would try for hours."""
@@ -84,7 +86,9 @@ class TinkerPolicy:
                 self.sampler.sample(
                     tinker.ModelInput.from_ints(list(prompt)),
                     num_samples=1,
-                    sampling_params=tinker.SamplingParams(max_tokens=self._max_new_tokens, seed=seed, stop=[self._end]),
+                    sampling_params=tinker.SamplingParams(
+                        max_tokens=self._max_new_tokens, seed=seed % SEEDS, stop=[self._end]
+                    ),
                 )
                 for prompt, seed in zip(prompts_B, seeds_B, strict=True)
             ]

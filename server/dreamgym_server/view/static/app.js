@@ -1,15 +1,23 @@
 // The frame of the page: which view is shown, what happens when the server goes away, and the keyboard.
 
 import { el, link } from "./dom.js";
-import { Refused, ask, isExport, keepToken, pause, takeToken } from "./data.js";
+import { Refused, ask, isExport, keepToken, listen, pause, takeToken } from "./data.js";
 import { overview } from "./overview.js";
 import { episodeList } from "./episodes.js";
 import { episodeView } from "./episode.js";
 import { compareView } from "./compare.js";
+import { trainingView } from "./training.js";
+import { curriculumView } from "./curriculum.js";
+import { bufferView } from "./buffer.js";
+import { reportsView } from "./reports.js";
 
 const VIEWS = {
   "": ["Overview", overview],
   episodes: ["Episodes", episodeList],
+  training: ["Training", trainingView],
+  curriculum: ["Curriculum", curriculumView],
+  buffer: ["Buffer", bufferView],
+  reports: ["Fidelity", reportsView],
   episode: [null, episodeView],
   compare: [null, compareView],
 };
@@ -43,7 +51,7 @@ async function show() {
       const [title, view] = VIEWS[name];
       const content = await view(given, { signal, about, away });
       if (signal.aborted) return;
-      main.replaceChildren(...[content].flat());
+      main.replaceChildren(...[content].flat().filter(Boolean));
       const heading = main.querySelector("h1");
       document.title = `${heading?.textContent.slice(0, 60) ?? title} – DreamGym`;
       if (isNew && document.activeElement !== document.body) main.focus({ preventScroll: true });
@@ -154,6 +162,9 @@ document.getElementById("views").append(
     .map(([name, [title]]) => el("a", { href: `#/${name}`, "data-view": name }, title)),
   el("button.quiet", { type: "button", onclick: help, "aria-label": "Keys" }, "?"),
 );
-addEventListener("hashchange", show);
-if (!isExport()) takeToken();
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) takeToken();
+  show();
+});
+if (!isExport()) listen();
 show();

@@ -14,17 +14,16 @@ export function isExport() {
   return globalThis.dreamgymExport !== undefined;
 }
 
-// The token stands in the address after `#`, which no browser sends. It stays in this tab, and goes to other tabs of
-// this page that ask for it.
+// The token stands in the address after `#`, which no browser sends. It stays in this tab.
 export function takeToken() {
   const found = /^#token=([^&/]+)$/.exec(location.hash);
-  if (found) {
-    token = decodeURIComponent(found[1]);
-    history.replaceState(null, "", location.pathname);
-  } else {
-    token = sessionStorage.getItem(KEPT) ?? "";
-  }
-  keepToken(token);
+  if (found) history.replaceState(null, "", location.pathname);
+  keepToken(found ? decodeURIComponent(found[1]) : (sessionStorage.getItem(KEPT) ?? ""));
+}
+
+// Takes the token, and gives it to other tabs of this page that ask for it.
+export function listen() {
+  takeToken();
   const tabs = new BroadcastChannel(KEPT);
   tabs.addEventListener("message", (event) => {
     if (event.data === "?" && token) tabs.postMessage({ token });
@@ -110,6 +109,12 @@ export function pause(milliseconds, signal) {
 // --- an exported page ---
 
 const loaded = new Map();
+// The names of files come from the exported page itself, as `e12`. The browser takes no address that did not come by here.
+const policy = isExport() ? globalThis.trustedTypes?.createPolicy("dreamgym", { createScriptURL: (file) => file }) : undefined;
+
+function address(file) {
+  return policy ? policy.createScriptURL(file) : file;
+}
 
 function load(file) {
   if (!loaded.has(file)) {
@@ -117,7 +122,7 @@ function load(file) {
       file,
       new Promise((resolve, reject) => {
         const script = document.createElement("script");
-        script.src = `data/${file}.js`;
+        script.src = address(`data/${file}.js`);
         script.addEventListener("load", () => resolve());
         script.addEventListener("error", () => reject(new Refused(`The file data/${file}.js is missing beside this page.`, 404)));
         document.head.append(script);

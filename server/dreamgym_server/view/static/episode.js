@@ -2,15 +2,17 @@
 
 import { el, isCut, link, number, percent, plural, recordedText, svg, when, whole } from "./dom.js";
 import { ask, isExport, watch } from "./data.js";
+import { forkButton, handSection } from "./hand.js";
 import { call, compareLink, empty, ending, episodeLink, instruction, outcome, sourceChip, spent, stepsOf, tierBar, tierChip } from "./parts.js";
 
 const PAGE = 100;
 
-export async function episodeView(given, { signal, away }) {
+export async function episodeView(given, { signal, about, away }) {
   const name = { place: given.place ?? "store", id: given.id };
   const one = await ask("episode", name, signal);
+  one.forks = about.writes && one.on_a_server;
   const wanted = Math.max(1, Number(given.step) || 1);
-  const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, tail: one.state === "running" && !given.step };
+  const state = { one, name, first: Math.floor((wanted - 1) / PAGE) * PAGE + 1, tail: one.state === "running" && !given.step, forks: one.forks };
   if (state.tail) state.first = Math.max(0, Math.ceil(one.steps / PAGE) - 1) * PAGE + 1;
   const page = await ask("steps", { ...name, first: state.first }, signal);
   const steps = el("ol.steps", { "aria-label": "Steps", start: state.first }, page.steps.map((step) => stepView(step, one)));
@@ -26,6 +28,7 @@ export async function episodeView(given, { signal, away }) {
     page.steps.length ? null : empty(one.state === "running" ? "No call was made yet. The first one is shown when it comes." : "No call was made in this episode."),
     pages(one, name, state.first),
     finish(one),
+    one.forks && one.state === "running" ? await handSection(one, signal) : null,
   ].filter(Boolean);
   content.afterShown = () => {
     if (given.step) reveal(wanted);
@@ -66,7 +69,7 @@ function follow(state, steps, status, signal, away) {
       const page = await ask("steps", { ...state.name, first: shown + 1 }, signal);
       if (!page.steps.length) break;
       if (!steps.isConnected) document.querySelector("main .empty")?.replaceWith(steps);
-      steps.append(...page.steps.map((step) => stepView(step, state.one)));
+      steps.append(...page.steps.map((step) => stepView(step, { ...state.one, forks: state.forks })));
       shown += page.steps.length;
     }
     const words = plural(shown, "step");
@@ -170,7 +173,7 @@ function stripView(one, name) {
 
 function start(one, first) {
   if (one.start === null || first !== 1) return null;
-  return el("section.start", { "aria-label": "Start" }, el("h2", {}, "Start"), recordedText(one.start, null, "start"));
+  return el("section.start", { "aria-label": "Start" }, el("h2", {}, "Start"), recordedText(one.start, null, "start"), one.forks ? forkButton(one, 0) : null);
 }
 
 function pages(one, name, first) {
@@ -214,7 +217,7 @@ export function stepView(step, one) {
     el("div.said", {}, share, call(step)),
     Object.values(step.arguments).some(isCut) ? el("details.more", {}, el("summary", {}, "Whole arguments"), later(async () => recordedText(JSON.stringify((await ask("step", { ...name, step: step.step })).arguments)))) : null,
     el(`div.answer${step.is_error ? ".refused" : ""}`, {}, recordedText(step.observation, fetchWhole("observation"), "answer")),
-    el("p.origin", {}, tierChip(step.tier), ...badges, ...origin(step)),
+    el("p.origin", {}, tierChip(step.tier), ...badges, ...origin(step), one.forks && !step.terminated && !step.truncated ? forkButton(one, step.step) : null),
     el("div.why", {}, reasons(step, one, fetchWhole)),
   ];
   article.append(...parts.filter(Boolean));

@@ -74,6 +74,6 @@ function holdings(about) {
     section.append(empty("Nothing is stored yet. ", el("code", {}, "dreamgym record"), ", ", el("code", {}, "dreamgym collect"), " and ", el("code", {}, "dreamgym serve"), " bring episodes; this page shows them as they come."));
     return section;
   }
-  section.append(el("div.scroll", { tabindex: 0, role: "region", "aria-label": "What there is" }, el("table.holdings", {}, el("tbody", {}, rows))));
+  section.append(el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Files and environments" }, el("table.holdings", {}, el("tbody", {}, rows))));
   return section;
 }

@@ -1,0 +1,166 @@
+"""Which states and actions of an environment are recorded, and which transitions hold a text.
+
+What is recorded is read from the keys that retrieval compares, a pair of state and action each: there a dream need not
+guess. What was only dreamed is told apart.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from uuid import UUID
+
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.buffer import GROUNDED
+from dreamgym.replay.keys import source_mask
+from dreamgym.replay.postgres.database import Database
+from dreamgym.types import Frozen
+
+STATES = 24
+ACTIONS = 16
+"""States and actions of a map, those with most recorded keys first."""
+FEW_TOOLS = 2
+"""With so few tools, a map shows whole actions: the tools alone would say little."""
+LOOKED = 5_000
+"""Transitions that one search of a text looks through."""
+FOUND = 20
+
+TOTALS = """
+SELECT split_part(action, '{{', 1) AS tool, count(*), count(*) FILTER (WHERE sources & %(mask)s <> 0),
+  count(DISTINCT hashtextextended(state, 0))
+FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY tool ORDER BY count(*) DESC, tool
+"""
+TOP_STATES = """
+SELECT state, count(*) FROM vectors_{encoder} WHERE env_id = %(env)s AND sources & %(mask)s <> 0
+GROUP BY state ORDER BY count(*) DESC, state COLLATE "C" LIMIT %(limit)s
+"""
+TOP_ACTIONS = """
+SELECT {column} AS told, count(*) FROM vectors_{encoder} WHERE env_id = %(env)s AND sources & %(mask)s <> 0
+GROUP BY told ORDER BY count(*) DESC, told LIMIT %(limit)s
+"""
+CELLS = """
+SELECT state, {column} AS told, count(*), count(*) FILTER (WHERE sources & %(mask)s <> 0)
+FROM vectors_{encoder} WHERE env_id = %(env)s AND state = ANY (%(states)s) AND {column} = ANY (%(actions)s)
+GROUP BY state, told
+"""
+TEXT = """
+SELECT id, holds FROM (
+  SELECT id, strpos(lower(body::text), lower(%(text)s)) > 0 AS holds FROM transitions
+  WHERE env_id = %(env)s AND id > %(after)s ORDER BY id LIMIT %(looked)s
+) AS window_of_them ORDER BY id
+"""
+
+
+class ToolCoverage(Frozen):
+    """How much is known of one tool."""
+
+    tool: str
+    keys: int
+    """Number of different pairs of state and action."""
+    recorded: int
+    """Number of those that were recorded or imported; the others were only dreamed."""
+    states: int
+    """Number of different states in which the tool was called."""
+
+
+class CoverageMap(Frozen):
+    """Which actions are recorded in which states."""
+
+    tools: tuple[ToolCoverage, ...]
+    states: tuple[str, ...]
+    """The states with most recorded actions."""
+    states_in_all: int
+    actions: tuple[str, ...]
+    """Tools, or whole actions as text if there are few tools."""
+    recorded: tuple[tuple[int, ...], ...]
+    """Number of recorded keys, by state and action."""
+    dreamed: tuple[tuple[int, ...], ...]
+    """Number of keys that were only dreamed, by state and action."""
+
+
+class Found(Frozen):
+    """Transitions that hold a text."""
+
+    ids: tuple[str, ...]
+    looked: int
+    """Number of transitions that were looked through."""
+    next: str | None
+    """Where the search goes on; None at its end."""
+
+
+@dataclass(frozen=True)
+class StoredTransitions:
+    """The transitions of a store, for reading."""
+
+    database: Database
+
+    async def coverage(self, env: str) -> CoverageMap | None:
+        """The map of an environment; None if nothing is stored of it."""
+        known = await self._tables(env)
+        if known is None:
+            return None
+        encoder, env_id = known
+        names = {"env": env_id, "mask": source_mask(GROUNDED)}
+        rows = await self.database.fetch(TOTALS.format(encoder=encoder), names)
+        tools = [ToolCoverage(tool=tool, keys=keys, recorded=some, states=states) for tool, keys, some, states in rows]
+        column = "action" if len(tools) <= FEW_TOOLS else "split_part(action, '{', 1)"
+        top = await self.database.fetch(TOP_STATES.format(encoder=encoder), {**names, "limit": STATES})
+        best = await self.database.fetch(
+            TOP_ACTIONS.format(encoder=encoder, column=column), {**names, "limit": ACTIONS}
+        )
+        states, actions = [row[0] for row in top], [row[0] for row in best]
+        cells = await self.database.fetch(
+            CELLS.format(encoder=encoder, column=column), {**names, "states": states, "actions": actions}
+        )
+        counts = {(state, action): (keys, recorded) for state, action, keys, recorded in cells}
+        ((in_all,),) = await self.database.fetch(
+            f"SELECT count(DISTINCT hashtextextended(state, 0)) FROM vectors_{encoder} WHERE env_id = %(env)s", names
+        )
+        nothing = (0, 0)
+        return CoverageMap(
+            tools=tuple(tools),
+            states=tuple(states),
+            states_in_all=in_all,
+            actions=tuple(actions),
+            recorded=tuple(tuple(counts.get((state, one), nothing)[1] for one in actions) for state in states),
+            dreamed=tuple(
+                tuple(keys - some for keys, some in (counts.get((state, one), nothing) for one in actions))
+                for state in states
+            ),
+        )
+
+    async def holding(self, env: str, text: str, after: str | None = None) -> Found:
+        """Transitions whose state, action or answer holds a text, in capitals or not; some of all, and where to go on.
+
+        Raises:
+            InvalidInput: `after` is no place in a search, or the text cannot be searched for.
+        """
+        if "\x00" in text:
+            raise InvalidInput("a NUL character is no text to search for")
+        try:
+            begins = UUID(after) if after else UUID(int=0)
+        except ValueError:
+            raise InvalidInput(f"{after!r} is no place in a search: give `next` of the page before") from None
+        rows = await self.database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": env})
+        if not rows:
+            return Found(ids=(), looked=0, next=None)
+        as_stored = json.dumps(text, ensure_ascii=False)[
+            1:-1
+        ]  # bodies are JSON, where quotes and line ends are escaped
+        names = {"env": rows[0][0], "text": as_stored, "after": begins, "looked": LOOKED}
+        seen = await self.database.fetch(TEXT, names)
+        ids: list[str] = []
+        for number, (identity, holds) in enumerate(seen, start=1):
+            if holds:
+                ids.append(str(identity))
+            if len(ids) == FOUND and number < len(seen):
+                return Found(ids=tuple(ids), looked=number, next=str(identity))
+        return Found(ids=tuple(ids), looked=len(seen), next=str(seen[-1][0]) if len(seen) == LOOKED else None)
+
+    async def _tables(self, env: str) -> tuple[int, int] | None:
+        rows = await self.database.fetch(
+            "SELECT encoders.id, environments.id FROM encoders, environments "
+            "WHERE ready AND environments.name = %(env)s",
+            {"env": env},
+        )
+        return (int(rows[0][0]), int(rows[0][1])) if rows else None

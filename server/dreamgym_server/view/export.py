@@ -1,0 +1,158 @@
+"""A copy of the page that needs no server: it opens from a file, and from any host that serves files.
+
+A page of a file may load scripts and nothing else, and no modules. So the page's modules become one script, and the
+answers to its questions are scripts that put them into one object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
+from dreamgym_server.doors.view import files
+from dreamgym_server.view.answers import MOST, STEPS, Answers, objects
+
+TWINS = 3
+"""Episodes of the same task that each episode is compared with."""
+POLICY = (
+    "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; base-uri 'none'; "
+    "form-action 'none'; require-trusted-types-for 'script'; trusted-types dreamgym"
+)
+DATA = "data"
+SITE = "site.js"
+
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n', re.MULTILINE)
+
+
+async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> int:
+    """Write the page with all that it shows into a folder; return the number of episodes.
+
+    Args:
+        answers: what the page asks.
+        folder: is made; an export that is there is replaced.
+        say: is told how far it is.
+
+    Raises:
+        InvalidInput: the folder holds something that is no export.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / DATA / SITE).is_file():
+        raise InvalidInput(f"{folder} is not empty and holds no exported page: name another folder")
+    shutil.rmtree(folder / DATA, ignore_errors=True)
+    (folder / DATA).mkdir(parents=True)
+    for name, content in page_files().items():
+        (folder / name).write_bytes(content)
+    about = await answers.about({})
+    listed: list[JsonObject] = []
+    where: JsonObject = {}
+    async for one in _episodes(answers, about):
+        number = len(listed)
+        listed.append(one)
+        where[f"{one['place']}~{one['id']}"] = f"e{number}"
+        of_episode = {key: answer async for key, answer in _of_episode(answers, one)}
+        text = f"Object.assign(dreamgymExport.answers, {json.dumps(of_episode, ensure_ascii=True)});\n"
+        (folder / DATA / f"e{number}.js").write_text(text, encoding="ascii")
+        if (number + 1) % 500 == 0:
+            say(f"{number + 1} episodes")
+    shared: JsonObject = {"about?": about, "pairs?": await answers.pairs({})}
+    for many, one_of_them in (("runs", "run"), ("reports", "report")):
+        some = await answers.by_name()[many]({})
+        shared[asked(many, {})] = some
+        names = [str(each["name"]) for each in objects(some[many])]
+        for name in names:
+            shared[asked(one_of_them, {"name": name})] = await answers.by_name()[one_of_them]({"name": name})
+    for held in objects(about["store"]["environments"]) if isinstance(about["store"], dict) else ():
+        which = {"env": str(held["env"])}
+        shared[asked("tasks", which)] = await answers.tasks(which)
+    site = {"answers": shared, "episodes": listed, "files": where}
+    script = f"globalThis.dreamgymExport = {json.dumps(site, ensure_ascii=True)};\n"
+    (folder / DATA / SITE).write_text(script, encoding="ascii")
+    return len(listed)
+
+
+def page_files() -> dict[str, bytes]:
+    """The files of the page as an exported copy has them."""
+    own = files()
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+    index = own["index.html"].decode()
+    index = index.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{policy}')
+    index = index.replace(
+        '<script type="module" src="app.js"></script>',
+        f'<script src="{DATA}/{SITE}" defer></script>\n<script src="app.js" defer></script>',
+    )
+    others = {name: content for name, content in own.items() if not name.endswith((".js", ".html"))}
+    return {**others, "index.html": index.encode(), "app.js": one_script(own).encode()}
+
+
+def one_script(own: dict[str, bytes]) -> str:
+    """The modules of the page as one script, each after those that it imports. Their names differ from each other."""
+    ordered: dict[str, str] = {}
+
+    def take(name: str) -> None:
+        if name in ordered:
+            return
+        text = own[name].decode()
+        for imported in _IMPORT.finditer(text):
+            take(imported["file"])
+        ordered[name] = re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
+
+    take("app.js")
+    return '"use strict";\n(() => {\n' + "\n".join(ordered.values()) + "})();\n"
+
+
+async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonObject]:
+    """All episodes in one line each, of the run folder and of the store."""
+    places = [place for place, there in (("folder", about["folder"]), ("store", about["store"])) if there is not None]
+    for place in places:
+        after: str | None = ""
+        while after is not None:
+            page = await answers.episodes({"place": place, "after": after, "limit": str(MOST)})
+            for one in page["episodes"] if isinstance(page["episodes"], list) else ():
+                assert isinstance(one, dict)
+                yield one
+            after = None if page["next"] is None else str(page["next"])
+
+
+async def _of_episode(answers: Answers, one: JsonObject) -> AsyncIterator[tuple[str, JsonObject]]:
+    """What the page asks of one episode, and the answers."""
+    name = {"place": str(one["place"]), "id": str(one["id"])}
+    episode = await answers.episode(name)
+    twins = episode["twins"]
+    assert isinstance(twins, list)
+    compared = [twin for twin in twins if isinstance(twin, dict) and twin["state"] != "running"][:TWINS]
+    yield asked("episode", name), {**episode, "twins": [*compared], "on_a_server": False}
+    for first in range(1, max(1, int(str(one["steps"]))) + 1, STEPS):
+        window = {**name, "first": str(first)}
+        page = await answers.steps(window)
+        yield asked("steps", window), page
+        for step in page["steps"] if isinstance(page["steps"], list) else ():
+            assert isinstance(step, dict)
+            if step["retrieved"]:
+                assert isinstance(step["retrieved"], list)
+                wanted = {"env": str(one["env"]), "ids": ",".join(map(str, step["retrieved"]))}
+                yield asked("recorded", wanted), await answers.recorded(wanted)
+            if _is_cut(step):
+                which = {**name, "step": str(step["step"])}
+                yield asked("step", which), await answers.step(which)
+    for twin in compared:
+        both = {**name, "other_place": str(twin["place"]), "other": str(twin["id"])}
+        answer = await answers.compare(both)
+        yield asked("compare", both), answer
+        for first in range(1, int(str(answer["total"])) + 1, STEPS):
+            part = {**both, "first": str(first)}
+            yield asked("compare", part), await answers.compare(part)
+
+
+def asked(name: str, given: dict[str, str]) -> str:
+    """A question as the exported page looks its answer up."""
+    return f"{name}?" + "&".join(f"{key}={given[key]}" for key in sorted(given))
+
+
+def _is_cut(value: object) -> bool:
+    if isinstance(value, dict):
+        return "characters" in value or any(map(_is_cut, value.values()))
+    return isinstance(value, list) and any(map(_is_cut, value))

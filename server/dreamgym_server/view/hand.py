@@ -1,0 +1,88 @@
+"""Forking episodes of a server from the page, and playing on by hand: all that the page can change.
+
+The server is asked as a trainer and an agent ask it, so its limits, checks and redaction hold. Only episodes that were
+forked here can be played on.
+"""
+
+from __future__ import annotations
+
+from dreamgym_client.control import ControlClient
+from mcp import Client
+from pydantic import BaseModel, Field, JsonValue
+
+from dreamgym.errors import EnvironmentUnavailable, UnknownEpisode
+from dreamgym.types import JsonObject
+
+
+class ForkWanted(BaseModel):
+    """Request for an episode that begins with the first steps of another."""
+
+    env: str
+    id: str
+    step: int = Field(ge=0)
+
+
+class CallWanted(BaseModel):
+    """Request for one tool call in an episode that was forked here."""
+
+    id: str
+    tool: str
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Hand:
+    """Plays at one server.
+
+    Args:
+        url: the server's base URL; its token may be a part of it (`http://:TOKEN@host`).
+        token: the server's bearer token.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._address = (url, token)
+        self._urls: dict[str, str] = {}
+        """Address for an agent, by episode."""
+
+    async def fork(self, wanted: ForkWanted) -> JsonObject:
+        """Start an episode with the first steps of another; its id, and the URL at which an agent can go on.
+
+        Raises:
+            UnknownEpisode: the server has no such episode.
+            InvalidInput: the episode has not that many steps, or was over by then.
+            EnvironmentUnavailable: the server cannot be reached or has no room.
+        """
+        async with ControlClient(*self._address) as control:
+            started = await control.fork(wanted.env, wanted.id, wanted.step)
+        self._urls[started.episode] = started.mcp_url
+        return {"id": started.episode, "mcp_url": started.mcp_url}
+
+    async def tools(self, episode: str) -> JsonObject:
+        """The tools of an episode that was forked here, and its URL for an agent. Raises UnknownEpisode."""
+        url = self._url(episode)
+        async with Client(url) as client:
+            listed = await client.list_tools()
+        tools: list[JsonValue] = [
+            {"name": one.name, "description": one.description, "schema": one.input_schema} for one in listed.tools
+        ]
+        return {"mcp_url": url, "tools": tools}
+
+    async def call(self, wanted: CallWanted) -> JsonObject:
+        """Make one call. The step that it becomes is in the store; here is what did not become one.
+
+        Raises:
+            UnknownEpisode: the episode was not forked here.
+            EnvironmentUnavailable: the server cannot be reached.
+        """
+        try:
+            async with Client(self._url(wanted.id)) as client:
+                result = await client.call_tool(wanted.tool, wanted.arguments)
+        except (OSError, ExceptionGroup) as error:
+            raise EnvironmentUnavailable(f"the server cannot be reached: {error}") from error
+        told = "\n".join(block.text for block in result.content if block.type == "text")
+        uncounted = (result.meta or {}).get("dreamgym/uncounted")
+        return {"uncounted": uncounted, "text": told}
+
+    def _url(self, episode: str) -> str:
+        if episode not in self._urls:
+            raise UnknownEpisode(episode)
+        return self._urls[episode]

@@ -1,0 +1,143 @@
+// Training runs: success in the dream beside the real probe, what answered, dead groups, and the rollouts of an update.
+
+import { el, link, number, percent, plural } from "./dom.js";
+import { ask, isExport, pause } from "./data.js";
+import { lineChart, shareChart } from "./chart.js";
+import { empty, tierBar } from "./parts.js";
+
+const AT_ONCE = 4;
+const REFRESH_MS = 5000;
+
+export async function trainingView(given, { signal, about, away }) {
+  const { runs } = await ask("runs", {}, signal);
+  const heading = el("h1", {}, "Training");
+  if (!runs.length) {
+    const hint = about.folder ? "This run folder holds no metrics.jsonl yet. The curves are drawn when the first update is written." : "Training is shown of a run folder: ";
+    return [heading, empty(hint, about.folder ? "" : el("code", {}, "dreamgym view RUNFOLDER"))];
+  }
+  const names = runs.map((run) => run.name);
+  const asked = (given.runs ?? "").split("|").filter((name) => names.includes(name));
+  const chosen = asked.length ? asked : [(runs.find((run) => run.last_probe) ?? runs[0]).name];
+  const curves = el("div.curves");
+  const fill = async () => {
+    const found = [];
+    for (const name of chosen.slice(0, AT_ONCE)) found.push(await ask("run", { name }, signal));
+    curves.replaceChildren(...charts(found, given));
+  };
+  await fill();
+  if (!isExport()) redraw(fill, signal, away);
+  return [heading, runTable(runs, chosen), curves];
+}
+
+async function redraw(fill, signal, away) {
+  for (;;) {
+    await pause(REFRESH_MS, signal);
+    if (signal.aborted) return;
+    if (document.hidden || document.querySelector(".curves")?.contains(document.activeElement) || document.querySelector(".curves details[open]")) continue;
+    try {
+      await fill();
+      away("");
+    } catch (error) {
+      if (!signal.aborted) away(`${error.message} The curves are drawn again when it does.`);
+    }
+  }
+}
+
+function runTable(runs, chosen) {
+  const rows = runs.map((run) => {
+    const box = el("input", { type: "checkbox", name: "run", value: run.name, "aria-label": `Draw ${label(run.name)}` });
+    box.checked = chosen.includes(run.name);
+    return el(
+      "tr",
+      {},
+      el("td", {}, box),
+      el("th", { scope: "row" }, el("a", { href: link("training", { runs: run.name }) }, label(run.name))),
+      el("td", {}, plural(run.updates, "update"), run.where ? el("span.faint", {}, ` in ${run.where === "real" ? "reality" : "the dream"}`) : null),
+      el("td", {}, run.last_probe ? `${percent(run.last_probe.real_success)} [${percent(run.last_probe.real_low)}, ${percent(run.last_probe.real_high)}]` : el("span.faint", {}, "no probe")),
+      el("td", {}, tierBar(run.tiers)),
+    );
+  });
+  const head = ["", "Run", "Length", "Last success in reality", "Answered by"].map((name) => (name ? el("th", { scope: "col" }, name) : el("td")));
+  const form = el("form", { "aria-label": "Runs" }, el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Training runs" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows))));
+  form.addEventListener("change", () => {
+    location.hash = link("training", { runs: new FormData(form).getAll("run").join("|") });
+  });
+  return form;
+}
+
+function label(name) {
+  return name === "." ? "this folder" : name;
+}
+
+function charts(found, given) {
+  const several = found.length > 1;
+  const of = (run, words) => (several ? `${label(run.name)}: ${words}` : words);
+  const pick = several ? null : (update) => (location.hash = link("training", { ...given, runs: found[0].name, update }));
+  const line = (run, index, words, name, extra = "") => ({
+    name: of(run, words),
+    className: `series-${index} ${extra}`.trim(),
+    points: run.updates.filter((one) => name(one) !== undefined && name(one) !== null).map((one) => [one.step + 1, name(one)]),
+  });
+  const success = found.flatMap((run, index) => [
+    { ...line(run, index, run.updates[0]?.where === "real" ? "while practising in reality" : "in the dream", (one) => one.inside_success, "dreamed"), points: smoothed(line(run, index, "", (one) => one.inside_success).points) },
+    {
+      name: of(run, "in reality, with its 95 % interval"),
+      className: `series-${index} probed`,
+      points: run.probes.map((one) => [one.step, one.real_success]),
+      low: run.probes.map((one) => one.real_low),
+      high: run.probes.map((one) => one.real_high),
+    },
+  ]);
+  const parts = [
+    lineChart("Success over updates", success, { share: true, onpick: pick }),
+    rollouts(found, given),
+    ...found.map((run) => shareChart(of(run, "Steps by who answered"), run.updates.map((one) => ({ x: one.step + 1, shares: one.tiers })), (name) => `tier-${name}`)),
+    lineChart("Groups without a difference to learn from", found.map((run, index) => line(run, index, "dead groups", (one) => (one.groups ? one.dead_groups / one.groups : undefined))), { share: true }),
+    lineChart("Refused actions", found.map((run, index) => line(run, index, "refused", (one) => one.refused_share)), { share: true }),
+    lineChart("Steps of an episode", found.map((run, index) => line(run, index, "mean steps", (one) => one.mean_steps))),
+    ...["loss", "kl", "entropy"].map((name) => lineChart({ loss: "Loss", kl: "KL divergence from the start policy", entropy: "Entropy" }[name], found.map((run, index) => ({ name: of(run, name), className: `series-${index}`, points: run.learned.filter((one) => typeof one[name] === "number").map((one) => [one.step, one[name]]) })))),
+  ];
+  const note = el("p.faint", {}, `In the dream: the mean of ${SMOOTHED} updates, each of which plays other tasks. In reality: a probe on tasks that teach nothing.`);
+  return [note, ...parts].filter(Boolean);
+}
+
+const SMOOTHED = 5;
+
+function smoothed(points) {
+  return points.map(([x], index) => {
+    const window = points.slice(Math.max(0, index - SMOOTHED + 1), index + 1);
+    return [x, window.reduce((sum, [, y]) => sum + y, 0) / window.length];
+  });
+}
+
+function rollouts(found, given) {
+  if (found.length !== 1) return null;
+  const [run] = found;
+  const update = Number(given.update) || run.updates.length;
+  const one = run.updates.find((each) => each.step + 1 === update);
+  if (!one) return null;
+  const field = el("input", { type: "number", min: 1, max: run.updates.length, value: update, "aria-label": "Update" });
+  const form = el("form.jump", {}, el("label", {}, "Update ", field), el("button", { type: "submit" }, "Show"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    location.hash = link("training", { ...given, runs: run.name, update: field.value });
+  });
+  const told = [
+    `success ${percent(one.inside_success ?? 0)}`,
+    one.groups ? `${number(one.dead_groups)} of ${plural(one.groups, "group")} dead` : "",
+    `${percent(one.refused_share ?? 0)} of actions refused`,
+    `${plural(one.environment_steps ?? 0, "step")}`,
+    one.unjudged ? `${plural(one.unjudged, "episode")} not judged` : "",
+    one.failed ? `${plural(one.failed, "episode")} failed` : "",
+  ].filter(Boolean);
+  return el(
+    "section.update",
+    {},
+    el("h2", {}, `Update ${number(update)}`),
+    el("p", {}, told.join(", ")),
+    form,
+    run.group
+      ? el("p", {}, el("a", { href: link("episodes", { place: "store", group: `${run.group}${one.step}-` }) }, "The rollouts of this update"), el("span.faint", {}, " are in the store while it keeps them."))
+      : null,
+  );
+}

@@ -1,0 +1,32 @@
+"""The files of the page: plain modules whose names differ, so that an exported copy can be one script of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from dreamgym_server.doors.view import files
+from dreamgym_server.view.export import one_script, page_files
+
+NAMED = re.compile(r"^(?:export )?(?:async )?(?:const|let|class|function\*?) (\w+)", re.MULTILINE)
+MODULES = {name: content.decode() for name, content in files().items() if name.endswith(".js")}
+
+
+def test_no_name_is_defined_in_two_modules() -> None:
+    names = Counter(name for text in MODULES.values() for name in NAMED.findall(text))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_an_exported_copy_has_every_module_once_and_imports_nothing() -> None:
+    script = one_script(files())
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    for text in MODULES.values():
+        for name in NAMED.findall(text):
+            assert len(re.findall(rf"^(?:async )?(?:const|let|class|function\*?) {name}\b", script, re.MULTILINE)) == 1
+
+
+def test_an_exported_page_names_its_policy_and_loads_its_own_files_only() -> None:
+    index = page_files()["index.html"].decode()
+    assert "default-src 'none'" in index
+    assert "unsafe" not in index
+    assert re.findall(r'(?:src|href)="([^"#]+)"', index) == ["icon.svg", "style.css", "data/site.js", "app.js"]

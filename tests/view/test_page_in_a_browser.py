@@ -1,0 +1,396 @@
+"""The page as a person uses it, in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from dreamgym_server.app import build
+from dreamgym_server.running import running
+from dreamgym_server.sources import DreamWorlds
+from dreamgym_server.view.answers import Answers
+from dreamgym_server.view.export import export
+from dreamgym_server.view.folders import RunFolder
+from dreamgym_server.view.hand import Hand
+from dreamgym_server.view.library import Library
+from screen import TOKEN, Screen, episode, run_folder, served
+from server_stage import CounterModel, counter_spec
+
+from dreamgym.replay.keys import transition_id
+from dreamgym.replay.postgres import Store
+from dreamgym.replay.postgres.listing import StoredEpisodes
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "tests" / "node" / "node_modules" / "axe-core" / "axe.min.js"
+HOSTILE = [
+    "<script>globalThis.hacked = 1</script>",
+    "<img src=x onerror='globalThis.hacked = 1'>",
+    "</pre></main><iframe srcdoc='<script>parent.hacked = 1</script>'></iframe>",
+    "<svg><animate onbegin='globalThis.hacked = 1' attributeName=x dur=1s>",
+    "<a href='javascript:globalThis.hacked = 1'>here</a>",
+    "{{constructor.constructor('globalThis.hacked = 1')()}} ${globalThis.hacked = 1}",
+    "\u202eright to left, \u2028 a line separator, &lt;entities&gt; and \\u003cescapes\\u003e",
+]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Library:
+    """A dream and reality of one task that part at step 3."""
+    real = episode("real-1", ["kitchen", "hall", "cellar", "coin"])
+    dream = episode("dream-1", ["kitchen", "hall", "attic", "coin"], dreamed=True)
+    metrics = [
+        {"step": 0, "real_success": 0.2, "real_low": 0.1, "real_high": 0.3, "real_episodes": 100},
+        *(
+            {
+                "step": update,
+                "where": "dream",
+                "inside_success": 0.1 * update,
+                "refused_share": 0.5,
+                "groups": 8,
+                "dead_groups": 2,
+                "mean_steps": 9.5,
+                "environment_steps": 600,
+                "tiers": {"model": 51, "recorded": 500 - 50 * update},
+                "rollout_s": 6.7,
+            }
+            for update in range(6)
+        ),
+        {"step": 5, "loss": 0.3, "kl": 0.01, "entropy": 0.6},
+        {"step": 6, "real_success": 0.4, "real_low": 0.3, "real_high": 0.5, "real_episodes": 100},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    return run_folder(tmp_path, dream, real)
+
+
+async def test_a_newcomer_finds_the_step_at_which_dream_and_reality_part_with_one_click(
+    screen: Screen, pair: Library
+) -> None:
+    async with served(pair) as address:
+        await screen.open(address)
+        await screen.page.get_by_role("link", name="they part at step 3").click()
+        await screen.sees("The first 2 calls and their answers are the same. They part at step 3.")
+        parting = screen.page.locator("#parting")
+        assert "Here they part: the same call, another answer." in await parting.inner_text()
+        assert await parting.locator("mark").all_inner_texts() == ["attic", "cellar"]
+        assert await parting.evaluate("one => one === document.activeElement")
+
+
+async def test_the_token_leaves_the_address_and_a_tab_without_it_asks_for_it(screen: Screen, pair: Library) -> None:
+    async with served(pair) as address:
+        await screen.page.goto(address)
+        await screen.sees("This page needs a token")
+        await screen.page.get_by_label("Token").fill("wrong")
+        await screen.page.get_by_role("button", name="Open").click()
+        await screen.sees("This page needs a token")
+        await screen.open(address)
+        assert "token" not in screen.page.url
+        await screen.page.reload()
+        await screen.sees("Dream beside reality")
+        other = Screen(await screen.page.context.new_page())  # another tab of the same browser
+        await other.page.goto(f"{address}#/episodes")
+        await other.sees("2 episodes")
+
+
+async def test_a_step_says_where_its_answer_came_from_and_links_there(screen: Screen, tmp_path: Path) -> None:
+    recorded = episode("recorded-1", ["kitchen", "hall"])
+    dream = episode("dream-1", ["kitchen", "hall"], dreamed=True)
+    first = dream.transitions[0]
+    retrieved = (str(transition_id(recorded.transitions[1])),)
+    told = first.provenance.model_copy(update={"retrieved": retrieved, "prompt_tokens": 1200, "completion_tokens": 34})
+    first = first.model_copy(update={"reasoning": "It is next to the hall.", "provenance": told})
+    dream = dream.model_copy(update={"transitions": (first, *dream.transitions[1:])})
+    async with served(run_folder(tmp_path, recorded, dream)) as address:
+        await screen.open(address, "#/episode?place=episodes.jsonl&id=dream-1&step=1")
+        step = screen.page.locator("#step-1")
+        assert "confidence 50 %" in await step.inner_text()
+        assert "1,200 tokens in, 34 out" in await step.inner_text()
+        await step.get_by_text("Reasoning").click()
+        await screen.sees("It is next to the hall.")
+        await step.get_by_text("Made from 1 recorded step").click()
+        await step.get_by_role("link", name="recorded-1, step 2").click()
+        await screen.page.locator("#step-2.wanted").wait_for()
+        assert await screen.page.locator("#step-2").get_by_text("hall").count()
+
+
+async def test_success_in_the_dream_stands_beside_the_real_probe_with_its_interval(
+    screen: Screen, pair: Library
+) -> None:
+    async with served(pair) as address:
+        await screen.open(address, "#/training")
+        chart = screen.page.get_by_role("figure").filter(has_text="Success over updates")
+        await chart.get_by_text("Numbers").click()
+        rows = await chart.get_by_role("row").all_inner_texts()
+        assert [row.split() for row in rows][-1] == ["6", "30", "%", "40", "%", "[30", "%,", "50", "%]"]
+        assert await chart.locator("polygon.band").count() == 1
+        await screen.page.get_by_label("Update", exact=True).fill("3")
+        await screen.page.get_by_role("button", name="Show").click()
+        await screen.sees("2 of 8 groups dead, 50 % of actions refused")
+        assert "update=3" in screen.page.url
+
+
+async def test_the_buffer_is_searched_and_shows_where_a_dream_would_guess(screen: Screen, store: Store) -> None:
+    await store.buffer.add([episode("real-1", ["kitchen", "the old hall"])])
+    library = Library(store=StoredEpisodes(store.database), buffer=store.buffer)
+    async with served(library) as address:
+        await screen.open(address, "#/buffer")
+        await screen.sees("50 % of these pairs are recorded")
+        await screen.page.get_by_role("searchbox").fill("OLD hall")
+        await screen.page.get_by_role("button", name="Search").click()
+        await screen.sees("1 step found among 2 that were looked through")
+        await screen.page.get_by_text("Search by likeness").click()
+        await screen.page.get_by_label("Tool", exact=True).fill("go")
+        await screen.page.get_by_label("State", exact=True).fill("start")
+        await screen.page.get_by_label("Arguments as JSON").fill('{"to": "place 1"}')
+        await screen.page.get_by_role("button", name="What is most like it?").click()
+        await screen.sees("the same state and call")
+        await screen.page.get_by_role("link", name="real-1, step 1").click()
+        await screen.page.locator("#step-1.wanted").wait_for()
+
+
+async def test_filters_narrow_the_list_and_say_how_many_there_are(screen: Screen, tmp_path: Path) -> None:
+    some = [episode(f"e{number}", ["one"], dreamed=number % 2 == 0) for number in range(60)]
+    async with served(run_folder(tmp_path, *some)) as address:
+        await screen.open(address, "#/episodes")
+        await screen.sees("60 episodes, 50 of them on this page")
+        await screen.page.get_by_role("link", name="Older").click()
+        await screen.sees("Newest")
+        assert await screen.page.locator(".episodes tbody tr").count() == 10
+        await screen.page.get_by_role("combobox", name="Answered by").select_option("model")
+        await screen.sees("30 episodes match")
+        await screen.page.get_by_label("Task or id").fill("e4")
+        await screen.page.get_by_role("button", name="Apply").click()
+        await screen.sees("6 episodes match")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_recorded_html_stays_text_in_every_view(screen: Screen, tmp_path: Path, hostile: str) -> None:
+    dream = episode("dream-1", [hostile, hostile + "!"], dreamed=True, instruction=hostile)
+    real = episode(f"real {hostile}", [hostile, hostile], instruction=hostile)
+    spiked = dream.transitions[0].model_copy(update={"reasoning": hostile, "next_state": f'{{"{hostile[:9]}": 1}}'})
+    action = spiked.action.model_copy(update={"arguments": {hostile: hostile}})
+    dream = dream.model_copy(
+        update={
+            "transitions": (spiked.model_copy(update={"action": action}), *dream.transitions[1:]),
+            "answer": hostile,
+            "error": hostile,
+        }
+    )
+    async with served(run_folder(tmp_path, dream, real)) as address:
+        await screen.open(address)
+        for view in (
+            "#/episodes",
+            "#/episode?place=episodes.jsonl&id=dream-1",
+            "#/compare?place=episodes.jsonl&id=dream-1&other_place=episodes.jsonl&"
+            + str(httpx2.QueryParams({"other": f"real {hostile}"})),
+        ):
+            await screen.go(view)
+            await screen.page.locator("main[data-shown]").wait_for()
+            await screen.page.get_by_text(hostile[:9]).first.wait_for()
+            inside = "script, iframe, img, object, embed, animate, [onerror], [onbegin], a[href^='javascript']"
+            assert await screen.page.locator("main").locator(inside).count() == 0
+        assert await screen.page.evaluate("() => globalThis.hacked") is None
+
+
+async def test_an_episode_that_is_being_played_grows_on_the_screen_until_it_is_over(
+    screen: Screen, store: Store
+) -> None:
+    library = Library(store=StoredEpisodes(store.database))
+    app = build([DreamWorlds(counter_spec(), CounterModel(), store.buffer)], store.buffer, store.episodes)
+    async with running(app) as url, served(library) as address, httpx2.AsyncClient(base_url=url) as http:
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        await screen.open(address, f"#/episode?id={made['episode']}")
+        await screen.sees("No call was made yet.")
+        for number in (1, 2):
+            await called(http, made["episode"])
+            await screen.sees(f"count {number}")
+        await http.post(f"/envs/counter/episodes/{made['episode']}/finish", json={"success": True})
+        await screen.sees("It is over after 2 steps: the agent finished, reward 1.")
+        assert await screen.page.locator(".step").count() == 2
+
+
+async def test_an_episode_that_is_deleted_while_it_is_watched_is_told_in_a_sentence(
+    screen: Screen, store: Store
+) -> None:
+    library = Library(store=StoredEpisodes(store.database))
+    app = build([DreamWorlds(counter_spec(), CounterModel(), store.buffer)], store.buffer, store.episodes)
+    async with running(app) as url, served(library) as address, httpx2.AsyncClient(base_url=url) as http:
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        await screen.open(address, f"#/episode?id={made['episode']}")
+        await screen.sees("No call was made yet.")
+        await store.episodes.delete(made["episode"])
+        await screen.sees("This episode was deleted. What you see is what was shown before.")
+
+
+async def test_an_episode_is_forked_at_a_step_and_played_on_by_hand(screen: Screen, store: Store) -> None:
+    app = build(
+        [DreamWorlds(counter_spec(), CounterModel(), store.buffer)], store.buffer, store.episodes, token="secret" * 4
+    )
+    library = Library(store=StoredEpisodes(store.database))
+    async with (
+        running(app) as url,
+        served(library, hand=Hand(url, "secret" * 4)) as page,
+        httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {'secret' * 4}"}) as http,
+    ):
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        for _ in range(2):
+            await called(http, made["episode"])
+        await screen.open(page, f"#/episode?id={made['episode']}")
+        await screen.page.get_by_role("button", name="Fork after step 1").click()
+        await screen.sees("Play on by hand")
+        assert made["episode"] not in screen.page.url
+        form = screen.page.get_by_role("form", name="Play on by hand")
+        await form.get_by_label("n", exact=True).fill("6")
+        await form.get_by_role("button", name="Call").click()
+        await screen.sees("count 7")
+        await form.get_by_label("n", exact=True).fill("-1")
+        await form.get_by_role("button", name="Call").click()
+        await screen.sees("It was no step: ")
+        assert await screen.page.locator(".step").count() == 2
+        untouched = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert (untouched["step"], untouched["stop_reason"]) == (2, None)
+
+
+async def test_a_page_that_only_reads_has_nothing_that_changes_something(screen: Screen, store: Store) -> None:
+    app = build([DreamWorlds(counter_spec(), CounterModel(), store.buffer)], store.buffer, store.episodes)
+    library = Library(store=StoredEpisodes(store.database))
+    async with running(app) as url, served(library) as address, httpx2.AsyncClient(base_url=url) as http:
+        made = (await http.post("/envs/counter/episodes", json={})).json()
+        await called(http, made["episode"])
+        await screen.open(address, f"#/episode?id={made['episode']}")
+        await screen.page.locator("#step-1").wait_for()
+        assert await screen.page.get_by_role("button", name="Fork").count() == 0
+        refused = [
+            (await http.post(f"{address}api/{name}", headers={"Authorization": f"Bearer {TOKEN}"})).status_code
+            for name in ("fork", "call", "episodes")
+        ]
+    assert refused == [405, 405, 405]
+
+
+async def test_the_page_says_that_its_server_is_away_and_comes_back_by_itself(screen: Screen, pair: Library) -> None:
+    async with served(pair) as address:
+        port = int(address.split(":")[2].split("/")[0])
+        await screen.open(address, "#/episodes")
+        await screen.sees("2 episodes")
+    await screen.sees("The server does not answer. This list is filled again when it does.")
+    async with served(pair, port):
+        await screen.page.locator("#away").wait_for(state="hidden")
+        await screen.sees("2 episodes")
+
+
+async def test_an_empty_store_says_what_brings_episodes_and_shows_them_when_they_come(
+    screen: Screen, store: Store
+) -> None:
+    async with served(Library(store=StoredEpisodes(store.database))) as address:
+        await screen.open(address)
+        await screen.sees("Nothing is stored yet.")
+        await screen.go("#/episodes")
+        await screen.sees("Nothing was played yet.")
+        await store.buffer.add([episode("first", ["one"])])
+        await screen.sees("1 episode")
+
+
+async def test_everything_can_be_reached_and_opened_with_the_keyboard(screen: Screen, pair: Library) -> None:
+    async with served(pair) as address:
+        await screen.open(address)
+        press = screen.page.keyboard.press
+        await press("d")
+        await screen.page.locator("#parting").wait_for()
+        await press("k")
+        assert await focused(screen, "one => one.dataset.step") == "2"
+        await press("e")
+        await screen.sees("2 episodes")
+        await press("/")
+        assert await focused(screen, "one => one.name") == "text"
+        await press("Escape")
+        await screen.page.locator(".episodes a.task").first.focus()
+        await press("Enter")
+        await screen.page.locator("#step-1").wait_for()
+        await press("j")
+        await press("j")
+        assert await focused(screen, "one => one.id") == "step-2"
+        await press("?")
+        await screen.page.get_by_role("dialog").wait_for()
+        await press("Escape")
+        assert await screen.page.get_by_role("dialog").count() == 0
+        await press("o")
+        await screen.sees("Dream beside reality")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
+    chromium: Any, pair: Library, scheme: str, width: int
+) -> None:
+    if not AXE.is_file():
+        pytest.skip("no axe-core: npm ci in tests/node")
+    context = await chromium.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce"
+    )
+    screen = Screen(await context.new_page())
+    async with served(pair) as address:
+        await screen.open(address)
+        for view in VIEWS:
+            await screen.go(view)
+            await screen.page.locator(".waiting").wait_for(state="detached")
+            await screen.page.wait_for_load_state("networkidle")
+            await screen.page.evaluate(AXE.read_text(encoding="utf-8"))
+            found = await screen.page.evaluate("() => axe.run()")
+            assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == [], view
+            assert await screen.page.evaluate("() => document.documentElement.scrollWidth") <= width, view
+    await context.close()
+
+
+VIEWS = [
+    "#/",
+    "#/episodes",
+    "#/training",
+    "#/curriculum",
+    "#/buffer",
+    "#/reports",
+    "#/episode?place=episodes.jsonl&id=dream-1",
+    "#/compare?place=episodes.jsonl&id=dream-1&other_place=episodes.jsonl&other=real-1",
+]
+
+
+async def test_an_exported_copy_opens_from_a_file_with_everything_in_it(
+    screen: Screen, pair: Library, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    assert await export(Answers(pair), site, lambda text: None) == 2
+    await screen.page.goto((site / "index.html").as_uri())
+    await screen.page.get_by_role("link", name="they part at step 3").click()
+    await screen.page.locator("#parting").wait_for()
+    await screen.page.locator("#parting").get_by_role("link", name="3").first.click()
+    await screen.page.locator("#step-3.wanted").wait_for()
+    await screen.go("#/episodes?tier=real")
+    await screen.sees("1 episode match")
+    await screen.go("#/episode?place=episodes.jsonl&id=nobody")
+    await screen.sees("This is not in the exported copy.")
+
+
+async def test_an_exported_copy_takes_the_place_of_an_older_one_and_of_nothing_else(
+    pair: Library, tmp_path: Path
+) -> None:
+    site, mine = tmp_path / "site", tmp_path / "mine"
+    await export(Answers(pair), site, lambda text: None)
+    assert await export(Answers(Library(folder=RunFolder(tmp_path))), site, lambda text: None) == 2
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years")
+    with pytest.raises(Exception, match="is not empty and holds no exported page"):
+        await export(Answers(pair), mine, lambda text: None)
+    assert [one.name for one in mine.iterdir()] == ["thesis.txt"]
+
+
+async def focused(screen: Screen, what: str) -> object:
+    return await screen.page.evaluate(f"() => ({what})(document.activeElement)")
+
+
+async def called(http: httpx2.AsyncClient, name: str) -> None:
+    """One tool call of an agent."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"n": 1}}}
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
+    assert (await http.post(f"/envs/counter/episodes/{name}/mcp", json=body, headers=headers)).status_code == 200
