@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,8 @@ from dreamgym_integrations.environments.base import act
 
 from dreamgym.episode import play
 from dreamgym.errors import EpisodeFinished, InvalidInput
+from dreamgym.runs.environments import listed
+from dreamgym.runs.versions import GROUP, packages_of
 from dreamgym.testing import check_environment
 from dreamgym.types import JsonObject, Source, StepResult
 
@@ -70,6 +73,15 @@ async def test_a_user_without_the_package_plays_packed_rows_to_the_end_of_the_ta
     assert results[-1].terminated
     with pytest.raises(EpisodeFinished):
         await environment.step(act("look"))
+
+
+def test_only_the_packages_engine_needs_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(pack(tmp_path / "data", [row(1, 1)])))
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / name)
+    (point,) = entry_points(group=GROUP, name="alfworld")
+    assert packages_of(point) == []
+    assert "alfworld" in packages_of(point, {"engine": "package"})
+    assert listed(point).is_playable
 
 
 @pytest.mark.anyio

@@ -188,6 +188,16 @@ def test_a_state_tells_what_is_held_where_one_is_and_what_became_of_a_thing() ->
     assert fields(state, "places", "drawer 1")["open"] is None
 
 
+def test_what_is_no_longer_listed_does_not_lie_there() -> None:
+    state = READER.start(TASK, StepResult(observation=HouseholdGame.of(CROWDED).start))
+    for command, words in (
+        ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1, and a book 1."),
+        ("examine desk 1", "On the desk 1, you see a book 1."),
+    ):
+        state = READER.after(state, *said(command, words))
+    assert [fields(state, "things", name)["where"] for name in ("mug 1", "book 1")] == [[], ["desk 1"]]
+
+
 @pytest.mark.parametrize("command", ["dance", "go to", "take the mug from desk 1", "take mug 1", "", "go to desk one"])
 def test_words_that_are_no_command_stay_what_they_are(command: str) -> None:
     assert READER.call(act(command)) == act(command)
