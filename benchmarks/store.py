@@ -232,7 +232,11 @@ async def measure(steps: int, dim: int) -> None:
     """Print all that is measured at one size."""
     print(f"\n## {steps:,} steps\n")
     async with opened(dim) as (store, clock):
-        await load(store, clock, steps, dim)
+        async with store.buffer.indexes.adding([1]):  # the environment that will be made
+            await load(store, clock, steps, dim)
+            # it would run at some time during the questions
+            for statement in ("VACUUM ANALYZE", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
+                await store.database.fetch(statement, {})
         clock.read()
         while (await store.database.fetch(BUILT, {}))[0][0] == 0:  # the store builds it by itself
             await store.buffer.indexes.ef_search(1)
