@@ -3,7 +3,7 @@
     dreamgym demo --out runs/demo
     python docs/take_screenshots.py runs/demo
 
-Needs the package playwright and the system's Chromium.
+Needs the packages playwright and pillow, and the system's Chromium.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from dreamgym_server.running import running
 from dreamgym_server.view.answers import Answers
 from dreamgym_server.view.folders import RunFolder
 from dreamgym_server.view.library import Library
+from PIL import Image
 
 PICTURES = Path(__file__).parent / "window"
 WIDE = {"width": 1280, "height": 800}
+COLOURS = 96
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 PHONE = {"width": 390, "height": 800}
 
@@ -90,7 +93,8 @@ async def take(folder: Path) -> None:
             await page.wait_for_selector("h1")
             await go(page)
             await page.wait_for_timeout(500)
-            await page.screenshot(path=PICTURES / f"{name}.png")
+            picture = Image.open(BytesIO(await page.screenshot()))
+            picture.quantize(COLOURS).save(PICTURES / f"{name}.png", optimize=True)
             await page.close()
         await browser.close()
 

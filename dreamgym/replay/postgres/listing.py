@@ -20,7 +20,7 @@ from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.types import Frozen, Source, StopReason, Task, Tier, Transition
 
 PLACE = "store"
-LOOKED = 300
+LOOKED = 200
 """Episodes that are looked through for one page, if their steps decide whether they belong to it."""
 WINDOW = 100
 REMEMBERED = 20_000

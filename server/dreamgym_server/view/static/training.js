@@ -22,7 +22,7 @@ export async function trainingView(given, { signal, about, away }) {
   const fill = async () => {
     const found = [];
     for (const name of chosen.slice(0, AT_ONCE)) found.push(await ask("run", { name }, signal));
-    curves.replaceChildren(...charts(found, given));
+    curves.replaceChildren(...charts(found, given, about));
   };
   await fill();
   if (!isExport()) redraw(fill, signal, away);
@@ -69,7 +69,7 @@ function label(name) {
   return name === "." ? "this folder" : name;
 }
 
-function charts(found, given) {
+function charts(found, given, about) {
   const several = found.length > 1;
   const of = (run, words) => (several ? `${label(run.name)}: ${words}` : words);
   const pick = several ? null : (update) => (location.hash = link("training", { ...given, runs: found[0].name, update }));
@@ -90,7 +90,7 @@ function charts(found, given) {
   ]);
   const parts = [
     lineChart("Success over updates", success, { share: true, onpick: pick }),
-    rollouts(found, given),
+    rollouts(found, given, about),
     ...found.map((run) => shareChart(of(run, "Steps by who answered"), run.updates.map((one) => ({ x: one.step + 1, shares: one.tiers })), (name) => `tier-${name}`)),
     lineChart("Groups without a difference to learn from", found.map((run, index) => line(run, index, "dead groups", (one) => (one.groups ? one.dead_groups / one.groups : undefined))), { share: true }),
     lineChart("Refused actions", found.map((run, index) => line(run, index, "refused", (one) => one.refused_share)), { share: true }),
@@ -110,7 +110,7 @@ function smoothed(points) {
   });
 }
 
-function rollouts(found, given) {
+function rollouts(found, given, about) {
   if (found.length !== 1) return null;
   const [run] = found;
   const update = Number(given.update) || run.updates.length;
@@ -136,7 +136,7 @@ function rollouts(found, given) {
     el("h2", {}, `Update ${number(update)}`),
     el("p", {}, told.join(", ")),
     form,
-    run.group
+    run.group && about.store
       ? el("p", {}, el("a", { href: link("episodes", { place: "store", group: `${run.group}${one.step}-` }) }, "The rollouts of this update"), el("span.faint", {}, " are in the store while it keeps them."))
       : null,
   );
