@@ -348,6 +348,17 @@ async def test_a_folder_finds_where_an_answer_was_recorded_in_another_of_its_fil
     assert (found["place"], found["episode"], found["step"]) == ("recorded.jsonl", "recorded", 2)
 
 
+async def test_an_answer_that_was_also_dreamed_is_found_where_it_was_recorded(tmp_path: Path) -> None:
+    recorded = episode("recorded", ["one"])
+    in_folder(tmp_path, recorded, name="recorded.jsonl")
+    in_folder(tmp_path, episode("before", ["one"], source=Source.SYNTHETIC), name="a.jsonl")
+    library = in_folder(tmp_path, episode("after", ["one"], source=Source.SYNTHETIC), name="z.jsonl")
+    first = str(transition_id(recorded.transitions[0]))
+    async with page(library) as http:
+        (found,) = (await asked(http, "recorded", env="crm", ids=first))["recorded"]
+    assert (found["episode"], found["source"]) == ("recorded", "real")
+
+
 async def test_a_long_text_is_cut_and_says_its_length_and_is_whole_when_asked_for(tmp_path: Path) -> None:
     async with page(in_folder(tmp_path, episode("a", ["x" * 50_000]))) as http:
         (step,) = (await asked(http, "steps", place="episodes.jsonl", id="a"))["steps"]

@@ -175,8 +175,12 @@ class RunFolder:
         return sorted(pairs, key=lambda pair: not {p for p, _ in pair.dreams[:1]} & {p for p, _ in pair.real[:1]})
 
     def recorded(self, ids: list[str]) -> list[Recorded]:
-        """Transitions with an episode of this folder in which each was seen; one that is nowhere is left out."""
-        wanted, found = set(ids), []
+        """Transitions with an episode of this folder in which each was seen, a recorded one before a dreamed one.
+
+        One that is nowhere is left out.
+        """
+        wanted = set(ids)
+        found: dict[str, Recorded] = {}
         for file in self.episode_files():
             if not file.seen:
                 file.seen = dict(_transitions_of(file))
@@ -186,19 +190,20 @@ class RunFolder:
                     trajectory = file.trajectory(episode)
                 except UnknownEpisode:
                     continue
-                wanted.discard(identity)
-                found.append(
-                    Recorded(
-                        id=identity,
-                        place=file.place,
-                        episode=episode,
-                        step=step,
-                        transition=trajectory.transitions[step - 1],
-                        instruction=trajectory.task.instruction,
-                        source=trajectory.source,
-                    )
+                if trajectory.source is not Source.SYNTHETIC:
+                    wanted.discard(identity)
+                elif identity in found:
+                    continue
+                found[identity] = Recorded(
+                    id=identity,
+                    place=file.place,
+                    episode=episode,
+                    step=step,
+                    transition=trajectory.transitions[step - 1],
+                    instruction=trajectory.task.instruction,
+                    source=trajectory.source,
                 )
-        return found
+        return list(found.values())
 
     def _file(self, place: str, episode: str) -> EpisodeFile:
         for one in self.episode_files():
