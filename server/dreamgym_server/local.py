@@ -6,6 +6,7 @@ calls are checked, failures are counted, and ends are judged by the same `Episod
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -28,7 +29,7 @@ class LocalEnvironment:
     Args:
         episodes: the sessions of this process.
         env: the environment's name there.
-        group: name of the group, stored with each episode.
+        group: name of the group. Ids of episodes begin with it: the buffer keeps no other trace of it.
         policy_version: stored with each episode.
     """
 
@@ -54,7 +55,9 @@ class LocalEnvironment:
         """
         await self.close()
         order = NewEpisode(task=task, seed=seed or 0, group=self._group, policy_version=self._policy_version)
-        episode = await self._episodes.create(self._env, order)
+        identity = secrets.token_hex(16)
+        name = f"{self._group}-{identity}" if self._group else identity
+        episode = await self._episodes.create(self._env, order, episode_id=name)
         self._id = episode.id
         return StepResult(observation=episode.initial.observation)
 

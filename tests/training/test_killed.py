@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
@@ -279,14 +279,15 @@ def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_upda
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("where", [(), ("--in-process", "true")])
 def test_real_steps_of_an_update_that_was_lost_stay_counted(
-    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, where: tuple[str, ...]
 ) -> None:
     dsn = make_database()
-    options = ("--against", "real", "--real-steps", "100", "--out", str(tmp_path))
+    options = ("--against", "real", "--real-steps", "100", *where, "--out", str(tmp_path))
     trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=dsn)
     trainer.until("update 1 of ")
-    with watched(trainer.server):
+    with nullcontext() if where else watched(trainer.server):
         trainer.process.kill()
         trainer.end()
     code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()
