@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
+from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonschema
 import referencing
@@ -21,12 +22,31 @@ from pydantic import JsonValue
 from referencing.jsonschema import DRAFT202012, specification_with
 
 from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
 
 PATTERNS_S = 0.05
 """Seconds that all patterns of a schema may take for one value."""
 SHOWN_CHARACTERS = 500
+FIELD_FAULTS = 20
+"""More faults than these are not told one by one."""
 
 _patterns_until: ContextVar[float] = ContextVar("patterns_until")
+
+
+class FieldFault(NamedTuple):
+    """What is wrong with one field of an object."""
+
+    field: str
+    keyword: str
+    """The JSON Schema keyword that it breaks."""
+    limit: JsonValue
+    """The value of the keyword in the schema."""
+    types: str
+    """The JSON types that the schema allows for the field, in order and separated by bars; `any` if it names none."""
+    value: JsonValue
+    """The field's value; None if the field is missing."""
+    text: str
+    """The fault in the words of the schema library."""
 
 
 class Schema:
@@ -56,6 +76,13 @@ class Schema:
             InvalidInput: the schema cannot be followed to its end for this value.
         """
         return self.fault(value) is None if self._test is None else self._test(value)
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The schema's properties by name."""
+        contents = self._validator.schema
+        found = contents.get("properties") if isinstance(contents, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
 
     def require_references(self) -> None:
         """Raises InvalidInput if a reference leads out of the schema. Otherwise only values that reach it show it."""
@@ -92,6 +119,51 @@ class Schema:
             return None
         where = f"{fault.json_path.removeprefix('$.')}: " if fault.path else ""
         return f"{where}{fault.message[:SHOWN_CHARACTERS]}"
+
+    def field_faults(self, value: JsonObject) -> tuple[FieldFault, ...]:
+        """The faults of an object, in the order of the schema's properties; unknown fields come last.
+
+        Empty if the object is valid, if a fault is not that of one field, and if there are too many.
+        """
+        _patterns_until.set(monotonic() + PATTERNS_S)
+        try:
+            errors = list(islice(self._validator.iter_errors(value), FIELD_FAULTS + 1))
+        except (referencing.exceptions.Unresolvable, RecursionError, TimeoutError, InvalidInput):
+            return ()
+        found = [fault for error in errors for fault in _faults_of_fields(error, self.properties)]
+        if any(fault is None for fault in found) or len(found) > FIELD_FAULTS:
+            return ()
+        order = {name: number for number, name in enumerate(self.properties)}
+        faults = [fault for fault in found if fault is not None]
+        return tuple(sorted(faults, key=lambda fault: order.get(fault.field, len(order))))
+
+
+def _faults_of_fields(error: jsonschema.ValidationError, properties: Mapping[str, Any]) -> Iterator[FieldFault | None]:
+    """The faults that one error of the library stands for; None for one that is not of a single field."""
+    keyword, limit, path = error.validator, error.validator_value, list(error.path)
+    if len(path) == 1 and isinstance(path[0], str) and path[0] in properties and error.parent is None:
+        yield FieldFault(path[0], keyword, limit, _types(properties[path[0]]), error.instance, error.message)
+    elif path or keyword not in {"required", "additionalProperties"}:
+        yield None
+    elif keyword == "additionalProperties":
+        if "patternProperties" in error.schema or limit is not False:
+            yield None
+        for name in list(error.instance)[: 2 * FIELD_FAULTS + len(properties)]:
+            if name not in properties:
+                yield FieldFault(name, keyword, limit, "any", error.instance[name], error.message)
+    else:
+        name = next((name for name in limit if error.message == f"{name!r} is a required property"), None)
+        yield name and FieldFault(name, keyword, limit, _types(properties.get(name, {})), None, error.message)
+
+
+def _types(schema: object) -> str:
+    """The JSON types that a property may have, by its own keyword or those of its alternatives."""
+    if not isinstance(schema, Mapping):
+        return "any"
+    parts = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    named = [part["type"] for part in parts if isinstance(part, Mapping) and "type" in part]
+    types = {name for one in named for name in ([one] if isinstance(one, str) else one)}
+    return "|".join(sorted(types)) or "any"
 
 
 def schema_of(schema: JsonValue) -> Schema:
