@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dreamgym.dream.hindsight import KnownWorld, known_worlds
 from dreamgym.dream.learned import LearnedOnce
@@ -57,7 +58,12 @@ class ObjectWorlds:
             if world.fault is not None:
                 logger.warning("world %r is left out of the dream of objects: %s", name, world.fault)
         rules = learn_rules((step for world in worlds.values() for step in world.steps), reader.schema)
-        return cls(reader, goals, rules, worlds)
+        return cls(reader, goals, rules, {name: replace(world, steps=()) for name, world in worlds.items()})
+
+    @cached_property
+    def shown(self) -> tuple[JsonObject, ...]:
+        """States that the recordings show: the start of each world, and how its episodes ended."""
+        return tuple(state for world in self.worlds.values() for state in (world.start, *world.ends))
 
     def episode(self, task: Task) -> ObjectEpisode | None:
         """A new episode of a task.

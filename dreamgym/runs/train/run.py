@@ -20,7 +20,10 @@ from dreamgym_integrations.trainers.common.distributed import in_one_process, jo
 from dreamgym_integrations.trainers.common.reporting import reporting
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
+from dreamgym.curriculum.goal_variation import GoalVariation
 from dreamgym.curriculum.sampler import Curriculum, each_alone
+from dreamgym.dream.model import Part
+from dreamgym.dream.objects import object_worlds
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
@@ -345,6 +348,10 @@ class TrainRun:
         episodes = settings.steps * settings.groups * settings.group_size
         alike = settings.group_size
         say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
+        if not {Part.EFFECTS, Part.STATE, Part.RETRIEVAL} & set(chosen.without):
+            goals = GoalVariation.of(self.spec, await object_worlds(self.spec, backing.store.buffer))
+            if goals is not None:
+                return tasks, goals
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None

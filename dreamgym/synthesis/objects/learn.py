@@ -43,9 +43,9 @@ from dreamgym.synthesis.objects.terms import MISSING, Found, Term, found, terms_
 from dreamgym.synthesis.objects.values import Together
 from dreamgym.types import JsonObject
 
-SAMPLE = 400
+SAMPLE = 300
 """Most calls of one outcome that conditions are sought in; tables are filled from all."""
-DRAWN = 400
+DRAWN = 300
 """Calls with random arguments."""
 CHANCE = 1e-4
 """A condition that holds in all successes by chance more often than this is none."""
@@ -228,7 +228,7 @@ class _ToolSearch:
         def both_ways(
             condition: Condition, holds: Iterable[bool], told: int = everything
         ) -> Iterator[tuple[Condition, int, int]]:
-            bits = sum(1 << i for i, one in enumerate(holds) if one)
+            bits = _bits(holds)
             yield condition, bits, told
             yield Not(condition), everything & ~bits, told
 
@@ -248,12 +248,12 @@ class _ToolSearch:
             holds = (isinstance(a, list) and isinstance(b, list) and any(x in b for x in a) for a, b in pairs)
             yield from both_ways(Share(one, other), holds)
         for term in terms:
-            plain = [json.dumps(v) if isinstance(v, str | bool | None) else "" for v in values[term]]
+            plain = [_as_json(value) for value in values[term]]
             texts = set(plain) - {""}
             if term in ids:
                 texts &= {"null"}
             if not term[-1].startswith(">") and len(texts) <= VALUES:
-                told = sum(1 << i for i, value in enumerate(values[term]) if value is not MISSING)
+                told = _bits(value is not MISSING for value in values[term])
                 for text in sorted(texts):
                     yield from both_ways(Is(term, text), (one == text for one in plain), told)
 
@@ -390,6 +390,18 @@ def _needed(conditions: Mapping[int, Condition], against: int) -> list[Condition
         if excluded and not any(excluded & known == excluded for known, _ in kept):
             kept.append((excluded, condition))
     return [condition for _, condition in kept]
+
+
+def _bits(holds: Iterable[bool]) -> int:
+    """Bit i is 1 if the i-th is true."""
+    return int("".join(["1" if one else "0" for one in holds])[::-1] or "0", 2)
+
+
+def _as_json(value: Found) -> str:
+    """A text, a truth value or null as JSON; empty for anything else."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true" if value else "false"
+    return json.dumps(value) if isinstance(value, str) else ""
 
 
 def _grouped(cases: Iterable[ObjectCall], key: Callable[[ObjectCall], object]) -> list[list[ObjectCall]]:
