@@ -220,8 +220,9 @@ def state_setting(file: Path, value: object) -> StateSetting:
 class RealEnvironment(Protocol):
     """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one.
 
-    Two attributes are optional: `reader`, a `dreamgym.reading.Reader` of its words, and `needs_packages`, False for one
-    that plays without the packages of its extra.
+    Three attributes are optional: `reader`, a `dreamgym.reading.Reader` of its words; `goals`, the
+    `dreamgym.goals.Goals` over the states of that reader; and `needs_packages`, False for one that plays without the
+    packages of its extra.
     """
 
     @property
