@@ -67,7 +67,8 @@ class Arm(Frozen):
     behaviour: str | None = None
     """No policy: a behaviour of the environment, such as `random`."""
     train: JsonObject | None = None
-    """Settings of `dreamgym train`; it starts from the warm start, or from the arm it comes after."""
+    """Settings of `dreamgym train`; it starts from the warm start, from the arm it comes after, or from the `policy`
+    that they name."""
     fit: Fit | None = None
     """Whose dream it trains in, where `train` names no model."""
     after: str | None = None
