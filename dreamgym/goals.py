@@ -2,14 +2,14 @@
 
     goals = goals_of(spec)
     check = goals.check("Your task is to: put a clean mug in desk.", start)    # a JSON Schema, as metadata.success
-    proposals = goals.proposals(start)                                         # what else could be asked for here
+    proposals = goals.proposals(start, shown)                                  # what else could be asked for here
 
 A goal is a fact about the state. What leads to it is nowhere: whether it can be reached, a player finds out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from dreamgym.environment import EnvironmentSpec, installed_real
@@ -40,8 +40,13 @@ class Goals(Protocol):
             start: all that is known of the world at the start, as the reader gives states.
         """
 
-    def proposals(self, start: JsonObject) -> Iterator[ProposedGoal]:
-        """Goals over what is known of a world, each once; some may hold already, others may be impossible."""
+    def proposals(self, start: JsonObject, shown: Sequence[JsonObject]) -> Iterator[ProposedGoal]:
+        """Goals over what is known of a world, each once; some may hold already, others may be impossible.
+
+        Args:
+            start: all that is known of the world at the start.
+            shown: states of all worlds that recordings show. A goal that is like nothing in them is not worth a trial.
+        """
 
 
 def goals_of(spec: EnvironmentSpec) -> Goals | None:

@@ -38,6 +38,8 @@ class KnownWorld:
     """The state at the start, with all that any episode showed."""
     steps: tuple[ObjectCall, ...]
     """The calls of all its episodes, told from that start."""
+    ends: tuple[JsonObject, ...]
+    """The state in which each episode ended, told from that start."""
     fault: str | None = None
     """Why it is not to be played in: its recordings contradict each other."""
 
@@ -87,7 +89,8 @@ def known_worlds(trajectories: Iterable[Trajectory], reader: Reader) -> dict[str
         retold = [] if conflict else [_retold(world, episode, filled, reader) for episode in episodes[world]]
         fault = next((fault for _, fault in retold if fault), conflict)
         steps = () if fault else tuple(step for cases, _ in retold for step in cases)
-        worlds[world] = KnownWorld(told, filled, steps, fault)
+        ends = () if fault else tuple(cases[-1].after for cases, _ in retold if cases)
+        worlds[world] = KnownWorld(told, filled, steps, ends, fault)
     return worlds
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def recorded() -> list[Trajectory]:
-    return [*asyncio.run(played("mixed", 10)), *asyncio.run(played("random", 4))]
+    return [*asyncio.run(played("mixed", 8)), *asyncio.run(played("random", 3))]
 
 
 @pytest.fixture(scope="module")

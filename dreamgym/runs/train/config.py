@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,12 +13,17 @@ from dreamgym.evaluation.setting import WITHOUT
 from dreamgym.runs.opening import Against, dream_setting
 from dreamgym.training.practice import Settings
 
+NewPolicy = Literal["tiny", "pointer", "pointer without marks"]
+"""Policies from scratch, which are made from the recordings."""
+NEW = frozenset(get_args(NewPolicy))
+
 
 class TrainConfig(Settings):
     """Where a policy practises, how it is watched, and (from Settings) how it learns."""
 
     policy: str = "tiny"
-    """Checkpoint folder to start from, or `tiny`: made from the recordings."""
+    """Checkpoint folder to start from, or one that is made from the recordings: `tiny` writes words, `pointer` points
+    at what the environment's reader knows, `pointer without marks` is not told what the task names."""
     against: Against = Against.DREAM
     """Where it practises: dream or real."""
     then: Literal[Against.REAL] | None = None
@@ -45,7 +50,7 @@ class TrainConfig(Settings):
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Where metrics go besides metrics.jsonl."""
     batch: int = Field(default=32, ge=1)
-    """Recorded episodes (sft) or pairs (dpo) per update."""
+    """Recorded episodes (sft; of a pointer policy recorded steps) or pairs (dpo) per update."""
     mask_refused: bool = False
     """sft without an agent: recorded commands that the environment refused are read but not imitated."""
 
@@ -75,7 +80,7 @@ class TrainConfig(Settings):
             raise ValueError("then = real comes after the dream, not after against = real")
         if self.then is not None and self.real_steps is None:
             raise ValueError("then = real needs real_steps, the number of real steps it may take")
-        if self.tinker and self.policy == "tiny":
+        if self.tinker and self.policy in NEW:
             raise ValueError("tinker needs policy, the name of the server's base model")
         if self.without and self.against is Against.REAL:
             raise ValueError("without is for dreams: leave it out with against = real")

@@ -20,7 +20,10 @@ from dreamgym_integrations.trainers.common.distributed import in_one_process, jo
 from dreamgym_integrations.trainers.common.reporting import reporting
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
+from dreamgym.curriculum.goal_variation import GoalVariation
 from dreamgym.curriculum.sampler import Curriculum, each_alone
+from dreamgym.dream.model import Part
+from dreamgym.dream.objects import object_worlds
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
@@ -32,7 +35,7 @@ from dreamgym.runs.opening import Against, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
-from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.config import NEW, TrainConfig
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
@@ -42,7 +45,7 @@ from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-    from dreamgym_integrations.trainers.policy.model import ChatCodec
+    from dreamgym_integrations.trainers.policy.model import PolicyCodec
 
 T = TypeVar("T")
 RECORDED = {"sft", "dpo"}
@@ -148,7 +151,7 @@ class TrainRun:
     def begin(
         cls, env: str, config: TrainConfig, out: Path, *, resume: bool, dsn: str | None, processes: int
     ) -> TrainRun:
-        """Write the settings and, for `policy = tiny`, make the policy to start from. Raises InvalidInput."""
+        """Write the settings and, for a policy from scratch, make the one to start from. Raises InvalidInput."""
         spec = load_spec(env)
         if (out / "metrics.jsonl").exists() and not resume:
             raise InvalidInput(
@@ -161,9 +164,9 @@ class TrainRun:
         out.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").write_text(config.model_dump_json(indent=2), encoding="utf-8")
         base = Path(config.policy)
-        if config.policy == "tiny":
+        if config.policy in NEW:
             base = out / "warm"
-            in_one_process(_warm_start, env, spec, dsn, out, config.seed)
+            in_one_process(_warm_start, config.policy, env, spec, dsn, out, config.seed)
         return cls(spec, env, config, base, out, dsn, resume)
 
     @property
@@ -286,7 +289,7 @@ class TrainRun:
             if (stopped := self._of_first(lambda: self._stopped_before(watch, settings))) is not None:
                 return self._of_first(lambda: watch.settle(stopped))
 
-            def player(policy: Policy, codec: ChatCodec) -> Player:
+            def player(policy: Policy, codec: PolicyCodec) -> Player:
                 if isinstance(backing, InProcess):
                     return TokenPlayer(policy, codec, self.spec, backing.environment)
                 assert served.url is not None, "several processes play at the first one's server"
@@ -345,6 +348,10 @@ class TrainRun:
         episodes = settings.steps * settings.groups * settings.group_size
         alike = settings.group_size
         say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
+        if not {Part.EFFECTS, Part.STATE, Part.RETRIEVAL} & set(chosen.without):
+            goals = GoalVariation.of(self.spec, await object_worlds(self.spec, backing.store.buffer))
+            if goals is not None:
+                return tasks, goals
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
@@ -374,15 +381,14 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
-def _warm_start(env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
-    """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet.
+def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+    """Make `out/warm`, a policy from scratch that imitates the recorded play, where it is not there yet.
 
     What is new in the environment's folder is stored first.
     """
     if (out / "warm" / "config.json").is_file():
         return
-    from dreamgym_integrations.trainers.policy.sft import clone
-    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.scratch import warm_start
 
     async def stored() -> Sequence[Trajectory]:
         found = await seeding.read_folder(env)
@@ -391,17 +397,8 @@ def _warm_start(env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, see
                 await seeding.store(found, store)
             return await store.buffer.trajectories(spec.name)
 
-    say("warm start: a tiny policy learns from the recorded play …")
+    say(f"warm start: a {named} policy learns from the recorded play …")
     recorded = asyncio.run(stored())
-    create_tiny_policy(recorded, out / "untrained", seed=seed)
-    clone(
-        spec,
-        recorded,
-        out / "untrained",
-        out / "warm",
-        steps=200,
-        batch=32,
-        learning_rate=3e-3,
-        seed=seed,
-        on_progress=lambda step, steps: say(f"    {step} of {steps} steps"),
+    warm_start(
+        named, spec, recorded, out, seed=seed, on_progress=lambda step, steps: say(f"    {step} of {steps} steps")
     )

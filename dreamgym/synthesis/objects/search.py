@@ -125,7 +125,9 @@ def _value(
         own: the term of this field, for a list that is changed.
     """
     allowed = math.floor(EXCEPTIONS * len(targets))
-    read = {term: [found(term, *call) for call in calls] for term in terms}
+
+    def read(term: Term) -> Iterator[Found]:
+        return (found(term, *call) for call in calls)
 
     def fits(values: Iterable[Found]) -> bool:
         missed = 0
@@ -136,26 +138,27 @@ def _value(
                     return False
         return True
 
-    scalars = [term for term in terms if any(isinstance(value, str) for value in read[term])]
-    if own:
+    if own and isinstance(targets[0], list):
+        scalars = [term for term in terms if any(isinstance(value, str) for value in read(term))]
         changed = [*(Together((own,), (term,)) for term in scalars), *(Together((own, term)) for term in scalars)]
-        if isinstance(targets[0], list) and (first := _first(changed, calls, fits)) is not None:
+        if (first := _first(changed, calls, fits)) is not None:
             return first
     named = [term for term in terms if len(term) == 2 and term[0] == "arg"]
     alike = [term for term in terms if term[-1] == name and term not in named and term != own]
     for term in [*named, *alike]:
-        if fits(read[term]):
+        if fits(read(term)):
             return Read(term)
     texts = [json.dumps(target) for target in targets]
     constant: JsonValue = json.loads(max(sorted(set(texts)), key=texts.count))
     if fits([constant] * len(targets)):
         return Always(json.dumps(constant))
     for term in terms:
-        if term != own and fits(read[term]):
+        if term != own and fits(read(term)):
             return Read(term)
     if not all(isinstance(target, list) for target in targets):
         return None
-    lists = [term for term in terms if any(isinstance(value, list) for value in read[term])]
+    scalars = [term for term in terms if any(isinstance(value, str) for value in read(term))]
+    lists = [term for term in terms if any(isinstance(value, list) for value in read(term))]
     candidates: list[Value] = [
         Having(collection, field, term)
         for collection, definition in schema.collections.items()

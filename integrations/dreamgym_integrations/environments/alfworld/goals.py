@@ -42,15 +42,36 @@ class AlfworldGoals:
             return _some_thing(goal.thing, {"where": {"contains": {"enum": [*places]}}, **looks})
         return {"anyOf": [_two_in(place, things) for place in places]}
 
-    def proposals(self, start: JsonObject) -> Iterator[ProposedGoal]:
+    def proposals(self, start: JsonObject, shown: Sequence[JsonObject]) -> Iterator[ProposedGoal]:
         things, places = _kinds(start, "things"), _kinds(start, "places")
+        lies_in, changed = _facts(shown)
         for task_type, wordings in GOALS.items():
-            is_look = task_type == "look_at_obj_in_light"
+            look = next((look for change, look in LOOKS.items() if f"_{change}_" in task_type), None)
             for thing in things:
-                for place in [lamp for lamp in LAMPS if lamp in things and lamp != thing] if is_look else places:
-                    words = wordings[0].format(obj=thing, recep=place, toggle=place)
+                if look is not None and (thing, look) not in changed:
+                    continue
+                if task_type == "look_at_obj_in_light":
+                    targets = [lamp for lamp in LAMPS if lamp in things and lamp != thing]
+                else:
+                    targets = [place for place in places if (thing, place) in lies_in]
+                for target in targets:
+                    words = wordings[0].format(obj=thing, recep=target, toggle=target)
                     metadata: JsonObject = {"task_type": task_type, "descriptions": []}
                     yield ProposedGoal(f"Your task is to: {words}.", metadata)
+
+
+def _facts(shown: Sequence[JsonObject]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """The kinds of things that lay in which kind of place, and those that were hot, cool or clean."""
+    lies_in, changed = set[tuple[str, str]](), set[tuple[str, str]]()
+    for state in shown:
+        things = state["things"]
+        assert isinstance(things, dict)
+        for entity in things.values():
+            assert isinstance(entity, dict)
+            kind, where = str(entity["kind"]), entity["where"]
+            lies_in |= {(kind, str(place).partition(" ")[0]) for place in (where if isinstance(where, list) else [])}
+            changed |= {(kind, look) for look in LOOKS.values() if entity[look]}
+    return lies_in, changed
 
 
 def _some_thing(kind: str, fields: JsonObject) -> JsonObject:
