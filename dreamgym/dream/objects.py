@@ -24,8 +24,8 @@ from dreamgym.goals import Goals
 from dreamgym.reading import Reader
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.schema import Schema, schema_of
-from dreamgym.state import as_text, parsed
-from dreamgym.synthesis.objects import ObjectRules, learn_rules
+from dreamgym.state import as_text, natural, parsed
+from dreamgym.synthesis.objects import MissingFact, ObjectRules, learn_rules, missing_facts
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,10 @@ class ObjectWorlds:
         for name, world in worlds.items():
             if world.fault is not None:
                 logger.warning("world %r is left out of the dream of objects: %s", name, world.fault)
-        rules = learn_rules((step for world in worlds.values() for step in world.steps), reader.schema)
+        steps = [step for world in worlds.values() for step in world.steps]
+        rules = learn_rules(steps, reader.schema)
+        for fact in missing_facts(steps, rules):
+            worlds[fact.world] = replace(worlds[fact.world], start=_with_fact(worlds[fact.world].start, fact))
         return cls(reader, goals, rules, {name: replace(world, steps=()) for name, world in worlds.items()})
 
     @cached_property
@@ -76,6 +79,17 @@ class ObjectWorlds:
         check = check_of(task, self.goals, world.start)
         told = self.reader.start(task, StepResult(observation=task.initial_state or ""))
         return ObjectEpisode(self, task, world, check) if check is not None and told == world.told else None
+
+
+def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
+    """The start with one item more in a list of an entity."""
+    part = start[fact.collection]
+    entity = part.get(fact.entity) if isinstance(part, dict) else None
+    items = entity.get(fact.field) if isinstance(entity, dict) else None
+    if not isinstance(part, dict) or not isinstance(entity, dict) or not isinstance(items, list) or fact.item in items:
+        return start
+    more: JsonObject = {**entity, fact.field: [*sorted([*map(str, items), fact.item], key=natural)]}
+    return {**start, fact.collection: {**part, fact.entity: more}}
 
 
 _learned = LearnedOnce[ObjectWorlds](sessions=None)

@@ -134,7 +134,13 @@ class _ToolSearch:
         words = Counter(case.words for case in self._refused)
         refusal = max(sorted(words), key=words.__getitem__) if words else common
         outcomes = [one for i in range(len(self._forms)) if (one := self._outcome(i)) is not None]
+        outcomes.sort(key=lambda outcome: -self._precision(outcome))
         return ToolRules(tuple(outcomes), refusal if outcomes or self._refused else None)
+
+    def _precision(self, outcome: ObjectOutcome) -> float:
+        """Of the recorded successes that fit an outcome, the share that are of it: special outcomes come first."""
+        fitting = [case for form in self._forms for case in form if outcome.holds(case.before, case.arguments)]
+        return outcome.calls / max(1, len(fitting))
 
     def _divided(self, cases: list[ObjectCall]) -> list[list[ObjectCall]]:
         """Calls with answers of the same fields, apart by which of those are null that have no explanation in all."""
@@ -146,7 +152,8 @@ class _ToolSearch:
         cases = self._forms[number]
         if len(cases) < LEAST:
             return None
-        others = [*self._refused, *(case for i, form in enumerate(self._forms) if i != number for case in form)]
+        elsewhere = [case for i, form in enumerate(self._forms) if i != number for case in form]
+        others = [*_some(self._refused, SAMPLE), *_some(elsewhere, SAMPLE)]
         terms = _terms(_some(cases, SAMPLE), self._collections)
         effects = effects_of(cases, terms, self._schema)
         answer = answer_of(cases, terms, self._schema)
@@ -163,7 +170,7 @@ class _ToolSearch:
         effects: Sequence[ObjectChange],
         terms: Sequence[Term],
     ) -> list[Condition]:
-        sample, against = _some(cases, SAMPLE), _some(others, SAMPLE)
+        sample, against = _some(cases, SAMPLE), others
         drawn = self._drawn
         calls = [
             *((case.before, case.arguments) for case in sample),
@@ -176,6 +183,7 @@ class _ToolSearch:
         changed = {_changed_field(effect) for effect in effects}
         allowed = math.floor(EXCEPTIONS * len(sample))
         found_so_far: dict[int, Condition] = {}
+        about: list[Condition] = []  # on what the call changes
         halves: list[tuple[Condition, int]] = []
         for condition, holds, told in self._candidates(calls, terms):
             is_plain = isinstance(condition.condition if isinstance(condition, Not) else condition, Is)
@@ -190,7 +198,10 @@ class _ToolSearch:
                     continue
             elif not self._is_rare(holds, chance & told, len(sample)):
                 continue
-            found_so_far.setdefault(holds, condition)
+            if is_plain and isinstance(condition, Is) and _field_of(condition, self._collections) in changed:
+                about.append(condition)
+            else:
+                found_so_far.setdefault(holds, condition)
         for (one, first), (two, second) in combinations(halves, 2):
             both = first | second
             least = max(2, len(sample) // 100)
@@ -200,7 +211,7 @@ class _ToolSearch:
                 continue
             if self._is_rare(both, chance, len(sample)):
                 found_so_far.setdefault(both, Either(one, two))
-        return _needed(found_so_far, other | chance)
+        return [*_needed(found_so_far, other, chance), *about]
 
     @staticmethod
     def _is_rare(holds: int, among: int, successes: int) -> bool:
@@ -382,13 +393,37 @@ class _ToolSearch:
         return worlds
 
 
-def _needed(conditions: Mapping[int, Condition], against: int) -> list[Condition]:
-    """The conditions without those that exclude only calls which a single plainer one excludes too."""
+def _needed(conditions: Mapping[int, Condition], others: int, chance: int) -> list[Condition]:
+    """The conditions that exclude something of their own.
+
+    First those that relate what takes part: each must exclude some calls, recorded or drawn, that no plainer one
+    excludes all. Then those on plain values and on what is not so, the most telling first: each must exclude recorded
+    calls of other outcomes that the ones before it let through.
+
+    Args:
+        conditions: by the calls in which they hold, as bits.
+        others: recorded calls of other outcomes.
+        chance: drawn calls.
+    """
     kept: list[tuple[int, Condition]] = []
+    plain: list[tuple[int, Condition]] = []
     for holds, condition in conditions.items():
-        excluded = against & ~holds
+        if isinstance(condition, Is | Not):
+            plain.append((holds, condition))
+            continue
+        excluded = (others | chance) & ~holds
         if excluded and not any(excluded & known == excluded for known, _ in kept):
             kept.append((excluded, condition))
+    left = others
+    for excluded, _ in kept:
+        left &= ~excluded
+    while plain:
+        best = max(plain, key=lambda one: (left & ~one[0]).bit_count())
+        plain.remove(best)
+        if (left & ~best[0]).bit_count() < SHOWN:
+            break
+        kept.append((0, best[1]))
+        left &= best[0]
     return [condition for _, condition in kept]
 
 
