@@ -92,7 +92,7 @@ def one_step(known: ObjectWorlds, episodes: Sequence[Trajectory]) -> Counts:
     for trajectory in episodes:
         episode = known.episode(trajectory.task)
         for step in trajectory.transitions:
-            if episode is None:  # no state decides the task yet: it is left to other tiers, here to none
+            if episode is None:  # it is left to other tiers, here to none
                 counts.see("", True, step.result)
                 continue
             before = episode.state

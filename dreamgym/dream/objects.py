@@ -74,14 +74,19 @@ class ObjectWorlds:
     def episode(self, task: Task) -> ObjectEpisode | None:
         """A new episode of a task.
 
-        None: its world is not recorded, it does not begin at the recorded start, or no state tells when it is done.
+        None: its world is not recorded, it does not begin at the recorded start, or the environment has no goals and the
+        task no check. A task whose goal no state decides has an open reward.
         """
         world = self.worlds.get(task.world)
         if world is None or world.fault is not None:
             return None
         check = check_of(task, self.goals, world.start)
         told = self.reader.start(task, StepResult(observation=task.initial_state or ""))
-        return ObjectEpisode(self, task, world, check) if check is not None and told == world.told else None
+        if told != world.told or (check is None and self.goals is None):
+            return None
+        if check is None:
+            logger.warning("task %r has no reward: no state of its recorded world tells when it is done", task.id)
+        return ObjectEpisode(self, task, world, check)
 
 
 def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
@@ -127,10 +132,10 @@ class ObjectEpisode:
         known: what the recordings show.
         task: that is played.
         world: its recorded world.
-        check: decides the task.
+        check: decides the task; None: nobody can.
     """
 
-    def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema) -> None:
+    def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema | None) -> None:
         self._known = known
         self._start = world.start
         self._world = task.world
@@ -199,14 +204,17 @@ class ObjectEpisode:
             terminated=is_won,
             is_error=result.is_error,
             provenance=Provenance(
-                tier=Tier.EFFECTS, seed=seed, checked=True if is_won else None, open_end=is_met and not is_won
+                tier=Tier.EFFECTS,
+                seed=seed,
+                checked=True if is_won else None,
+                open_end=is_met != is_won or self._check is None,
             ),
         )
 
     @property
     def is_accomplished(self) -> bool:
         """The task's check holds now."""
-        return self._check.allows(self.state)
+        return self._check is not None and self._check.allows(self.state)
 
     def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
         """Read the answer of another tier into the state; the prediction as the check decides it.
@@ -223,7 +231,7 @@ class ObjectEpisode:
         self.rests_on_model = self.rests_on_model or is_doubtful
         prediction = prediction.model_copy(update={"success": False, "terminated": False})
         is_won = self.state is not before and self.is_accomplished
-        if is_won and self.rests_on_model:
+        if self._check is None or (is_won and self.rests_on_model):
             return prediction.noted(open_end=True, unbounded=is_doubtful)
         return prediction.noted(checked=is_won, open_end=False, unbounded=is_doubtful).model_copy(
             update={"success": is_won, "terminated": is_won}

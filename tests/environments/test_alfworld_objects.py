@@ -168,10 +168,19 @@ async def test_what_no_rule_answers_is_answered_by_the_next_tier_and_read_into_t
     assert (await dream.step(act("inventory"))).observation == "You are carrying: a book 1."
 
 
-async def test_a_task_whose_goal_no_state_can_decide_is_left_to_the_other_tiers(dream: DreamEnvironment) -> None:
-    (task, *_) = rooms().tasks("train")
-    await dream.reset(task.model_copy(update={"instruction": "Your task is to: put a plate in desk."}))
-    assert await tier_of_look(dream) is not Tier.EFFECTS
+async def test_a_task_whose_goal_no_state_can_decide_is_named_and_has_no_reward(
+    dream: DreamEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, (task, *_) = rooms(), rooms().tasks("train")
+    undecided = task.model_copy(update={"instruction": "Your task is to: look at mug under the floorlamp."})
+    with caplog.at_level(logging.WARNING):
+        episode = await play(
+            dream, undecided, real.behaviours["handcoded"], spec=real.spec, seed=0, source=Source.SYNTHETIC
+        )
+    assert task.id in caplog.text
+    assert "no reward" in caplog.text
+    assert {step.provenance.tier for step in episode.transitions} == {Tier.EFFECTS}
+    assert episode.reward is None
 
 
 async def test_a_refused_way_tells_that_two_places_are_at_one_spot(recorded: list[Trajectory]) -> None:
