@@ -74,8 +74,8 @@ class ObjectWorlds:
     def episode(self, task: Task) -> ObjectEpisode | None:
         """A new episode of a task.
 
-        None: its world is not recorded, it does not begin at the recorded start, or the environment has no goals and the
-        task no check. A task whose goal no state decides has an open reward.
+        None: its world is not recorded, it does not begin at the recorded start, or the environment has no goals and
+        the task no check. A task whose goal no state decides has an open reward.
         """
         world = self.worlds.get(task.world)
         if world is None or world.fault is not None:
