@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dreamgym.dream.hindsight import KnownWorld, known_worlds
@@ -52,6 +52,8 @@ class ObjectWorlds:
     goals: Goals | None
     rules: ObjectRules
     worlds: Mapping[str, KnownWorld]
+    _undecided: set[str] = field(default_factory=set)
+    """Ids of the tasks that were named because no state decides them."""
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], reader: Reader, goals: Goals | None = None) -> ObjectWorlds:
@@ -84,7 +86,8 @@ class ObjectWorlds:
         told = self.reader.start(task, StepResult(observation=task.initial_state or ""))
         if told != world.told or (check is None and self.goals is None):
             return None
-        if check is None:
+        if check is None and task.id not in self._undecided:
+            self._undecided.add(task.id)
             logger.warning("task %r has no reward: no state of its recorded world tells when it is done", task.id)
         return ObjectEpisode(self, task, world, check)
 
