@@ -220,6 +220,9 @@ class Provenance(TokenUsage):
     unbounded: bool = False
     """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
     the state alone is then open until a judge confirms it."""
+    seconds: float | None = Field(default=None, ge=0.0, exclude_if=lambda seconds: seconds is None)
+    """Time until the answer of a served episode; None elsewhere. Left out of JSON if None, so that the digest of what was
+    stored before stays the same."""
 
 
 class Transition(Frozen):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dreamgym_server.archive import stored_as
+from dreamgym_server.archive import stored_as, trajectory_of
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import StoreError
 from dreamgym.replay.postgres import Store
 from dreamgym.runs.console import say
 from dreamgym.runs.server_process import ServerProcess
+from dreamgym.types import Trajectory
 
 
 @dataclass
@@ -70,3 +71,9 @@ class ServerAndStore:
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
         """How many steps of an iteration each tier answered."""
         return await self.store.episodes.tiers(self.spec.name, run, iteration)
+
+    async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
+        """Rollouts of an iteration, one of each of its first groups, with the names of the groups."""
+        found = await self.store.episodes.examples(self.spec.name, run, iteration, most)
+        played = [(episode.group or "", trajectory_of(episode, self.spec)) for episode in found]
+        return [(group, trajectory) for group, trajectory in played if trajectory is not None]

@@ -1,6 +1,7 @@
 """A run folder, for reading: its episodes, its training runs and its reports.
 
-A file is read again when it has changed. A line that is no episode, perhaps because it is still being written, is left
+A line of a file of episodes is the JSON of a trajectory, perhaps with the name of its group. A file is read again when
+it has changed. A line that is no episode, perhaps because it is still being written, is left
 out and counted. Nothing outside the folder is read: links are not followed.
 """
 
@@ -14,8 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from dreamgym.errors import UnknownEpisode
 from dreamgym.replay.keys import transition_id
@@ -71,8 +70,10 @@ class EpisodeFile:
             file.seek(begins)
             line = file.read(length)
         try:
-            return Trajectory.model_validate_json(line)
-        except ValidationError:  # the file was changed since it was read
+            body = json.loads(line)
+            body.pop("group", None)
+            return Trajectory.model_validate(body)
+        except ValueError:  # the file was changed since it was read
             raise UnknownEpisode(episode) from None
 
     def _take(self, line: bytes, begins: int, at: datetime) -> None:
@@ -229,7 +230,7 @@ def _transitions_of(file: EpisodeFile) -> Iterator[tuple[str, tuple[str, int]]]:
 
 def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
     """The summary of a trajectory's JSON. Raises ValueError, KeyError, TypeError or AttributeError for other JSON."""
-    steps = body.pop("transitions")
+    steps, group = body.pop("transitions"), body.pop("group", None)
     if not isinstance(steps, list):
         raise TypeError("transitions: expected a list")
     results = [step["result"] for step in steps]
@@ -252,6 +253,7 @@ def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
         source=bare.source,
         stop_reason=StopReason(bare.stop_reason),
         policy_version=bare.policy_version,
+        group=None if group is None else str(group),
         world=bare.world,
         answer=bare.answer,
         final_reward=bare.final_reward,
