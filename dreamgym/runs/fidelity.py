@@ -24,11 +24,12 @@ from dreamgym.evaluation.differences import paired
 from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
 from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, played_again, predictions
-from dreamgym.evaluation.report import CheckReport, FidelityReport
+from dreamgym.evaluation.report import CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
+from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
@@ -269,7 +270,10 @@ def _spread(
 def _write(report: FidelityReport, running: Sequence[Measurement], out: Path, say: Say) -> None:
     """Write the report and its page, whole or not at all, and the calibration of a single setting."""
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in (("report.json", report.model_dump_json(indent=2)), ("report.html", page(report))):
+    steps = "".join(f"{step.model_dump_json()}\n" for one in running for step in one.behind())
+    episodes = "".join(as_line(*played) for one in running for played in one.played)
+    files = {"report.json": report.model_dump_json(indent=2), "report.html": page(report), behind.FILE: steps}
+    for name, text in {**files, **({"played.jsonl": episodes} if episodes else {})}.items():
         part = out / f"{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(out / name)

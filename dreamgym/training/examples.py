@@ -5,12 +5,12 @@ The store keeps all rollouts, but not for ever, and a run folder is often all th
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dreamgym.files import open_to_append, write_whole
+from dreamgym.replay.grouped import as_line, parted
 from dreamgym.types import Trajectory
 
 EXAMPLES = 4
@@ -19,7 +19,7 @@ FILE = "rollouts.jsonl"
 
 
 class KeptRollouts:
-    """The file of a run: one rollout a line, the JSON of its trajectory with the name of its group, `RUN-UPDATE-TASK`."""
+    """The file of a run: one rollout a line, with the name of its group, `RUN-UPDATE-TASK`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -28,7 +28,7 @@ class KeptRollouts:
         """Append rollouts, each with the name of its group."""
         with os.fdopen(open_to_append(self.path), "a", encoding="utf-8") as file:
             for group, trajectory in rollouts:
-                file.write(json.dumps({"group": group, **trajectory.model_dump(mode="json")}) + "\n")
+                file.write(as_line(group, trajectory))
 
     def rewind(self, iteration: int) -> None:
         """Drop the rollouts of an iteration that is played again and of those after it, and a line that was cut off."""
@@ -39,6 +39,6 @@ class KeptRollouts:
 
 def _before(lines: Iterable[str], iteration: int) -> Iterable[str]:
     for line in lines:
-        _, update, _ = json.loads(line)["group"].rsplit("-", 2)
-        if int(update) < iteration:
+        group, _ = parted(line)
+        if group is not None and int(group.rsplit("-", 2)[1]) < iteration:
             yield line

@@ -1,13 +1,12 @@
 """A run folder, for reading: its episodes, its training runs and its reports.
 
-A line of a file of episodes is the JSON of a trajectory, perhaps with the name of its group. A file is read again when
-it has changed. A line that is no episode, perhaps because it is still being written, is left
-out and counted. Nothing outside the folder is read: links are not followed.
+The lines of a file of episodes are those of `dreamgym.replay.grouped`. A file is read again when it has changed. A line
+that is no episode, perhaps because it is still being written, is left out and counted. Nothing outside the folder is
+read: links are not followed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import UnknownEpisode
+from dreamgym.replay.grouped import parted
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
 from dreamgym.replay.postgres.listing import EpisodeStep, Recorded, TaskPair
@@ -70,16 +70,13 @@ class EpisodeFile:
             file.seek(begins)
             line = file.read(length)
         try:
-            body = json.loads(line)
-            body.pop("group", None)
-            return Trajectory.model_validate(body)
+            return Trajectory.model_validate(parted(line)[1])
         except ValueError:  # the file was changed since it was read
             raise UnknownEpisode(episode) from None
 
     def _take(self, line: bytes, begins: int, at: datetime) -> None:
         try:
-            body = json.loads(line)
-            summary = _summary(self.place, body, at)
+            summary = _summary(self.place, *parted(line), at)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.broken += 1
             return
@@ -228,9 +225,9 @@ def _transitions_of(file: EpisodeFile) -> Iterator[tuple[str, tuple[str, int]]]:
             yield str(transition_id(step)), (one.id, number)
 
 
-def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
+def _summary(place: str, group: str | None, body: dict[str, Any], at: datetime) -> EpisodeSummary:
     """The summary of a trajectory's JSON. Raises ValueError, KeyError, TypeError or AttributeError for other JSON."""
-    steps, group = body.pop("transitions"), body.pop("group", None)
+    steps = body.pop("transitions")
     if not isinstance(steps, list):
         raise TypeError("transitions: expected a list")
     results = [step["result"] for step in steps]
@@ -253,7 +250,7 @@ def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
         source=bare.source,
         stop_reason=StopReason(bare.stop_reason),
         policy_version=bare.policy_version,
-        group=None if group is None else str(group),
+        group=group,
         world=bare.world,
         answer=bare.answer,
         final_reward=bare.final_reward,
