@@ -13,7 +13,7 @@ from dreamgym.types import JsonObject, Trajectory
 
 def as_line(group: str, trajectory: Trajectory) -> str:
     """The line, with its end."""
-    return json.dumps({"group": group, **trajectory.model_dump(mode="json")}) + "\n"
+    return f'{{"group":{json.dumps(group)},{trajectory.model_dump_json()[1:]}\n'
 
 
 def parted(line: bytes | str) -> tuple[str | None, JsonObject]:

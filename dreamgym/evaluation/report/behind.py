@@ -63,6 +63,7 @@ def behind(
         key = (call.trajectory, call.step)
         values = {
             **_state(call, explicit=explicit),
+            **_compared(call, explicit=explicit),
             **_answer(call),
             **_tool(call),
             **_criteria(call, scores.get(key), explicit=explicit),
@@ -82,6 +83,22 @@ def _state(call: Compared, *, explicit: bool) -> dict[str, float]:
     if explicit:
         values |= {cell("state", row, "F1 of changes"): field_score(call) for row in rows}
     return values
+
+
+def _compared(call: Compared, *, explicit: bool) -> dict[str, float]:
+    """The values of the table that compares two settings: each has a column of its own."""
+    of_bucket = f"fields changed: {bucket(call, explicit=True)}" if explicit else bucket(call, explicit=False)
+    values: dict[str, float] = {
+        "answered": call.got is not None,
+        "state exact": call.state_is_exact,
+        "observation exact": call.exact,
+        "observation similarity": call.similarity,
+        "errors agree": call.errors_agree,
+        "all of it right": call.is_right,
+        f"state exact, {of_bucket}": call.state_is_exact,
+    }
+    values |= {"F1 of changes": field_score(call)} if explicit else {}
+    return {cell("compared, on the same steps", row, ""): float(value) for row, value in values.items()}
 
 
 def _answer(call: Compared) -> dict[str, float]:

@@ -187,6 +187,13 @@ class StoredEpisodes:
             raise UnknownEpisode(episode)
         return (await self._summaries(rows))[0]
 
+    async def summaries(self, episodes: Sequence[str]) -> list[EpisodeSummary]:
+        """Those of these episodes that the replay buffer has, without their steps."""
+        listed = EPISODES.replace("{trajectories}", "trajectory.id = ANY (%(ids)s)").replace("{episodes}", "false")
+        return await self._summaries(
+            await self.database.fetch(f"{SHOWN} FROM ({listed}) AS listed", {"ids": list(episodes)})
+        )
+
     async def strip(self, one: EpisodeSummary) -> list[EpisodeStep]:
         """All steps of an episode, in short."""
         query = f"SELECT tier, is_error, reward FROM ({SHORT_STEPS}) AS short ORDER BY step"

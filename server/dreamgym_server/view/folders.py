@@ -20,7 +20,7 @@ from dreamgym.replay.grouped import parted
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
 from dreamgym.replay.postgres.listing import EpisodeStep, Recorded, TaskPair
-from dreamgym.types import Source, StopReason, Trajectory
+from dreamgym.types import Source, StopReason, Task, Trajectory
 
 METRICS = "metrics.jsonl"
 REPORT = "report.json"
@@ -61,16 +61,19 @@ class EpisodeFile:
                 begins += len(line)
         self.stamp = stamp
 
-    def trajectory(self, episode: str) -> Trajectory:
-        """The whole episode. Raises UnknownEpisode."""
+    def text(self, episode: str) -> str:
+        """The line of the episode. Raises UnknownEpisode."""
         if episode not in self.spans:
             raise UnknownEpisode(episode)
         begins, length = self.spans[episode]
         with self.path.open("rb") as file:
             file.seek(begins)
-            line = file.read(length)
+            return file.read(length).decode("utf-8", "replace")
+
+    def trajectory(self, episode: str) -> Trajectory:
+        """The whole episode. Raises UnknownEpisode."""
         try:
-            return Trajectory.model_validate(parted(line)[1])
+            return Trajectory.model_validate(parted(self.text(episode))[1])
         except ValueError:  # the file was changed since it was read
             raise UnknownEpisode(episode) from None
 
@@ -131,6 +134,15 @@ class RunFolder:
             looked=len(everything),
             next=str(first + limit) if goes_on else None,
         )
+
+    def tasks(self) -> dict[str, Task]:
+        """The tasks that were played, by their ids."""
+        return {one.task.id: one.task for file in self.episode_files() for one in file.episodes.values()}
+
+    def environments(self) -> list[str]:
+        """The environments that were played, those with most episodes first."""
+        found = Counter(env for file in self.episode_files() for (env, _), some in file.by_task.items() for _ in some)
+        return [env for env, _ in found.most_common()]
 
     def has(self, place: str) -> bool:
         """True if there is a file of episodes of this name."""

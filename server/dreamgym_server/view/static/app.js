@@ -9,7 +9,7 @@ import { compareView } from "./compare.js";
 import { trainingView } from "./training.js";
 import { curriculumView } from "./curriculum.js";
 import { bufferView } from "./buffer.js";
-import { reportsView } from "./reports.js";
+import { behindView, reportsView } from "./reports.js";
 
 const VIEWS = {
   "": ["Overview", overview],
@@ -20,6 +20,7 @@ const VIEWS = {
   reports: ["Fidelity", reportsView],
   episode: [null, episodeView],
   compare: [null, compareView],
+  behind: [null, behindView],
 };
 const RETRY_MS = 3000;
 let life = new AbortController();
