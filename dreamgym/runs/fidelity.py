@@ -227,7 +227,7 @@ def fidelity(
         differences=differences,
     )
     if out is not None:
-        _write(report, running, out, say)
+        _write(report, given, running, out, say)
     return report
 
 
@@ -267,13 +267,21 @@ def _spread(
     return as_done(crew.do, [numbers[step.key] for step in steps], crew.places)
 
 
-def _write(report: FidelityReport, running: Sequence[Measurement], out: Path, say: Say) -> None:
-    """Write the report and its page, whole or not at all, and the calibration of a single setting."""
+def _write(report: FidelityReport, given: Material, running: Sequence[Measurement], out: Path, say: Say) -> None:
+    """Write the report and its page, the steps and episodes behind its numbers, and the calibration of one setting.
+
+    Each file is there whole or not at all.
+    """
     out.mkdir(parents=True, exist_ok=True)
     steps = "".join(f"{step.model_dump_json()}\n" for one in running for step in one.behind())
-    episodes = "".join(as_line(*played) for one in running for played in one.played)
-    files = {"report.json": report.model_dump_json(indent=2), "report.html": page(report), behind.FILE: steps}
-    for name, text in {**files, **({"played.jsonl": episodes} if episodes else {})}.items():
+    files = {
+        behind.FILE: steps,
+        "held_out.jsonl": "".join(f"{one.model_dump_json()}\n" for one in given.held_out),
+        "played.jsonl": "".join(as_line(*played) for one in running for played in one.played),
+        "report.html": page(report),
+        "report.json": report.model_dump_json(indent=2),
+    }
+    for name, text in files.items():
         part = out / f"{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(out / name)

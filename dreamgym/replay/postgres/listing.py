@@ -7,7 +7,7 @@ is over, the replay buffer keeps its trajectory. The trajectory counts if both h
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -212,6 +212,15 @@ class StoredEpisodes:
             "SELECT body -> 'initial' ->> 'observation' FROM episodes WHERE id = %(id)s", {"id": episode}
         )
         return None if not rows else str(rows[0][0])
+
+    async def known(self, episodes: Iterable[str]) -> set[str]:
+        """Those of these episodes that are stored."""
+        rows = await self.database.fetch(
+            "SELECT id FROM trajectories WHERE id = ANY (%(ids)s) "
+            "UNION SELECT id FROM episodes WHERE id = ANY (%(ids)s)",
+            {"ids": [one for one in episodes if "\x00" not in one]},
+        )
+        return {str(row[0]) for row in rows}
 
     async def is_on_a_server(self, episode: str) -> bool:
         """True if a server keeps the episode, so that it can be forked."""

@@ -118,6 +118,7 @@ class Answers:
             try:
                 one, other = [await self._library.summary(*some[0]) for some in (pair.dreams, pair.real)]
                 parts_at = await self._library.parting(one, other)
+                is_same_call = parts_at is not None and await self._library.is_same_call(one, other, parts_at)
             except UnknownEpisode:  # it was deleted meanwhile
                 continue
             shown.append(
@@ -125,11 +126,13 @@ class Answers:
                     "dream": shown_summary(one),
                     "real": shown_summary(other),
                     "parts_at": parts_at,
+                    "same_call": is_same_call,
                     "dreams": len(pair.dreams),
                     "reals": len(pair.real),
                 }
             )
-        shown.sort(key=lambda pair: pair["parts_at"] is None)
+        # first those in which the dream answered otherwise: where the calls differ, the agents did
+        shown.sort(key=lambda pair: (not pair["same_call"], pair["parts_at"] is None))
         return {"pairs": [*shown], "total": len(found)}
 
     async def episodes(self, given: Parameters) -> JsonObject:

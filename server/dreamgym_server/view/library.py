@@ -73,6 +73,11 @@ class Library:
             first, window = first + window, 2 * window  # most part early; those that do not are read in few pieces
         return None
 
+    async def is_same_call(self, one: EpisodeSummary, other: EpisodeSummary, number: int) -> bool:
+        """True if both episodes made the same call at this number, counted from 1."""
+        (pair,) = paired_calls(*[await self.steps(each.place, each.id, number, 1) for each in (one, other)])
+        return pair.same_call
+
     async def pairs(self, env: str = "") -> list[TaskPair]:
         """Tasks that were played in a dream and in reality: those of the run folder first."""
         found = [] if self.folder is None else await asyncio.to_thread(self.folder.pairs)
@@ -104,9 +109,8 @@ class Library:
         for file in await asyncio.to_thread(self.folder.episode_files) if self.folder is not None else ():
             found |= dict.fromkeys(wanted & file.episodes.keys(), file.place)
         if self.store is not None:
-            for name in sorted(wanted - found.keys()):
-                with suppress(DreamGymError):
-                    found[name] = (await self.store.summary(name)).place
+            with suppress(DreamGymError):
+                found |= dict.fromkeys(await self.store.known(wanted - found.keys()), PLACE)
         return found
 
     def stored(self) -> StoredEpisodes:

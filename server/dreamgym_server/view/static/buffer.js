@@ -105,6 +105,7 @@ function coverage(map, which) {
     return el("tr", {}, el("th", { scope: "row" }, el("code", {}, one.tool)), el("td.number", {}, number(one.states)), el("td.number", {}, number(one.recorded)), el("td.number", {}, number(one.keys - one.recorded)), el("td.nowrap", {}, bar, ` ${percent(one.recorded / one.keys)} recorded`));
   });
   const most = Math.max(1, ...map.recorded.flat());
+  const short = (count) => (most > 1 ? number(count) : "✓");
   const cells = map.states.map((state, row) =>
     el(
       "tr",
@@ -113,7 +114,7 @@ function coverage(map, which) {
       map.actions.map((action, column) => {
         const [recorded, dreamed] = [map.recorded[row][column], map.dreamed[row][column]];
         const words = `${action}: ${recorded ? `${plural(recorded, "recorded call")}` : dreamed ? `${plural(dreamed, "call")}, only dreamed` : "never called here: a guess"}`;
-        const cell = el(`td.cellmap.${recorded ? "known" : dreamed ? "dreamed" : "guess"}`, { title: words }, recorded ? number(recorded) : dreamed ? `(${number(dreamed)})` : "–");
+        const cell = el(`td.cellmap.${recorded ? "known" : dreamed ? "dreamed" : "guess"}`, { title: words }, recorded ? short(recorded) : dreamed ? `(${short(dreamed)})` : "–");
         if (recorded) cell.style.setProperty("--part", `${Math.round(25 + (60 * recorded) / most)}%`);
         return cell;
       }),
@@ -129,7 +130,7 @@ function coverage(map, which) {
     map.states.length
       ? [
           el("p", {}, `${map.states_in_all > map.states.length ? `The ${number(map.states.length)} states with most recordings, of ${number(map.states_in_all)},` : plural(map.states.length, "state")} by the ${plural(map.actions.length, "most frequent call")}: ${percent(filled / all)} of these pairs are recorded.`),
-          el("p.legend", {}, el("span.cellmap.known", {}, "3"), " recorded so often ", el("span.cellmap.dreamed", {}, "(2)"), " only dreamed ", el("span.cellmap.guess", {}, "–"), " never called there: a dream would have to guess"),
+          el("p.legend", {}, el("span.cellmap.known", {}, most > 1 ? "3" : "✓"), most > 1 ? " different calls recorded " : " recorded ", el("span.cellmap.dreamed", {}, most > 1 ? "(2)" : "(✓)"), " only dreamed ", el("span.cellmap.guess", {}, "–"), " never called there: a dream would have to guess"),
           el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Map of recorded states and calls" }, el("table.map", {}, el("thead", {}, el("tr", {}, el("td", {}, "state"), map.actions.map((action) => el("th", { scope: "col", title: action }, el("code", {}, inShort(action)))))), el("tbody", {}, cells))),
         ]
       : null,

@@ -16,7 +16,7 @@ export function lineChart(title, lines, { share = false, onpick = null, note = "
   const box = el("div.chart", { role: "img", "aria-label": `${title}. Its numbers are in the table below.` });
   whenPlaced(box, () => draw(box, drawn, { share, tell, onpick, readout }));
   const legend = el("p.legend", {}, drawn.map((line) => el(`span.key.${line.className.split(" ").join(".")}`, {}, line.name)));
-  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), legend, note ? el("p.faint.note-line", {}, note) : null), box, readout, numbers(drawn, tell));
+  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), legend, note ? el("p.faint.note-line", {}, note) : null), box, readout, numbers(title, drawn, tell));
 }
 
 // The library measures texts and widths, so it can only draw where the page shows it.
@@ -141,10 +141,10 @@ export function shareChart(title, columns, className) {
     return { name, points };
   });
   const ends = el("p.ends.faint", { "aria-hidden": "true" }, el("span", {}, `update ${number(filled[0].x)}`), el("span", {}, `update ${number(filled.at(-1).x)}`));
-  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), el("p.legend", {}, names.map((name) => el(`span.tier.${className(name)}`, {}, name)))), picture, ends, numbers(lines, percent));
+  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), el("p.legend", {}, names.map((name) => el(`span.tier.${className(name)}`, {}, name)))), picture, ends, numbers(title, lines, percent));
 }
 
-function numbers(lines, tell) {
+function numbers(title, lines, tell) {
   const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
   const body = () =>
     xs.map((x) =>
@@ -159,7 +159,7 @@ function numbers(lines, tell) {
       ),
     );
   const table = el("tbody");
-  const details = el("details", {}, el("summary", {}, "Numbers"), el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Numbers" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "update"), lines.map((line) => el("th", { scope: "col" }, line.name)))), table)));
+  const details = el("details", {}, el("summary", {}, "Numbers"), el("div.scroll", { tabindex: 0, role: "region", "aria-label": `Numbers of ${title}` }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "update"), lines.map((line) => el("th", { scope: "col" }, line.name)))), table)));
   details.addEventListener("toggle", () => table.childElementCount || table.append(...body()), { once: true });
   return details;
 }

@@ -76,7 +76,7 @@ function taskLink(id) {
 }
 
 function variation(task) {
-  const parts = Object.entries(task.varied).map(([name, { before, after }]) => el("div", {}, el("h4", {}, name === "start" ? "It starts elsewhere" : "Another instruction"), differing(before, after)));
+  const parts = Object.entries(task.varied).map(([name, { before, after }]) => el("div", {}, el("p.part", {}, name === "start" ? "It starts elsewhere" : "Another instruction"), differing(before, after)));
   return parts.length ? el("details", {}, el("summary", {}, "What was varied"), parts) : null;
 }
 

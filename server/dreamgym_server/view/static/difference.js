@@ -45,7 +45,7 @@ export function differing(before, after) {
 }
 
 function apart(one, other, cut) {
-  return el("div.two.change", {}, el("div", {}, el("h4", {}, "before"), el("pre", {}, one)), el("div", {}, el("h4", {}, "after"), el("pre", {}, other)), cut);
+  return el("div.two.change", {}, el("div", {}, el("p.part", {}, "before"), el("pre", {}, one)), el("div", {}, el("p.part", {}, "after"), el("pre", {}, other)), cut);
 }
 
 // Lines that are the same are left out, but for those around a change; how many is said.

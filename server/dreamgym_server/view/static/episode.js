@@ -242,7 +242,7 @@ function copyButton(one, step) {
 function origin(step) {
   return [
     step.blocks.length ? `with ${step.blocks.join(", ")}` : "",
-    step.model && step.tier !== "real" ? step.model : "",
+    step.model && step.tier !== "real" ? `model ${step.model}` : "",
     step.confidence === null ? "" : `confidence ${percent(step.confidence)}`,
     step.exact ? "same state and call recorded" : "",
     step.checked === null ? "" : `check: ${step.checked ? "accomplished" : "not accomplished"}`,
@@ -259,7 +259,7 @@ function reasons(step, one, fetchWhole) {
   if (step.state.kind === "fields") {
     parts.push(el("details", { open: step.state.changed <= 8 }, el("summary", {}, `State: ${plural(step.state.changed, "field")} changed`), fieldDiff(step, one)));
   } else if (step.state.kind === "text") {
-    const whole = isCut(step.state.before) || isCut(step.state.after) ? el("div.two", {}, el("div", {}, el("h4", {}, "before"), recordedText(step.state.before, wholeState(step, one, "before"), "state")), el("div", {}, el("h4", {}, "after"), recordedText(step.state.after, wholeState(step, one, "after"), "state"))) : null;
+    const whole = isCut(step.state.before) || isCut(step.state.after) ? el("div.two", {}, el("div", {}, el("p.part", {}, "before"), recordedText(step.state.before, wholeState(step, one, "before"), "state")), el("div", {}, el("p.part", {}, "after"), recordedText(step.state.after, wholeState(step, one, "after"), "state"))) : null;
     parts.push(el("details", {}, el("summary", {}, "State: what changed"), el("div", {}, differing(step.state.before, step.state.after), whole)));
   } else if (step.state.kind === "same") {
     parts.push(el("span.faint", {}, "State: unchanged"));

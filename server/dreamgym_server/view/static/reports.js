@@ -89,6 +89,6 @@ function predictedStep(one, places, value = null) {
     el("code.call", {}, one.action),
     one.recorded === one.got && `${one.recorded_changes}` === `${one.got_changes}`
       ? el("div.answer", {}, el("p.faint", {}, "recorded and predicted alike"), el("pre", {}, one.recorded), changes(one.recorded_changes))
-      : el("div.two", {}, el("div.answer", {}, el("h4", {}, "recorded"), el("pre", {}, one.recorded), changes(one.recorded_changes)), el("div.answer", {}, el("h4", {}, "predicted"), el("pre", {}, one.got), changes(one.got_changes))),
+      : el("div.two", {}, el("div.answer", {}, el("p.part", {}, "recorded"), el("pre", {}, one.recorded), changes(one.recorded_changes)), el("div.answer", {}, el("p.part", {}, "predicted"), el("pre", {}, one.got), changes(one.got_changes))),
   );
 }
