@@ -206,6 +206,17 @@ class StoredEpisodes:
         rows = await self.database.fetch(BODIES, {**await self._tables([episode]), **window})
         return [Transition.model_validate_json(body) for _, body in rows]
 
+    async def openings(self, episodes: Sequence[str], count: int) -> dict[str, list[Transition]]:
+        """The first steps of several episodes, at most `count` of each, by their ids."""
+        rows = await self.database.fetch(
+            f"SELECT episode, body::text FROM ({STEPS}) AS steps WHERE step < %(count)s ORDER BY episode, step",
+            {**await self._tables(episodes), "count": count},
+        )
+        found: dict[str, list[Transition]] = {episode: [] for episode in episodes}
+        for episode, body in rows:
+            found[episode].append(Transition.model_validate_json(body))
+        return found
+
     async def initial(self, episode: str) -> str | None:
         """The first observation of an episode that a server keeps; None: no server has it."""
         rows = await self.database.fetch(

@@ -113,27 +113,19 @@ class Answers:
     async def pairs(self, given: Parameters) -> JsonObject:
         """Tasks that were played in a dream and in reality, with the first step at which the newest two part."""
         found = await self._library.pairs(given.get("env", ""))
-        shown: list[JsonObject] = []
-        for pair in found[:PAIRS]:
-            try:
-                one, other = [await self._library.summary(*some[0]) for some in (pair.dreams, pair.real)]
-                parts_at = await self._library.parting(one, other)
-                is_same_call = parts_at is not None and await self._library.is_same_call(one, other, parts_at)
-            except UnknownEpisode:  # it was deleted meanwhile
-                continue
-            shown.append(
-                {
-                    "dream": shown_summary(one),
-                    "real": shown_summary(other),
-                    "parts_at": parts_at,
-                    "same_call": is_same_call,
-                    "dreams": len(pair.dreams),
-                    "reals": len(pair.real),
-                }
-            )
+        parted = await self._library.partings(found[:PAIRS])
         # first those in which the dream answered otherwise: where the calls differ, the agents did
-        shown.sort(key=lambda pair: (not pair["same_call"], pair["parts_at"] is None))
-        return {"pairs": [*shown], "total": len(found)}
+        parted.sort(key=lambda pair: (not pair.same_call, pair.at is None))
+        shown: list[JsonValue] = [
+            {
+                "dream": shown_summary(one.dream),
+                "real": shown_summary(one.real),
+                "parts_at": one.at,
+                "same_call": one.same_call,
+            }
+            for one in parted
+        ]
+        return {"pairs": shown, "total": len(found)}
 
     async def episodes(self, given: Parameters) -> JsonObject:
         """A page of the list of episodes."""

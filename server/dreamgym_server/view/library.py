@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
 from dreamgym.evaluation.parting import paired_calls, parting
@@ -18,6 +20,17 @@ from dreamgym_server.view.folders import RunFolder, strip
 
 FIRST_WINDOW = 32
 """Steps that are compared at first."""
+
+
+class Parting(NamedTuple):
+    """A dream and a real episode of one task."""
+
+    dream: EpisodeSummary
+    real: EpisodeSummary
+    at: int | None
+    """Number of the first call, counted from 1, at which they part; None: they are the same."""
+    same_call: bool
+    """True if they part by their answers to the same call."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,34 @@ class Library:
             first, window = first + window, 2 * window  # most part early; those that do not are read in few pieces
         return None
 
-    async def is_same_call(self, one: EpisodeSummary, other: EpisodeSummary, number: int) -> bool:
-        """True if both episodes made the same call at this number, counted from 1."""
-        (pair,) = paired_calls(*[await self.steps(each.place, each.id, number, 1) for each in (one, other)])
-        return pair.same_call
+    async def partings(self, pairs: Sequence[TaskPair]) -> list[Parting]:
+        """The newest two episodes of each pair, and where they part. A pair of which one was deleted is left out."""
+        names = [(pair.dreams[0], pair.real[0]) for pair in pairs]
+        stored = [identity for place, identity in chain(*names) if place == PLACE]
+        summaries = {one.id: one for one in await self.store.summaries(stored)} if self.store and stored else {}
+        openings = await self.store.openings(stored, FIRST_WINDOW) if self.store and stored else {}
+        found = []
+        for name in names:
+            try:
+                one, other = [
+                    summaries[identity] if identity in summaries else await self.summary(place, identity)
+                    for place, identity in name
+                ]
+                begun = paired_calls(
+                    *[
+                        openings[each.id] if each.id in openings else await self.steps(*which, 1, FIRST_WINDOW)
+                        for each, which in zip((one, other), name, strict=True)
+                    ]
+                )
+                at = parting(begun)
+                if at is None and max(one.outcome.steps, other.outcome.steps) > FIRST_WINDOW:
+                    at = await self.parting(one, other)
+                if at is not None and at > len(begun):
+                    begun = paired_calls(*[await self.steps(*which, at, 1) for which in name])
+            except UnknownEpisode:  # it was deleted meanwhile
+                continue
+            found.append(Parting(one, other, at, at is not None and begun[min(at, len(begun)) - 1].same_call))
+        return found
 
     async def pairs(self, env: str = "") -> list[TaskPair]:
         """Tasks that were played in a dream and in reality: those of the run folder first."""
