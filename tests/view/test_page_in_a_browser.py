@@ -114,7 +114,7 @@ async def test_the_buffer_is_searched_and_shows_where_a_dream_would_guess(screen
     async with served(library) as address:
         await screen.open(address, "#/buffer")
         await screen.sees("50 % of these pairs are recorded")
-        await screen.page.get_by_role("searchbox").fill("OLD hall")
+        await screen.page.get_by_label("Text of a step").fill("OLD hall")
         await screen.page.get_by_role("button", name="Search").click()
         await screen.sees("1 step found among 2 that were looked through")
         await screen.page.get_by_text("Search by likeness").click()

@@ -6,6 +6,7 @@ guess. What was only dreamed is told apart.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from dreamgym.replay.buffer import GROUNDED
@@ -20,9 +21,16 @@ FEW_TOOLS = 2
 """With so few tools, a map shows whole actions: the tools alone would say little."""
 
 TOTALS = """
-SELECT split_part(action, '{{', 1) AS tool, count(*), count(*) FILTER (WHERE sources & %(mask)s <> 0),
-  count(DISTINCT hashtextextended(state, 0))
-FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY tool ORDER BY count(*) DESC, tool
+SELECT tool, sum(keys)::int, sum(recorded)::int, count(*)::int FROM (
+  SELECT split_part(action, '{{', 1) AS tool, count(*) AS keys,
+    count(*) FILTER (WHERE sources & %(mask)s <> 0) AS recorded
+  FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY tool, hashtextextended(state, 0)
+) AS by_state GROUP BY tool ORDER BY sum(keys) DESC, tool
+"""
+STATES_IN_ALL = """
+SELECT count(*) FROM (
+  SELECT FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY hashtextextended(state, 0)
+) AS states
 """
 TOP_STATES = """
 SELECT state, count(*) FROM vectors_{encoder} WHERE env_id = %(env)s AND sources & %(mask)s <> 0
@@ -79,10 +87,13 @@ class StoredTransitions:
             return None
         encoder, env_id = known
         names = {"env": env_id, "mask": source_mask(GROUNDED)}
-        rows = await self.database.fetch(TOTALS.format(encoder=encoder), names)
+        rows, top, ((in_all,),) = await asyncio.gather(
+            self.database.fetch(TOTALS.format(encoder=encoder), names),
+            self.database.fetch(TOP_STATES.format(encoder=encoder), {**names, "limit": STATES}),
+            self.database.fetch(STATES_IN_ALL.format(encoder=encoder), names),
+        )
         tools = [ToolCoverage(tool=tool, keys=keys, recorded=some, states=states) for tool, keys, some, states in rows]
         column = "action" if len(tools) <= FEW_TOOLS else "split_part(action, '{', 1)"
-        top = await self.database.fetch(TOP_STATES.format(encoder=encoder), {**names, "limit": STATES})
         best = await self.database.fetch(
             TOP_ACTIONS.format(encoder=encoder, column=column), {**names, "limit": ACTIONS}
         )
@@ -91,9 +102,6 @@ class StoredTransitions:
             CELLS.format(encoder=encoder, column=column), {**names, "states": states, "actions": actions}
         )
         counts = {(state, action): (keys, recorded) for state, action, keys, recorded in cells}
-        ((in_all,),) = await self.database.fetch(
-            f"SELECT count(DISTINCT hashtextextended(state, 0)) FROM vectors_{encoder} WHERE env_id = %(env)s", names
-        )
         nothing = (0, 0)
         return CoverageMap(
             tools=tuple(tools),
@@ -106,6 +114,15 @@ class StoredTransitions:
                 for state in states
             ),
         )
+
+    async def stamp(self, env: str) -> tuple[object, ...]:
+        """Changes when an episode of the environment is stored or deleted."""
+        rows = await self.database.fetch(
+            "SELECT count(*), max(position) FROM trajectories "
+            "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)",
+            {"env": env},
+        )
+        return tuple(rows[0])
 
     async def _tables(self, env: str) -> tuple[int, int] | None:
         rows = await self.database.fetch(

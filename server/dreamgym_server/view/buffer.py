@@ -10,7 +10,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.replay.buffer import GROUNDED, Retrieval
 from dreamgym.replay.listing import EpisodeFilter
-from dreamgym.replay.postgres.coverage import StoredTransitions
+from dreamgym.replay.postgres.coverage import CoverageMap, StoredTransitions
 from dreamgym.replay.postgres.listing import Recorded
 from dreamgym.replay.postgres.search import StepSearch
 from dreamgym.types import JsonObject, ToolCall
@@ -30,6 +30,7 @@ class BufferAnswers:
 
     def __init__(self, library: Library) -> None:
         self._library = library
+        self._maps: dict[str, tuple[object, CoverageMap | None]] = {}
         self._of_folder = None if library.folder is None else FolderSteps(library.folder)
 
     async def coverage(self, given: Parameters) -> JsonObject:
@@ -39,11 +40,19 @@ class BufferAnswers:
         if steps is not None:
             found = await asyncio.to_thread(steps.coverage, env)
         else:
-            found = await StoredTransitions(self._library.stored().database).coverage(env)
+            found = await self._stored_map(env)
         if found is None:
             return {"env": env, "map": None}
         shown = found.model_dump(mode="json")
         return {"env": env, "map": {**shown, "states": [cut(state, 300) for state in found.states]}}
+
+    async def _stored_map(self, env: str) -> CoverageMap | None:
+        """The map of the store, which is only made again if something was stored or deleted."""
+        transitions = StoredTransitions(self._library.stored().database)
+        stamp = await transitions.stamp(env)
+        if env not in self._maps or self._maps[env][0] != stamp:
+            self._maps[env] = (stamp, await transitions.coverage(env))
+        return self._maps[env][1]
 
     async def search(self, given: Parameters) -> JsonObject:
         """Recorded steps that hold a text, of the episodes that meet the conditions."""

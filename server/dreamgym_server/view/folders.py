@@ -19,7 +19,8 @@ from dreamgym.errors import UnknownEpisode
 from dreamgym.replay.grouped import parted
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
-from dreamgym.replay.postgres.listing import EpisodeStep, Recorded, TaskPair
+from dreamgym.replay.postgres.listing import EpisodeStep, Recorded
+from dreamgym.replay.postgres.pairs import TaskPair
 from dreamgym.types import Source, StopReason, Task, Trajectory
 
 METRICS = "metrics.jsonl"

@@ -14,7 +14,8 @@ from dreamgym.evaluation.parting import paired_calls, parting
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary
 from dreamgym.replay.postgres.forget import Held, held
-from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, StoredEpisodes, TaskPair
+from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, StoredEpisodes
+from dreamgym.replay.postgres.pairs import StoredPairs, TaskPair
 from dreamgym.types import Transition
 from dreamgym_server.view.folders import RunFolder, strip
 
@@ -78,6 +79,10 @@ class Library:
     async def parting(self, one: EpisodeSummary, other: EpisodeSummary) -> int | None:
         """Number of the first call, counted from 1, at which two episodes part; None: they are the same."""
         first, window = 1, FIRST_WINDOW
+        if self.store is not None and one.place == other.place == PLACE:
+            first += await StoredPairs(self.store.database).alike(
+                one.id, other.id
+            )  # most of two long episodes need not be read
         while first <= max(one.outcome.steps, other.outcome.steps):
             sides = [await self.steps(each.place, each.id, first, window) for each in (one, other)]
             found = parting(paired_calls(*sides))
@@ -122,7 +127,7 @@ class Library:
             try:
                 for one in await self.environments():
                     if env in {"", one.env} and one.synthetic and one.real + one.imported:
-                        found += await self.store.pairs(one.env)
+                        found += await StoredPairs(self.store.database).pairs(one.env)
             except StoreError:
                 if self.folder is None:
                     raise

@@ -25,7 +25,7 @@ export async function curriculumView(given, { signal, about }) {
     el("p.lead", {}, "The value of a task says how much a policy can learn from it: nothing where every attempt succeeds or every attempt fails, most where half of them do. It is the variance of the rewards, at most 0.25. Tasks of high value are played more often, and varied into new ones."),
     el("p.count", {}, `${plural(found.total, "task")}, ${number(found.attempted)} of them attempted. Those of most value come first, those never attempted last.`),
     found.tasks.length
-      ? el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Tasks" }, el("table.tasks", {}, el("thead", {}, el("tr", {}, ["Task", "Varied from", "Value", "Success", "Attempts"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows)))
+      ? el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Tasks" }, el("table.tasks", {}, el("thead", {}, el("tr", {}, ["Task", "Value", "Success of attempts", "Varied from"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows)))
       : null,
     found.total > found.tasks.length
       ? el(
@@ -50,10 +50,9 @@ function taskRow(task, where, given) {
     "tr",
     { id: `task-${task.id}` },
     el("td", {}, el("a.task", { href: link("episodes", { ...where, task: task.id }) }, whole(task.instruction) ? instruction(task) : task.id), el("span.id.faint", {}, task.id), children(task)),
-    el("td", {}, task.parent ? [taskLink(task.parent), variation(task)] : el("span.faint", {}, ORIGINS[task.origin] ?? task.origin)),
     el("td.nowrap", {}, value ? [bar, ` ${value.variance.toFixed(3)}`] : el("span.faint", {}, "not attempted")),
-    el("td", {}, value ? percent(value.mean) : "", last),
-    el("td.number", {}, value ? number(value.attempts) : ""),
+    el("td", {}, value ? `${percent(value.mean)} of ${number(value.attempts)}` : "", last),
+    el("td", {}, task.parent ? [taskLink(task.parent), variation(task)] : el("span.faint", {}, ORIGINS[task.origin] ?? task.origin)),
   );
 }
 
