@@ -29,7 +29,7 @@ from statistics import mean, median
 import httpx
 from dreamgym_integrations.models import checkpoint, local, openai
 from dreamgym_integrations.trainers.common.checkpoints import save_model
-from dreamgym_integrations.trainers.policy.model import TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.model import TransformersPolicy, load_chat_policy
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 
 from dreamgym.dream.environment import DreamEnvironment
@@ -109,7 +109,7 @@ async def questions() -> list[Sequence[Message]]:
 
 def prompts(folder: Path) -> list[list[int]]:
     """Token ids of beginnings of recorded episodes."""
-    _, codec = load_policy(folder)
+    _, codec = load_chat_policy(folder)
     found = []
     for one in islice(read_jsonl(RECORDED, Trajectory), max(EPISODES)):
         ids = codec.start(one.task.instruction)
@@ -182,7 +182,7 @@ def compare_experience_models(folder: Path, file: Path, url: str, rounds: int) -
 
 def compare_policies(folder: Path, url: str, rounds: int) -> None:
     """Print the table of the policy."""
-    policy, _ = load_policy(folder)
+    policy, _ = load_chat_policy(folder)
     asked = prompts(folder)
     parameters = sum(one.numel() for one in policy.model.parameters())
     print(

@@ -163,7 +163,7 @@ async def served(steps: int) -> AsyncIterator[str]:
 
 def tiny_codec(folder: Path, steps: int) -> tuple[Codec, list[int]]:
     """A codec that knows the words of the rooms, and what the policy says in it."""
-    from dreamgym_integrations.trainers.policy.model import load_policy
+    from dreamgym_integrations.trainers.policy.model import load_chat_policy
     from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
     step = Transition(
@@ -177,7 +177,7 @@ def tiny_codec(folder: Path, steps: int) -> tuple[Codec, list[int]]:
         id="known", task=spec(steps).tasks[0], transitions=(step,), source=Source.REAL, stop_reason=StopReason.FINISHED
     )
     create_tiny_policy([known], folder, seed=0)
-    codec = load_policy(folder)[1]
+    codec = load_chat_policy(folder)[1]
     return codec, codec.answer(WORDS)
 
 

@@ -63,7 +63,8 @@ LOADED = 20_000
 QUESTIONS = 40
 NEIGHBOURS = 5
 TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
-FILTERS = ("none", "a tool of 1 call in 4", "as of the middle")
+FILTERS = ("none", "the tool of the call", "one tool, whatever the call", "as of the middle")
+"""A dream asks for none or for the tool of the call. One that asks for another tool wants the far end of the space."""
 
 
 def play(number: int) -> Trajectory:
@@ -214,10 +215,11 @@ async def search(store: Store, clock: Clock, questions: Sequence[Retrieval]) -> 
 async def nearest(
     store: Store, query: str, questions: Sequence[Retrieval], vectors: NDArray[np.float16], asks: dict[str, Any]
 ) -> list[list[float]]:
-    """Cosines of the nearest keys that a statement finds for each question."""
+    """Cosines of the nearest keys that a statement finds for each question; without a tool, of the question's own."""
     statement, found = query.format(encoder=1, env=1, limit=SIMILAR_KEYS), []
     for question, vector in zip(questions, vectors, strict=True):
-        rows = await store.database.fetch(statement, {**asks, "state": question.state, "vector": HalfVector(vector)})
+        asked = {"tool": f"{question.action.name}{{", **asks, "state": question.state, "vector": HalfVector(vector)}
+        rows = await store.database.fetch(statement, asked)
         found.append(sorted((row[3] for row in rows), reverse=True)[:NEIGHBOURS])
     return found
 
@@ -255,8 +257,8 @@ async def measure(steps: int, dim: int) -> None:
         exactly, exact_cost = await search(store, clock, exact)
         ((middle,),) = await store.database.fetch("SELECT max(first_at) / 2 FROM vectors_1", {})
         asks = {"mask": source_mask(GROUNDED), "keys": SIMILAR_KEYS, "exclude": ""}
-        variants = dict(zip(FILTERS, (("", EVERYTHING), ("take{", EVERYTHING), ("", middle)), strict=True))
-        filters = {name: {**asks, "tool": tool, "as_of": as_of} for name, (tool, as_of) in variants.items()}
+        variants: tuple[dict[str, Any], ...] = ({"tool": ""}, {}, {"tool": "take{"}, {"tool": "", "as_of": middle})
+        filters = {name: {**asks, "as_of": EVERYTHING, **one} for name, one in zip(FILTERS, variants, strict=True)}
         truth = {name: await nearest(store, EXACT, questions, vectors, filters[name]) for name in FILTERS}
         say("exact search measured")
         show("search", "recall@5", "PostgreSQL CPU ms", "client CPU ms", "median ms", "same answer")

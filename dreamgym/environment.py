@@ -220,8 +220,9 @@ def state_setting(file: Path, value: object) -> StateSetting:
 class RealEnvironment(Protocol):
     """A real environment: an entry point of `dreamgym.environments`, called with the folder's options, returns one.
 
-    Two attributes are optional: `reader`, a `dreamgym.reading.Reader` of its words, and `needs_packages`, False for one
-    that plays without the packages of its extra.
+    Three attributes are optional: `reader`, a `dreamgym.reading.Reader` of its words; `goals`, the
+    `dreamgym.goals.Goals` over the states of that reader; and `needs_packages`, False for one that plays without the
+    packages of its extra.
     """
 
     @property
@@ -257,10 +258,16 @@ def load_real(name: str, options: JsonObject | None = None) -> RealEnvironment:
 
     Raises:
         UnknownName: nothing has this name; the message lists the registered environments.
-        InvalidInput: the module or file cannot be loaded; for an adapter that moved, the message has the new name.
+        InvalidInput: the module or file cannot be loaded, or the folder is not there; for an adapter that moved, the
+            message has the new name.
     """
     found = {point.name: point for point in entry_points(group="dreamgym.environments")}
     if name not in found and ":" not in name:
+        if "/" in name:
+            raise InvalidInput(
+                f"no folder {name} in {Path.cwd()}: an environment is a folder with an env.toml, a name that "
+                "`dreamgym env list` shows, module:function or file.py:function"
+            )
         hint = (
             f"There is no folder {Path(name)} in {Path.cwd()}; a folder with an env.toml works, and so do "
             "module:function and file.py:function"

@@ -41,3 +41,7 @@ class Mirror(Frozen):
     """The server's refusal of an unknown tool, with `{tool}` in the place of its name; None if none was recorded."""
     invalid_arguments: str | None = None
     """The server's refusal of invalid arguments, with `{tool}` and `{reason}`; None if none was recorded."""
+    fault_words: dict[str, str] = Field(default_factory=dict)
+    """The reasons of recorded refusals, by kind of fault, with gaps; see `dreamgym.fault_words`."""
+    tells_all_faults: bool = False
+    """A recorded refusal of several faults tells each of them, in a line of its own."""

@@ -7,11 +7,12 @@ fault of the schema, a pattern has a time limit, and unique items are found with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
+from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonschema
 import referencing
@@ -21,12 +22,31 @@ from pydantic import JsonValue
 from referencing.jsonschema import DRAFT202012, specification_with
 
 from dreamgym.errors import InvalidInput
+from dreamgym.types import JsonObject
 
 PATTERNS_S = 0.05
 """Seconds that all patterns of a schema may take for one value."""
 SHOWN_CHARACTERS = 500
+FIELD_FAULTS = 20
+"""More faults than these are not told one by one."""
 
 _patterns_until: ContextVar[float] = ContextVar("patterns_until")
+
+
+class FieldFault(NamedTuple):
+    """What is wrong with one field of an object."""
+
+    field: str
+    keyword: str
+    """The JSON Schema keyword that it breaks."""
+    limit: JsonValue
+    """The value of the keyword in the schema."""
+    types: str
+    """The JSON types that the schema allows for the field, in order and separated by bars; `any` if it names none."""
+    value: JsonValue
+    """The field's value; None if the field is missing."""
+    text: str
+    """The fault in the words of the schema library."""
 
 
 class Schema:
@@ -46,7 +66,23 @@ class Schema:
             kind, {"pattern": _pattern, "patternProperties": _pattern_properties, "uniqueItems": _unique_items}
         )
         self._validator: jsonschema.protocols.Validator = bounded(schema, registry=referencing.Registry())
+        self._test = _tested(schema)
         self.fault({})
+
+    def allows(self, value: JsonValue) -> bool:
+        """True if a value is valid: `fault` without a reason. A check of common keywords takes microseconds.
+
+        Raises:
+            InvalidInput: the schema cannot be followed to its end for this value.
+        """
+        return self.fault(value) is None if self._test is None else self._test(value)
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The schema's properties by name."""
+        contents = self._validator.schema
+        found = contents.get("properties") if isinstance(contents, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
 
     def require_references(self) -> None:
         """Raises InvalidInput if a reference leads out of the schema. Otherwise only values that reach it show it."""
@@ -84,6 +120,51 @@ class Schema:
         where = f"{fault.json_path.removeprefix('$.')}: " if fault.path else ""
         return f"{where}{fault.message[:SHOWN_CHARACTERS]}"
 
+    def field_faults(self, value: JsonObject) -> tuple[FieldFault, ...]:
+        """The faults of an object, in the order of the schema's properties; unknown fields come last.
+
+        Empty if the object is valid, if a fault is not that of one field, and if there are too many.
+        """
+        _patterns_until.set(monotonic() + PATTERNS_S)
+        try:
+            errors = list(islice(self._validator.iter_errors(value), FIELD_FAULTS + 1))
+        except (referencing.exceptions.Unresolvable, RecursionError, TimeoutError, InvalidInput):
+            return ()
+        found = [fault for error in errors for fault in _faults_of_fields(error, self.properties)]
+        if any(fault is None for fault in found) or len(found) > FIELD_FAULTS:
+            return ()
+        order = {name: number for number, name in enumerate(self.properties)}
+        faults = [fault for fault in found if fault is not None]
+        return tuple(sorted(faults, key=lambda fault: order.get(fault.field, len(order))))
+
+
+def _faults_of_fields(error: jsonschema.ValidationError, properties: Mapping[str, Any]) -> Iterator[FieldFault | None]:
+    """The faults that one error of the library stands for; None for one that is not of a single field."""
+    keyword, limit, path = error.validator, error.validator_value, list(error.path)
+    if len(path) == 1 and isinstance(path[0], str) and path[0] in properties and error.parent is None:
+        yield FieldFault(path[0], keyword, limit, _types(properties[path[0]]), error.instance, error.message)
+    elif path or keyword not in {"required", "additionalProperties"}:
+        yield None
+    elif keyword == "additionalProperties":
+        if "patternProperties" in error.schema or limit is not False:
+            yield None
+        for name in list(error.instance)[: 2 * FIELD_FAULTS + len(properties)]:
+            if name not in properties:
+                yield FieldFault(name, keyword, limit, "any", error.instance[name], error.message)
+    else:
+        name = next((name for name in limit if error.message == f"{name!r} is a required property"), None)
+        yield name and FieldFault(name, keyword, limit, _types(properties.get(name, {})), None, error.message)
+
+
+def _types(schema: object) -> str:
+    """The JSON types that a property may have, by its own keyword or those of its alternatives."""
+    if not isinstance(schema, Mapping):
+        return "any"
+    parts = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    named = [part["type"] for part in parts if isinstance(part, Mapping) and "type" in part]
+    types = {name for one in named for name in ([one] if isinstance(one, str) else one)}
+    return "|".join(sorted(types)) or "any"
+
 
 def schema_of(schema: JsonValue) -> Schema:
     """The compiled schema, cached. Raises InvalidInput if it cannot be used."""
@@ -98,6 +179,72 @@ def fault_under(schema: JsonValue, value: JsonValue) -> str | None:
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Schema:
     return Schema(json.loads(text))
+
+
+Test = Callable[[JsonValue], bool]
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "object": (dict,),
+    "array": (list,),
+    "null": (type(None),),
+    "boolean": (bool,),
+}
+_WITHOUT_MEANING = {"title", "description", "default", "examples"}
+
+
+def _tested(schema: JsonValue) -> Test | None:
+    """A function that says if a value is valid; None for a schema with anything but the commonest keywords."""
+    if isinstance(schema, bool):
+        return lambda value: schema
+    tests: list[Test] = []
+    for keyword, given in schema.items() if isinstance(schema, dict) else ():
+        if keyword in _WITHOUT_MEANING:
+            continue
+        test = _keyword_test(keyword, given, schema if isinstance(schema, dict) else {})
+        if test is None:
+            return None
+        tests.append(test)
+    return lambda value: all(test(value) for test in tests)
+
+
+def _keyword_test(keyword: str, given: JsonValue, schema: Mapping[str, JsonValue]) -> Test | None:
+    """The test of one keyword; None for one that is left to the validator."""
+    match keyword, given:
+        case "const", str() | bool() | None:
+            return lambda value: type(value) is type(given) and value == given
+        case "enum", list() if all(isinstance(one, str | bool | None) for one in given):
+            return lambda value: any(type(value) is type(one) and value == one for one in given)
+        case "type", str() if given in _TYPES:
+            return lambda value: isinstance(value, _TYPES[given])
+        case "required", list():
+            names = [str(name) for name in given]
+            return lambda value: not isinstance(value, dict) or all(name in value for name in names)
+        case "not", _:
+            inner = _tested(given)
+            return inner and (lambda value: not inner(value))
+        case "contains", _ if not schema.keys() & {"minContains", "maxContains"}:
+            item = _tested(given)
+            return item and (lambda value: not isinstance(value, list) or any(map(item, value)))
+        case (("anyOf" | "allOf"), list()):
+            parts = [part for one in given if (part := _tested(one)) is not None]
+            several = any if keyword == "anyOf" else all
+            return (lambda value: several(part(value) for part in parts)) if len(parts) == len(given) else None
+        case "properties", dict():
+            fields = {name: _tested(one) for name, one in given.items()}
+            return None if None in fields.values() else lambda value: _have(fields, value)  # type: ignore[arg-type]
+        case "additionalProperties", _ if "patternProperties" not in schema:
+            known, other = schema.get("properties", {}), _tested(given)
+            others = known if isinstance(known, dict) else {}
+            return other and (
+                lambda value: (
+                    not isinstance(value, dict) or all(name in others or other(one) for name, one in value.items())
+                )
+            )
+    return None
+
+
+def _have(fields: Mapping[str, Test], value: JsonValue) -> bool:
+    return not isinstance(value, dict) or all(name not in value or test(value[name]) for name, test in fields.items())
 
 
 def _found(pattern: str, text: str) -> bool:

@@ -11,6 +11,7 @@ import logging
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
+from dreamgym.fault_words import reason_in_words
 from dreamgym.schema import Schema, fault_under, schema_of
 from dreamgym.types import JsonObject, StepResult, ToolCall, Transition
 
@@ -29,6 +30,7 @@ class Tools:
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._unknown_tool = spec.mirror.unknown_tool or UNKNOWN_TOOL
         self._invalid_arguments = spec.mirror.invalid_arguments or INVALID_ARGUMENTS
+        self._mirror = spec.mirror
         self._inputs: dict[str, Schema] = {}
         self._outputs: dict[str, Schema] = {}
         self._sound: set[str] = set()
@@ -55,14 +57,22 @@ class Tools:
         if schema is None:
             return self._unknown_tool.replace("{tool}", action.name)
         if is_too_long(canonical):
-            reason: str | None = f"the arguments exceed {MAX_ARGUMENT_BYTES} bytes"
-        else:
-            reason = _fault(schema, action.name, action.arguments)
-        if reason is None and len(canonical) <= REMEMBERED_CHARACTERS:
+            return self._refuse(action, f"the arguments exceed {MAX_ARGUMENT_BYTES} bytes")
+        reason = _fault(schema, action.name, action.arguments)
+        if reason is not None:
+            mirror = self._mirror
+            told = reason_in_words(schema, action, mirror.fault_words, tells_all=mirror.tells_all_faults)
+            return self._refuse(action, reason, told)
+        if len(canonical) <= REMEMBERED_CHARACTERS:
             if len(self._sound) >= REMEMBERED_CALLS:
                 self._sound.clear()
             self._sound.add(canonical)
-        return reason and self._invalid_arguments.replace("{tool}", action.name).replace("{reason}", reason)
+        return None
+
+    def _refuse(self, action: ToolCall, reason: str, told: str | None = None) -> str:
+        """The refusal of arguments, with the reason that the real server would tell if its words are known."""
+        words = self._invalid_arguments if told is None else self._mirror.invalid_arguments or "{reason}"
+        return words.replace("{tool}", action.name).replace("{reason}", reason if told is None else told)
 
     def violation(self, tool: str, result: StepResult) -> str | None:
         """The reason why an MCP client would reject this answer; None if it is valid."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
-from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_chat_policy
 from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
 import dreamgym
@@ -100,7 +100,7 @@ async def main(updates: int) -> None:
 
     folder = Path(mkdtemp())
     create_tiny_policy(recorded, folder, seed=0)
-    policy, codec = load_policy(folder)
+    policy, codec = load_chat_policy(folder)
     torch.manual_seed(0)
     imitate(policy, [recorded_segment(codec, episode) for episode in recorded])
 

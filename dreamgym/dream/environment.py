@@ -1,9 +1,11 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-The tiers are asked in this order: recorded, refused, synthesized, views, of other packages, model. The first that has
-an answer gives it. The first two say what reality said. The others infer: what they answer must agree with an explicit
-state, and what it shows of entities that are known in part is known from then on. Whether a step ends its task, and
-what it is worth, is decided in dreamgym.dream.ending, whichever tier answered.
+An environment of words whose reader makes objects of them is played on these (dreamgym.dream.objects): then that tier
+is asked first, and what it answers needs no retrieval. The others are asked in this order: recorded, refused,
+synthesized, views, of other packages, model. The first that has an answer gives it. The first two say what reality
+said. The others infer: what they answer must agree with an explicit state, and what it shows of entities that are known
+in part is known from then on. Whether a step ends its task, and what it is worth, is decided in dreamgym.dream.ending,
+or in a dream of objects by the task's check, whichever tier answered.
 
 Another package adds a tier by an entry point of the group `dreamgym.tiers`: `(spec) -> StepTier`. All that are
 installed are asked, in the order of their names. Their answers have the tier `plugin`.
@@ -21,6 +23,7 @@ from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
+from dreamgym.dream.objects import ObjectEpisode, ObjectsTier, in_words, object_worlds
 from dreamgym.dream.recorded import RecordedTier
 from dreamgym.dream.refused import RefusedTier
 from dreamgym.dream.synthesized import SynthesizedTier
@@ -85,6 +88,9 @@ class DreamEnvironment:
         self._without = without
         self._calibration = calibration
         self._min_confidence = min_confidence
+        self._has_objects = not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}
+        self._objects: ObjectEpisode | None = None
+        self._is_resumed = False
         self._task: Task | None = None
         self._seed = 0
         self._transitions: tuple[Transition, ...] = ()
@@ -110,17 +116,34 @@ class DreamEnvironment:
     async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
         """Start the task in its recorded initial state."""
         self._task, self._seed, self._transitions = task, seed or 0, ()
+        self._objects = await self._object_episode(task)
         return self._spec.first(task)
 
     def resume(self, task: Task, *, seed: int, transitions: Sequence[Transition]) -> None:
         """Continue an episode that another process began."""
         self._task, self._seed, self._transitions = task, seed, tuple(transitions)
+        self._objects, self._is_resumed = None, True
+
+    async def _object_episode(self, task: Task) -> ObjectEpisode | None:
+        """The episode in the dream of objects, as far as it was played; None if it is not played in one."""
+        self._is_resumed = False
+        known = await object_worlds(self._spec, self._buffer) if self._has_objects else None
+        episode = None if known is None else known.episode(task)
+        return episode if episode is not None and episode.resume(self._transitions) else None
 
     async def step(self, action: ToolCall) -> StepResult:
         """Predict one step and remember it. Raises EpisodeFinished, PredictionError, StoreError."""
-        query = await self._query(action)
+        task = self._playing()
+        if self._is_resumed:
+            self._objects = await self._object_episode(task)
         self.asked = None
-        for tier in self._tiers:
+        if self._objects is not None and self._calibration is None:
+            prediction = self._objects.answer(action, seed=self._seed)
+            if prediction is not None:
+                return self._remember(action, self._state(task), prediction, _result(prediction))
+        query = await self._query(action)
+        objects = [] if self._objects is None else [ObjectsTier(self._objects)]
+        for tier in (*objects, *self._tiers):
             with TimedSpan("tier", asked=_name_of(tier)) as asking:
                 prediction = await tier.answer(query)
                 asking.note(answered=prediction is not None)
@@ -134,26 +157,37 @@ class DreamEnvironment:
                 confidence = self._calibration.confidence(features(query, prediction))
                 prediction = prediction.noted(confidence=confidence)
                 if confidence < self._min_confidence:  # nobody can tell the rest: nothing happened, nothing is made up
-                    stop: JsonObject = {"state": query.state.text, "stop": StopReason.OUT_OF_SUPPORT.value}
+                    stop: JsonObject = {"state": self._state(task), "stop": StopReason.OUT_OF_SUPPORT.value}
                     over = StepResult(observation=ENDED, truncated=True, is_error=True, info=stop)
-                    return self._remember(query, prediction, over)
-        prediction = await ended(query, prediction, self._model)
-        return self._remember(query, prediction, _result(prediction))
+                    return self._remember(action, self._state(task), prediction, over)
+        if self._objects is None:
+            prediction = await ended(query, prediction, self._model)
+        elif not isinstance(tier, ObjectsTier):
+            prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, Judge))
+        return self._remember(action, self._state(task), prediction, _result(prediction))
 
-    async def _query(self, action: ToolCall) -> Query:
-        task = self._task
-        if task is None:
+    def _playing(self) -> Task:
+        if self._task is None:
             raise EpisodeFinished("no episode is running: call reset first")
         if self._transitions and self._transitions[-1].result.done:
             raise EpisodeFinished("the episode is over: reset starts a new one")
-        state = self._transitions[-1].next_state if self._transitions else task.initial_state or ""
+        return self._task
+
+    def _state(self, task: Task) -> str:
+        return self._transitions[-1].next_state if self._transitions else task.initial_state or ""
+
+    async def _query(self, action: ToolCall) -> Query:
+        task, history = self._playing(), self._transitions
+        if self._objects is not None:
+            history = in_words(history)  # which is what the recordings, and so the other tiers, know
+        state = history[-1].next_state if history else task.initial_state or ""
         with TimedSpan("retrieval") as retrieval:
-            demonstrations = await self._retrieved(task, state, action)
+            demonstrations = await self._retrieved(task, state, action, history)
             retrieval.note(found=len(demonstrations))
         return Query(
             spec=self._spec,
             task=task,
-            history=self._transitions,
+            history=history,
             state=State.of(state, self._spec.state),
             action=action,
             demonstrations=demonstrations,
@@ -161,7 +195,9 @@ class DreamEnvironment:
             without=self._without,
         )
 
-    async def _retrieved(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
+    async def _retrieved(
+        self, task: Task, state: str, action: ToolCall, history: tuple[Transition, ...]
+    ) -> tuple[Demonstration, ...]:
         """What was recorded near the step, best first.
 
         If there are several tools, the same call comes first, then the same tool.
@@ -180,13 +216,13 @@ class DreamEnvironment:
             state=state,
             action=action,
             k=wanted if spec.text_argument is not None else wanted * CANDIDATES,
-            history=self._transitions if knows_history else None,
+            history=history if knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if knows_history and spec.deterministic else "",
             goal=task.goal,
             exclude=self._episode_id,
             sources=GROUNDED | {Source.SYNTHETIC} if self._model.learns_from_dreams else GROUNDED,
-            seed=self._seed if knows_history else _step_seed(self._seed, len(self._transitions)),
+            seed=self._seed if knows_history else _step_seed(self._seed, len(history)),
             as_of=self._as_of,
         )
         found = await self._buffer.nearest(retrieval)
@@ -210,10 +246,10 @@ class DreamEnvironment:
 
         return tuple(sorted(found, key=of_another_call))
 
-    def _remember(self, query: Query, prediction: Prediction, result: StepResult) -> StepResult:
+    def _remember(self, action: ToolCall, state: str, prediction: Prediction, result: StepResult) -> StepResult:
         transition = Transition(
-            state=query.state.text,
-            action=query.action,
+            state=state,
+            action=action,
             result=result,
             next_state=result.state,
             reasoning=prediction.reasoning,

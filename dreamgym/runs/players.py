@@ -22,8 +22,8 @@ from dreamgym.types import Task
 
 if TYPE_CHECKING:
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
-    from dreamgym_integrations.trainers.policy.conversation import ConversationCodec
-    from dreamgym_integrations.trainers.policy.model import ChatCodec
+    from dreamgym_integrations.trainers.policy.conversation import SpokenCodec
+    from dreamgym_integrations.trainers.policy.model import PolicyCodec
     from dreamgym_server.sources import Worlds
 
     from dreamgym.runs.cluster import Doing
@@ -35,7 +35,7 @@ CHUNK = 8
 
 
 def player_at(
-    url: str, spec: EnvironmentSpec, policy: Policy, codec: ChatCodec, *, agent: str | None, limit_s: float = LIMIT_S
+    url: str, spec: EnvironmentSpec, policy: Policy, codec: PolicyCodec, *, agent: str | None, limit_s: float = LIMIT_S
 ) -> Player:
     """Plays at a server.
 
@@ -59,7 +59,7 @@ def player_at(
 
 @asynccontextmanager
 async def player_in(
-    worlds: Worlds, policy: Policy, codec: ChatCodec, *, agent: str | None, limit_s: float = LIMIT_S
+    worlds: Worlds, policy: Policy, codec: PolicyCodec, *, agent: str | None, limit_s: float = LIMIT_S
 ) -> AsyncIterator[TokenPlayer | AgentPlayer]:
     """Plays in these worlds; nothing of it is stored."""
     if agent is None:
@@ -70,7 +70,7 @@ async def player_in(
 
 
 def _agent_at(
-    url: str, spec: EnvironmentSpec, policy: Policy, codec: ConversationCodec, agent: str, limit_s: float
+    url: str, spec: EnvironmentSpec, policy: Policy, codec: SpokenCodec, agent: str, limit_s: float
 ) -> AgentPlayer:
     from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
 

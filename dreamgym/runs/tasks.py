@@ -12,6 +12,8 @@ from dreamgym.curriculum.generator import (
     TaskGenerator,
     content_of,
 )
+from dreamgym.curriculum.goal_variation import GoalVariation
+from dreamgym.dream.objects import object_worlds
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
@@ -75,6 +77,8 @@ async def generate_tasks(
 ) -> list[TaskRow]:
     """Vary the tasks that are solved only sometimes, the most valuable first, and store what is new.
 
+    In an environment that is dreamed on objects every recorded world gives new goals, tried or not.
+
     Raises:
         InvalidInput: nothing can be varied.
         DreamGymError: nothing new came of it.
@@ -85,8 +89,14 @@ async def generate_tasks(
         llm = load_llm(model, predictions=store.predictions)
         try:
             known = await _known(spec, store.buffer)
-            generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
-            parents = _valuable(spec, known, await store.buffer.task_values(spec.name))
+            values = await store.buffer.task_values(spec.name)
+            goals = GoalVariation.of(spec, await object_worlds(spec, store.buffer), _no_goal)
+            generator: TaskGenerator
+            if goals is not None:
+                generator, parents = goals, _most_valuable_first(filter(goals.is_recorded, known), values)
+            else:
+                generator = _generator(spec, llm, RecordedWorlds(await store.buffer.trajectories(spec.name)))
+                parents = _valuable(spec, known, values)
             # the same command again draws otherwise, for it knows more
             new = await _varied(generator, parents, known, wanted, draw_seed(seed, len(known)))
             if not new:
@@ -102,6 +112,19 @@ async def generate_tasks(
     if len(new) < wanted:
         say(f"{len(new)} of {wanted}: there was nothing else that is new and can be played")
     return [_listed(task, None) for task in new]
+
+
+def _no_goal(parent: Task, reason: str) -> None:
+    say(f"{parent.id}: {reason}")
+
+
+def _most_valuable_first(known: Iterable[Task], values: Iterable[TaskValue]) -> list[Task]:
+    """The tasks of recorded worlds, one a world: a goal that is decided on the state needs no value of its parent."""
+    worth = {value.task_id: value.variance for value in values}
+    first: dict[str, Task] = {}
+    for task in sorted(known, key=lambda task: -worth.get(task.id, 0.0)):
+        first.setdefault(task.world, task)
+    return list(first.values())
 
 
 def _valuable(spec: EnvironmentSpec, known: Sequence[Task], values: Iterable[TaskValue]) -> list[Task]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dreamgym.environment import Environment, EnvironmentSpec
-from dreamgym.episode import user_message
 from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
@@ -42,27 +41,6 @@ class Policy(Protocol):
 
         A prompt with its seed gives the same answer whatever else is in the batch, up to the rounding of float sums.
         """
-
-
-class Codec(Protocol):
-    """Converts between text and tokens. Each observation is encoded once and never again."""
-
-    def start(self, text: str) -> list[int]:
-        """Token ids of the conversation up to the policy's first turn."""
-
-    def turn(self, text: str, *, ended: bool) -> list[int]:
-        """Token ids of an observation up to the policy's next turn.
-
-        Args:
-            text: the observation.
-            ended: the policy closed its turn with the end-of-turn token.
-        """
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled tokens, without special tokens."""
-
-    def ended(self, ids: Sequence[int]) -> bool:
-        """True if the sampled tokens close the policy's turn with the end-of-turn token."""
 
 
 @dataclass
@@ -103,6 +81,36 @@ class Segment:
         self.logprobs += logprobs
         self.mask += [mask] * len(ids)
         self.rewards += [0.0] * len(ids)
+
+
+class Talk(Protocol):
+    """One episode between an environment and the policy."""
+
+    segments: list[Segment]
+    """What was said so far, as tokens."""
+
+    @property
+    def prompt(self) -> list[int]:
+        """The token ids that the policy continues next."""
+
+    def ids_of(self, text: str) -> list[int] | None:
+        """The ids by which the policy takes an action now; None if it has none for it."""
+
+    def say(self, sampled: Generation) -> str:
+        """Append what the policy sampled for `prompt`; the text of its action."""
+
+    def skip(self, text: str) -> None:
+        """Note an action that the policy did not sample, and that nothing is learned from."""
+
+    def hear(self, result: StepResult) -> bool:
+        """Append the answer to the last action. False: there is no room left for tokens."""
+
+
+class Codec(Protocol):
+    """Speaks for a policy: actions and observations to tokens and back."""
+
+    def talk(self, task: Task, first: StepResult) -> Talk:
+        """A new episode, up to the policy's first turn."""
 
 
 @dataclass
@@ -184,6 +192,13 @@ def parse_action(spec: EnvironmentSpec, text: str) -> ToolCall:
         raise InvalidInput('not a tool call: expected {"name": …, "arguments": {…}} as JSON') from error
 
 
+def action_text(spec: EnvironmentSpec, action: ToolCall) -> str:
+    """The text by which a policy takes an action; `parse_action` reads it."""
+    if spec.text_argument is not None:
+        return str(action.arguments.get(spec.text_argument[1], ""))
+    return action.model_dump_json()
+
+
 class TokenPlayer:
     """Plays without an agent: the policy's text is the action, and the observation is its next prompt.
 
@@ -232,38 +247,38 @@ class TokenPlayer:
         sampling_seed: int,
         first: int,
     ) -> list[Rollout]:
-        episodes = await asyncio.gather(*map(self._begun, environments, tasks, seeds))
+        begun = await asyncio.gather(*map(self._begun, environments, tasks, seeds))
+        episodes, talks = [episode for episode, _ in begun], [talk for _, talk in begun]
         live = [i for i, episode in enumerate(episodes) if episode.error is None]
         for turn in range(self._spec.max_steps):
             if not live:
                 break
-            prompts_B = [episodes[i].segments[0].ids for i in live]
+            prompts_B = [talks[i].prompt for i in live]
             seeds_B = [draw_seed(sampling_seed, first + i, turn) for i in live]
             sampled_B = await asyncio.to_thread(self._policy.generate, prompts_B, seeds_B=seeds_B)
             goes_on_B = await asyncio.gather(
                 *(
-                    self._acted(environments[i], episodes[i], sampled)
+                    self._acted(environments[i], episodes[i], talks[i], sampled)
                     for i, sampled in zip(live, sampled_B, strict=True)
                 )
             )
             live = [i for i, goes_on in zip(live, goes_on_B, strict=True) if goes_on]
         return episodes
 
-    async def _begun(self, environment: Environment, task: Task, seed: int) -> Rollout:
+    async def _begun(self, environment: Environment, task: Task, seed: int) -> tuple[Rollout, Talk]:
+        error = None
         try:
             first = await environment.reset(task, seed=seed)
         except BudgetSpent:
             raise
         except DreamGymError as failure:
-            start = self._codec.start(task.instruction)
-            return Rollout(task, [Segment(start)], error=f"{type(failure).__name__}: {failure}")
-        return Rollout(task, [Segment(self._codec.start(user_message(task, first)))])
+            first, error = StepResult(observation=""), f"{type(failure).__name__}: {failure}"
+        talk = self._codec.talk(task, first)
+        return Rollout(task, talk.segments, error=error), talk
 
-    async def _acted(self, environment: Environment, episode: Rollout, sampled: Generation) -> bool:
+    async def _acted(self, environment: Environment, episode: Rollout, talk: Talk, sampled: Generation) -> bool:
         """Play one turn; return False if the episode is over or has no room left for tokens."""
-        (segment,) = episode.segments
-        text = self._codec.decode(sampled.ids)
-        segment.say(sampled)
+        text = talk.say(sampled)
         episode.actions.append(text)
         try:
             result = await environment.step(parse_action(self._spec, text))
@@ -274,15 +289,11 @@ class TokenPlayer:
         except DreamGymError as failure:
             episode.error = f"{type(failure).__name__}: {failure}"
             return False
-        segment.reward(result.reward)
+        talk.segments[-1].reward(result.reward)
         episode.refused += result.is_error
         episode.total_reward += result.reward
         episode.success = result.terminated and episode.total_reward > 0
         episode.is_unjudged = not result.terminated and (episode.is_unjudged or "open_end" in result.info)
         if result.done or len(episode.actions) == self._spec.max_steps:
             return False
-        heard = self._codec.turn(result.observation, ended=self._codec.ended(sampled.ids))
-        if len(segment.ids) + len(heard) >= MAX_TOKENS:
-            return False
-        segment.hear(heard)
-        return True
+        return talk.hear(result)

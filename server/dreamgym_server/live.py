@@ -93,10 +93,11 @@ class Live:
 
 def unstorable(action: ToolCall, canonical: str) -> str | None:
     """Why a call with this canonical text cannot be stored as a step; None if it can."""
-    try:
-        json.dumps(action.arguments, allow_nan=False)
-    except ValueError:
-        return "Input validation error: the arguments contain NaN or an infinite number, which JSON does not allow"
+    if "NaN" in canonical or "Infinity" in canonical:
+        try:
+            json.dumps(action.arguments, allow_nan=False)
+        except ValueError:
+            return "Input validation error: the arguments contain NaN or an infinite number, which JSON does not allow"
     if _NUL.search(canonical):
         return "Input validation error: the arguments contain a NUL character"
     try:

@@ -267,6 +267,10 @@ class Episodes:
         """Number of finished episodes that this process has not put into the buffer yet, or that the buffer refused."""
         return self._archive.backlog
 
+    async def archived(self) -> None:
+        """Wait until the buffer has the episodes that are over."""
+        await self._archive.flush()
+
     async def check(self) -> None:
         """Raises StoreError if the store does not answer at once."""
         await self._store.check()

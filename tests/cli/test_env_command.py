@@ -146,10 +146,13 @@ def test_a_folder_that_is_not_there_is_named_with_the_place_where_it_was_looked_
     dreamgym: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for verb in (("serve", "crm/"), ("env", "show", "crm"), ("check", "./crm", "--against", "dream")):
+    for verb in (("serve", "crm/"), ("check", "./crm", "--against", "dream")):
         code, _, err = dreamgym(*verb)
         assert code == 2
-        assert f"There is no folder crm in {tmp_path}; a folder with an env.toml works" in err
+        assert f"no folder {verb[1]} in {tmp_path}: an environment is a folder with an env.toml" in err
+    code, _, err = dreamgym("env", "show", "crm")
+    assert code == 2
+    assert f"There is no folder crm in {tmp_path}; a folder with an env.toml works" in err
 
 
 def test_the_program_says_its_version(dreamgym: Command) -> None:

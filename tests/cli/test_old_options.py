@@ -69,7 +69,7 @@ def test_there_are_few_options() -> None:
     }
     """Reality is stored, what is stored is deleted, a page may change something, and spending ends because somebody
     said so: nothing but an option can say it."""
-    ahead = {("train", "--staleness"), ("train", "--tinker")}
+    ahead = {("train", "--staleness"), ("train", "--tinker"), ("train", "--in-process")}
     own = [option for options in OPTIONS.values() for option in options if option not in SHARED]
     assert len(SHARED) + len(own) + len(names(TrainConfig)) <= 120 + len(ours) + len(ahead)
 

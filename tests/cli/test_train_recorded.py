@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
+from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_policy
 from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
 from dreamgym_integrations.trainers.policy.sft import conversation_row
 from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
@@ -54,7 +54,7 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
     config = TrainConfig(algorithm="sft", agent="react", lora=4, steps=8, batch=4, accumulate=2, learning_rate=1e-2)
     await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
     async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, recordings))) as url:
-        segments = await replay_through_agent(load_agent("react"), load_codec(base), spec, recordings, url=url)
+        segments = await replay_through_agent(load_agent("react"), load_chat_policy(base)[1], spec, recordings, url=url)
     rows = [conversation_row(segment) for segment in segments]
     assert len(rows) == len(recordings)
     assert loss(tmp_path / "taught", rows) < 0.8 * loss(base, rows)

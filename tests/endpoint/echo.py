@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_chat_policy
 from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
 from dreamgym import EnvironmentSpec, StepResult, Task, ToolCall
@@ -59,4 +59,4 @@ async def tiny(folder: Path) -> tuple[TransformersPolicy, ChatCodec]:
 
     said = await play(Echo(), TASKS[0], says, spec=SPEC, seed=0, source=Source.REAL)
     create_tiny_policy([said], folder, seed=0)
-    return load_policy(folder)
+    return load_chat_policy(folder)

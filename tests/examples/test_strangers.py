@@ -10,6 +10,7 @@ import pytest
 
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.embedding import TrigramEncoder
+from dreamgym.recordings.folder.server import fault_words, invalid_arguments
 from dreamgym.types import StepResult, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -117,6 +118,34 @@ def test_a_repeat_counts_if_reality_answered_as_before_and_the_dream_at_all(stud
     assert repeats((READ, A, A), (READ, A, None)) == (0, 1)
     assert repeats((READ, A, None), (READ, A, None)) == (0, 0)
     assert repeats((READ, A, A), (WRITE, A, A), (READ, B, B)) == (0, 0)
+
+
+def test_a_repeat_is_undisturbed_if_no_accepted_write_stands_in_between(study: SimpleNamespace) -> None:
+    refusal = StepResult(observation="no", is_error=True)
+
+    def undisturbed(*calls: tuple[ToolCall, StepResult, StepResult | None]) -> tuple[float, int]:
+        got = study.judged.counts(judged(study, *calls, kind="repeated reads")).undisturbed
+        return got.mean, got.n
+
+    assert undisturbed((READ, A, A), (READ, A, A)) == (1, 1)
+    assert undisturbed((READ, A, A), (WRITE, refusal, refusal), (READ, A, B)) == (0, 1)
+    assert undisturbed((READ, A, A), (WRITE, A, A), (READ, A, None)) == (0, 0)
+
+
+def test_a_read_that_has_no_answer_after_a_write_is_named_with_the_write(study: SimpleNamespace) -> None:
+    rows = judged(study, (READ, A, A), (WRITE, A, A), (READ, A, None), kind="repeated reads")
+    page = study.report.page([study.report.Cell(server="s", model="m", sessions=rows, held_out=())], [], {}, {})
+    assert "- s, m, one 3: `read {}` after `write`: no answer" in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_kept_of_a_servers_refusals_is_what_recording_learns_of_them(study: SimpleNamespace, name: str) -> None:
+    kept = study.material.load(study.servers.SERVERS[name])
+    calls = [(step.action, step.result) for one in kept.known for step in one.transitions]
+    tools = {tool["name"]: tool for tool in kept.spec.tools}
+    mirror = kept.spec.mirror
+    assert invalid_arguments(calls, tools) == mirror.invalid_arguments
+    assert fault_words(calls, tools, mirror.invalid_arguments) == (mirror.fault_words, mirror.tells_all_faults)
 
 
 def test_a_valid_call_that_the_dream_refuses_is_counted_but_one_without_an_answer_is_not(

@@ -118,6 +118,15 @@ def test_refusals_are_learnt_with_gaps_for_tool_and_reason(
     assert (mirror.unknown_tool, mirror.invalid_arguments) == (learnt_unknown, learnt_invalid)
 
 
+def test_the_words_of_a_refusal_are_learnt_by_kind_of_fault(tmp_path: Path) -> None:
+    folder = crm(tmp_path)
+    said = "MCP error -32602: Input validation error: Invalid arguments for tool get: expected string at id"
+    Tape(folder, "a").hello().call("get", said, is_error=True)
+    build_folder(folder)
+    mirror = EnvironmentSpec.load(folder).mirror
+    assert (list(mirror.fault_words.values()), mirror.tells_all_faults) == (["expected string at {field}"], False)
+
+
 def test_a_server_of_the_python_sdk_refuses_an_unknown_tool_in_that_sdks_words(tmp_path: Path) -> None:
     folder = crm(tmp_path)
     Tape(folder, "a").hello().call("get", "Error executing tool get: no such id", is_error=True)

@@ -30,6 +30,7 @@ from dreamgym.dream.language_model import LanguageModel
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.llm import Message, ScriptedLLM
 from dreamgym.replay.postgres import Store
+from dreamgym.spans import TimedSpan
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +44,21 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """What this process traces while the test runs."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # only we are to see it: the MCP SDK would trace its client too
+    monkeypatch.setattr("dreamgym.spans._IS_NAMED", True)
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     return exporter
+
+
+def test_a_provider_that_is_set_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with TimedSpan("before"):
+        pass
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    with TimedSpan("after"):
+        pass
+    assert [span.name for span in exporter.get_finished_spans()] == ["dreamgym.after"]
 
 
 def ours(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:

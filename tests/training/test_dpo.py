@@ -7,8 +7,8 @@ import pytest
 import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy.dpo import prefer, preferences
-from dreamgym_integrations.trainers.policy.model import load_policy
-from dreamgym_integrations.trainers.policy.sft import row
+from dreamgym_integrations.trainers.policy.model import load_chat_policy
+from dreamgym_integrations.trainers.policy.sft import rows
 from lamp import LampEnvironment
 from lamp_runs import trained, weights
 
@@ -34,7 +34,7 @@ def said(spec: EnvironmentSpec, *words: str, task: int = 0, seed: int = 0) -> Tr
 
 def words(spec: EnvironmentSpec, folder: Path, *trajectories: Trajectory) -> set[tuple[str, str]]:
     """Chosen and rejected words of all preferences."""
-    _, codec = load_policy(folder)
+    _, codec = load_chat_policy(folder)
     return {
         (codec.decode(pair["chosen_ids"]), codec.decode(pair["rejected_ids"]))
         for pair in preferences(spec, codec, trajectories)
@@ -53,11 +53,12 @@ def test_what_succeeded_is_preferred_to_what_failed_or_was_refused_in_the_same_s
 def test_the_conversation_so_far_is_the_successful_episodes_own_token_by_token(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
-    _, codec = load_policy(lamp_policy)
+    _, codec = load_chat_policy(lamp_policy)
     won = said(lamp_spec, "say green", "say red")
     lost = said(lamp_spec, "say green", "say blue", "say blue")
     (pair,) = preferences(lamp_spec, codec, [won, lost])
-    assert pair["prompt_ids"] + pair["chosen_ids"] == row(lamp_spec, codec, won)["input_ids"]
+    (row,) = rows(lamp_spec, codec, won)
+    assert pair["prompt_ids"] + pair["chosen_ids"] == row["input_ids"]
     assert codec.decode(pair["rejected_ids"]) == "say blue"
 
 
@@ -82,7 +83,7 @@ def test_a_policy_follows_its_preferences_and_serves_reinforcement_learning_as_a
 ) -> None:
     def margin(folder: Path) -> float:
         """How much likelier what is preferred has become, in log-probability, on average."""
-        policy, codec = load_policy(folder)
+        policy, codec = load_chat_policy(folder)
         pairs = preferences(lamp_spec, codec, lamp_recordings)[:40]
         return sum(
             logprob(policy.model, pair["prompt_ids"], pair["chosen_ids"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy.model import load_policy
+from dreamgym_integrations.trainers.policy.model import load_chat_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, practice, same, trained, weights
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 def player(spec: EnvironmentSpec, folder: Path) -> TokenPlayer:
-    policy, codec = load_policy(folder)
+    policy, codec = load_chat_policy(folder)
     return TokenPlayer(policy, codec, spec, lambda version, group: LampEnvironment())
 
 
@@ -27,7 +27,7 @@ async def eight(
     spec: EnvironmentSpec, folder: Path, *, sampling_seed: int, made: list[LampEnvironment] | None = None
 ) -> list[Rollout]:
     """One episode of each of the first eight tasks; their environments go into `made`."""
-    policy, codec = load_policy(folder)
+    policy, codec = load_chat_policy(folder)
     kept = [] if made is None else made
 
     def make(version: int, group: str) -> LampEnvironment:
@@ -41,7 +41,7 @@ async def eight(
 async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole_sequence(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
-    policy, _ = load_policy(lamp_policy)
+    policy, _ = load_chat_policy(lamp_policy)
     for episode in await eight(lamp_spec, lamp_policy, sampling_seed=1):
         (segment,) = episode.segments
         with torch.no_grad():
@@ -57,7 +57,7 @@ async def test_the_sampled_log_probabilities_are_those_of_the_model_on_the_whole
 async def test_the_sampled_tokens_decode_to_exactly_the_actions_that_reached_the_environment(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
-    _, codec = load_policy(lamp_policy)
+    _, codec = load_chat_policy(lamp_policy)
     environments: list[LampEnvironment] = []
     episodes = await eight(lamp_spec, lamp_policy, sampling_seed=2, made=environments)
     for episode, environment in zip(episodes, environments, strict=True):
@@ -75,7 +75,7 @@ async def test_the_sampled_tokens_decode_to_exactly_the_actions_that_reached_the
 async def test_a_failed_episode_has_no_reward_and_leaves_its_group_alone(
     lamp_spec: EnvironmentSpec, lamp_policy: Path
 ) -> None:
-    policy, codec = load_policy(lamp_policy)
+    policy, codec = load_chat_policy(lamp_policy)
     environments = iter([LampEnvironment(fails_after=0), LampEnvironment()])
     player = TokenPlayer(policy, codec, lamp_spec, lambda version, group: next(environments))
     failed, fine = await player.play(lamp_spec.tasks[:1] * 2, groups=["", ""], seeds=[0, 0], version=0, sampling_seed=3)
@@ -112,7 +112,7 @@ def test_training_raises_success_and_the_checkpoint_plays_by_itself(
     success = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl")]
     assert len(success) == 30
     assert sum(success[-5:]) / 5 > sum(success[:5]) / 5 + 0.1
-    load_policy(tmp_path / "policy")
+    load_chat_policy(tmp_path / "policy")
 
 
 def test_an_interrupted_run_ends_with_the_weights_and_the_record_of_an_uninterrupted_one(

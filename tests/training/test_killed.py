@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,7 +34,7 @@ from dreamgym.replay.postgres import databases, open_store
 from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 SETTINGS = ("--steps", "4", "--groups", "2", "--group-size", "4", "--probe", "4", "--probe-every", "3", "--seed", "3")
 DREAM = ("--model", "nearest")
@@ -164,16 +164,15 @@ def straight(
     return out, dsn
 
 
-def check_same(out: Path, dsn: str, straight: tuple[Path, str]) -> None:
-    """Record, policy and store are those of the run that nothing happened to."""
+def check_same(out: Path, dsn: str, straight: tuple[Path, str], *, in_process: bool = False) -> None:
+    """Record, policy and store are those of the run that nothing happened to; in process no session is stored."""
     assert without_times(out) == without_times(straight[0])
     assert same(weights(out / "policy"), weights(straight[0] / "policy"))
     (mine, counts), (theirs, expected) = kept(dsn), kept(straight[1])
     assert per_update(mine) == per_update(theirs)
-    assert counts == expected
+    assert counts == (expected | {"episodes": 0} if in_process else expected)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     number: signal.Signals,
@@ -197,7 +196,20 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     check_same(tmp_path / "run", dsn, straight)
 
 
-@pytest.mark.long
+def test_a_trainer_that_plays_in_process_and_is_killed_goes_on_as_if_it_had_not_been(
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
+) -> None:
+    dsn = make_database()
+    options = (*DREAM, "--in-process", "true", "--out", str(tmp_path / "run"))
+    trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=dsn)
+    trainer.until("update 3 of 4")
+    trainer.process.kill()
+    trainer.end()
+    code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()
+    assert code == 0, said
+    check_same(tmp_path / "run", dsn, straight, in_process=True)
+
+
 def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -211,7 +223,6 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     check_same(tmp_path / "run", dsn, straight)
 
 
-@pytest.mark.long
 def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_update(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -228,7 +239,6 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_upda
     assert [line["step"] for line in kept_of_it if "inside_success" in line] == [0, 1, 2]
 
 
-@pytest.mark.long
 def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
     home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -243,10 +253,16 @@ def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
     check_same(tmp_path / "run", other_server.dsn, straight)
 
 
+@pytest.mark.parametrize("where", [(), pytest.param(("--in-process", "true"), marks=pytest.mark.long)])
 def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_update(
-    home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
+    home: Path,
+    other_server: EmbeddedServer,
+    lamp_policy: Path,
+    tmp_path: Path,
+    straight: tuple[Path, str],
+    where: tuple[str, ...],
 ) -> None:
-    options = (*DREAM, "--out", str(tmp_path / "run"))
+    options = (*DREAM, *where, "--out", str(tmp_path / "run"))
     trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=other_server.dsn)
     trainer.until("update 3 of 4")
     programs = find_programs(other_server.folder)
@@ -254,18 +270,18 @@ def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_upda
     other_server.ensure_running()
     code, said = trainer.end()
     assert code == 0, said
-    check_same(tmp_path / "run", other_server.dsn, straight)
+    check_same(tmp_path / "run", other_server.dsn, straight, in_process=bool(where))
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("where", [(), ("--in-process", "true")])
 def test_real_steps_of_an_update_that_was_lost_stay_counted(
-    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path
+    home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, where: tuple[str, ...]
 ) -> None:
     dsn = make_database()
-    options = ("--against", "real", "--real-steps", "100", "--out", str(tmp_path))
+    options = ("--against", "real", "--real-steps", "100", *where, "--out", str(tmp_path))
     trainer = Trainer(home, lamp_policy, *options, DREAMGYM_DSN=dsn)
     trainer.until("update 1 of ")
-    with watched(trainer.server):
+    with nullcontext() if where else watched(trainer.server):
         trainer.process.kill()
         trainer.end()
     code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()

@@ -12,7 +12,7 @@ from dreamgym import EnvironmentSpec, StepResult, Task
 from dreamgym.curriculum.sampler import Curriculum
 from dreamgym.errors import InvalidInput
 from dreamgym.training.practice import Practice, Settings, read_record
-from dreamgym.training.rollout import Generation, TokenPlayer
+from dreamgym.training.rollout import Generation, Segment, TokenPlayer
 
 pytestmark = pytest.mark.anyio
 
@@ -23,16 +23,32 @@ class Mute:
     def generate(self, prompts_B: Sequence[Sequence[int]], *, seeds_B: Sequence[int]) -> list[Generation]:
         return [Generation(ids=(1,), logprobs=(0.0,)) for _ in prompts_B]
 
-    def start(self, text: str) -> list[int]:
-        return [0]
+    def talk(self, task: Task, first: StepResult) -> MuteTalk:
+        return MuteTalk()
 
-    def turn(self, text: str, *, ended: bool) -> list[int]:
-        return [0]
 
-    def decode(self, ids: Sequence[int]) -> str:
+class MuteTalk:
+    """An episode of it."""
+
+    def __init__(self) -> None:
+        self.segments = [Segment([0])]
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.segments[0].ids
+
+    def ids_of(self, text: str) -> list[int] | None:
+        return None
+
+    def say(self, sampled: Generation) -> str:
+        self.segments[0].say(sampled)
         return "nothing"
 
-    def ended(self, ids: Sequence[int]) -> bool:
+    def skip(self, text: str) -> None:
+        pass
+
+    def hear(self, result: StepResult) -> bool:
+        self.segments[0].hear([0])
         return True
 
 

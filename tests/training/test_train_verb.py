@@ -90,6 +90,41 @@ def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
     assert "now in the real environment" in said
 
 
+IN_PROCESS = ("--in-process", "true")
+
+
+@pytest.mark.parametrize("where", [DREAM, ("--against", "real")], ids=["dream", "real"])
+def test_practice_in_process_is_practice_behind_a_server(
+    train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    runs: list[list[JsonObject]] = []
+    kept: list[list[Trajectory]] = []
+    for name, more in (("server", ()), ("here", IN_PROCESS)):
+        before = [*recorded, *(trajectory for one in kept for trajectory in one)]
+        code, said = train(*where, "--steps", "2", "--share", "0", *more, "--out", str(tmp_path / name))
+        assert code == 0, said
+        runs.append(read_record(tmp_path / name / "metrics.jsonl"))
+        kept.append(stored(dsn, before, Source.REAL if "real" in where else Source.SYNTHETIC))
+    assert same(weights(tmp_path / "server" / "policy"), weights(tmp_path / "here" / "policy"))
+    timed = {"rollout_s", "update_s", "waited_s"}
+    server, here = ([{k: v for k, v in line.items() if k not in timed} for line in record] for record in runs)
+    assert server == here
+    assert ("tiers" in here[1]) == ("real" not in where)
+    assert sorted(map(shown, kept[0])) == sorted(map(shown, kept[1]))
+    assert len(kept[1]) == 2 * 2 * 4
+
+
+def shown(trajectory: Trajectory) -> str:
+    """A trajectory without its id."""
+    return trajectory.model_copy(update={"id": ""}).model_dump_json()
+
+
+def test_an_agent_cannot_play_in_process(train: Command, tmp_path: Path) -> None:
+    code, said = train(*DREAM, *IN_PROCESS, "--agent", "lamp:agent", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "no URL for an agent" in said
+
+
 def test_a_calibration_makes_the_dream_say_how_sure_it_is_of_what_is_not_recorded(
     train: Command, dsn: str, lamp_recordings: list[Trajectory], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.common.checkpoints import save_model
-from dreamgym_integrations.trainers.policy.model import load_policy
+from dreamgym_integrations.trainers.policy.model import load_chat_policy
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy
 from lamp import COLOURS
 from lamp_runs import trained, weights
@@ -172,7 +172,7 @@ def logprobs_of(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> list[f
 def test_the_token_ids_and_log_probabilities_of_vllm_itself_are_those_of_the_weights_that_it_was_given_last(
     real_url: str, real_base: Path, tmp_path: Path
 ) -> None:
-    policy, codec = load_policy(real_base)
+    policy, codec = load_chat_policy(real_base)
     prompts = [codec.start("say the colour") + codec.turn(f"the lamp is {colour}", ended=False) for colour in COLOURS]
 
     def save(model: Any, folder: Path) -> None:

@@ -79,6 +79,7 @@ class TinkerDouble:
         assert 0 <= how["seed"] < 2**31, "SkyRL refuses others"
         policy.max_new_tokens = how["max_tokens"]
         (prompt,) = body["prompt"]["chunks"]
+        policy.forget()  # prompts come in any order: what is known of one would change the rounding of the next
         (sampled,) = policy.generate([prompt["tokens"]], seeds_B=[how["seed"]])
         ids, logprobs = np.array(sampled.ids, dtype=np.int32), np.array(sampled.logprobs, dtype=np.float32)
         sequence = pb.SampledSequence(tokens=ids.tobytes(), logprobs=logprobs.tobytes())

@@ -89,6 +89,8 @@ class Counts(Frozen):
     repeats: Rate
     """Repeats of a call that the real server answered as before, and the dream too. Where the dream had no answer
     either time, the repeat is not counted."""
+    undisturbed: Rate
+    """Those of the repeats with no write in between that the real server accepted."""
     false_refusals: Rate
     """Share of the calls that the real server accepts that the dream refuses."""
     refusals: Rate
@@ -100,7 +102,8 @@ def counts(calls: Sequence[Judged]) -> Counts:
     """Sessions are told apart by server and name; the calls of each are in their order."""
     sequences = [list(group) for _, group in groupby(calls, key=lambda call: (call.server, call.session))]
     written = [one for one in sequences if one[0].kind is Kind.READ_AFTER_WRITE]
-    repeated = [pair for one in sequences if one[0].kind is Kind.REPEATED_READS for pair in _repeats(one)]
+    repeated = [repeat for one in sequences if one[0].kind is Kind.REPEATED_READS for repeat in repeats(one)]
+    undisturbed = [one.is_alike for one in repeated if not one.writes]
     accepted = [call for call in calls if call.is_accepted]
     refused = [call for call in calls if not call.is_accepted]
     return Counts(
@@ -112,7 +115,8 @@ def counts(calls: Sequence[Judged]) -> Counts:
         wrong=_share(calls, lambda call: call.wrong),
         sequences=wilson(sum(all(call.exact for call in one if call.is_read) for one in written), len(written)),
         misleading=wilson(sum(any(call.wrong for call in one) for one in written), len(written)),
-        repeats=wilson(sum(repeated), len(repeated)),
+        repeats=wilson(sum(one.is_alike for one in repeated), len(repeated)),
+        undisturbed=wilson(sum(undisturbed), len(undisturbed)),
         false_refusals=_share(accepted, lambda call: call.falsely_refused),
         refusals=_share(refused, lambda call: call.is_refused),
         tiers=dict(Counter(call.tier or "no answer" for call in calls)),
@@ -155,15 +159,32 @@ def _texts(result: StepResult) -> tuple[str, str]:
     return observation, json.dumps(result.structured, sort_keys=True)
 
 
-def _repeats(session: Sequence[Judged]) -> Iterable[bool]:
-    """For each repeated call that reality answered as before: the dream did too."""
+class Repeat(Frozen):
+    """A call that the real server answered as it had answered the same call before."""
+
+    call: Judged
+    before: Judged
+    writes: tuple[Judged, ...]
+    """Accepted writes between the two."""
+
+    @property
+    def is_alike(self) -> bool:
+        """The dream answered as before, too."""
+        return self.call.got is not None and self.before.got is not None and is_same(self.call.got, self.before.got)
+
+
+def repeats(session: Sequence[Judged]) -> Iterable[Repeat]:
+    """The repeats of a session that the dream answered at least once."""
     for number, call in enumerate(session):
         earlier = [
-            one for one in session[:number] if one.action == call.action and is_like(call.real, one.real, one.again)
+            place
+            for place, one in enumerate(session[:number])
+            if one.action == call.action and is_like(call.real, one.real, one.again)
         ]
-        if earlier and (call.got is not None or earlier[-1].got is not None):
-            before = earlier[-1]
-            yield call.got is not None and before.got is not None and is_same(call.got, before.got)
+        if earlier and (call.got is not None or session[earlier[-1]].got is not None):
+            between = session[earlier[-1] + 1 : number]
+            writes = tuple(one for one in between if not one.is_read and one.is_accepted)
+            yield Repeat(call=call, before=session[earlier[-1]], writes=writes)
 
 
 def _share(calls: Sequence[Judged], holds: Callable[[Judged], bool]) -> Rate:

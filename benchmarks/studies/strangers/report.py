@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from textwrap import shorten
 
 from facts import Told, recall
-from judged import Counts, Judged, counts
+from judged import Counts, Judged, counts, repeats
+from public_server import Kind
 
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.rates import Rate, shares, wilson
@@ -21,7 +23,8 @@ SHOWN = 160
 
 SESSION_HEAD = (
     "server | against | calls | answered | errors agree | exact | wrong | similarity | read after write | "
-    "sequences with a wrong answer | repeats alike | valid calls refused | refusals refused | answered by"
+    "sequences with a wrong answer | repeats alike | with no write in between | valid calls refused | "
+    "refusals refused | answered by"
 )
 CHECK_HEAD = "server | against | calls | answered | errors agree | exact | wrong | similarity"
 FACTS_HEAD = "server | facts, new sessions | calls with all of them | facts, held-out calls | calls with all of them"
@@ -125,6 +128,15 @@ def _lines(
     yield ""
     yield from _varying(cells)
     yield ""
+    yield "## Repeats that are not alike"
+    yield ""
+    yield (
+        "Reads that the real server answered as before, and the dream did not. After a write whose effect on the read "
+        "no recording shows there is no answer, on purpose: the one from before would often be wrong."
+    )
+    yield ""
+    yield from _not_alike(cells)
+    yield ""
     yield "## Wrong answers"
     for cell in cells:
         if cell.model != REAL:
@@ -146,7 +158,7 @@ def _pooled(cells: Sequence[Cell], *, held_out: bool) -> Iterator[tuple[str, str
 def _session_row(server: str, model: str, got: Counts) -> list[str]:
     return [
         *_check_row(server, model, got),
-        *map(_rate, (got.sequences, got.misleading, got.repeats, got.false_refusals, got.refusals)),
+        *map(_rate, (got.sequences, got.misleading, got.repeats, got.undisturbed, got.false_refusals, got.refusals)),
         shares(got.tiers) if model != REAL else "",
     ]
 
@@ -188,6 +200,24 @@ def _varying(cells: Sequence[Cell]) -> Iterator[str]:
         yield "Nothing: the second real play answered every call as the first."
     for call in found:
         yield f"- {_call(call)}: {_said(call.real)} and then {_said(call.got)}"
+
+
+def _not_alike(cells: Sequence[Cell]) -> Iterator[str]:
+    found = [
+        (cell, repeat)
+        for cell in cells
+        for _, session in groupby(cell.sessions, key=lambda call: call.session)
+        for repeat in repeats(list(session))
+        if repeat.call.kind is Kind.REPEATED_READS and not repeat.is_alike
+    ]
+    if not found:
+        yield "None."
+    for cell, repeat in found:
+        between = f" after `{repeat.writes[-1].action.name}`" if repeat.writes else ""
+        said = (
+            "no answer" if repeat.call.got is None else f"{_said(repeat.call.got)}, before {_said(repeat.before.got)}"
+        )
+        yield f"- {cell.server}, {cell.model}, {_call(repeat.call)}{between}: {said}"
 
 
 def _wrong(cell: Cell) -> Iterator[str]:

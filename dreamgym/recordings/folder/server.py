@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dreamgym.errors import InvalidInput
+from dreamgym.fault_words import learned
 from dreamgym.mirror import LISTINGS, LOOKUPS, Lookup, Mirror
 from dreamgym.recordings.folder.listings import ToolLists, listings_of
 from dreamgym.recordings.folder.runs import Run
 from dreamgym.recordings.folder.trajectories import Call, refused
 from dreamgym.recordings.log import Exchange
-from dreamgym.schema import fault_under
+from dreamgym.schema import fault_under, schema_of
 from dreamgym.types import JsonObject, StepResult, ToolCall
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -27,13 +28,17 @@ def mirror_of(runs: Sequence[Run], tools: ToolLists, calls: Mapping[str, Sequenc
     exchanges = [exchange for run in runs for exchange in run.exchanges]
     called = [(action, result) for run in runs for action, result, _ in calls[run.id]]
     defined = tools.definitions
+    invalid = invalid_arguments(called, defined)
+    words, tells_all = fault_words(called, defined, invalid)
     return Mirror(
         initialize=_first(exchanges, "initialize"),
         discover=_first(exchanges, "server/discover"),
         listings={method: pages for method in LISTINGS if (pages := _pages(runs, method))},
         lookups=tuple(_lookups(exchanges)),
         unknown_tool=unknown_tool(called, defined),
-        invalid_arguments=invalid_arguments(called, defined),
+        invalid_arguments=invalid,
+        fault_words=words,
+        tells_all_faults=tells_all,
     )
 
 
@@ -119,6 +124,30 @@ def invalid_arguments(calls: Iterable[tuple[ToolCall, StepResult]], tools: Mappi
             before, _, after = said.partition(gap)
             return f"{before.replace(action.name, '{tool}')}{{reason}}{after.replace(action.name, '{tool}')}"
     return None
+
+
+def fault_words(
+    calls: Iterable[tuple[ToolCall, StepResult]], tools: Mapping[str, JsonObject], invalid: str | None
+) -> tuple[dict[str, str], bool]:
+    """The reasons of recorded refusals by kind of fault, and True if the server tells several faults of a call.
+
+    Args:
+        calls: recorded calls and their answers.
+        tools: definitions by name.
+        invalid: what `invalid_arguments` returned.
+    """
+    refusals = []
+    for action, result in calls:
+        if not result.is_error or _fault(tools.get(action.name), action) is None:
+            continue
+        if not _REFUSES.search(result.observation):
+            continue
+        before, _, after = (invalid or "{reason}").replace("{tool}", action.name).partition("{reason}")
+        said = result.observation
+        if said.startswith(before) and said.endswith(after) and len(said) > len(before) + len(after):
+            schema = schema_of(tools[action.name]["inputSchema"])
+            refusals.append((schema, action, said[len(before) : len(said) - len(after)]))
+    return learned(refusals)
 
 
 def _fault(tool: JsonObject | None, action: ToolCall) -> str | None:

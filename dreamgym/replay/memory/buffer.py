@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+SIMILAR_KEPT = 4096
+"""Number of questions whose similar keys are remembered."""
+
+
 class Sighting(NamedTuple):
     """The world, source and goal of a trajectory that contains a transition."""
 
@@ -72,7 +76,8 @@ class Stored:
         """The sightings that a query may use: an allowed source, not too new, and not of the running episode alone."""
         for sighting, trajectories in self.seen_in.items():
             is_there = retrieval.as_of is None or self.first_at[sighting] <= retrieval.as_of
-            if is_there and sighting.source in retrieval.sources and trajectories - {retrieval.exclude}:
+            is_seen = len(trajectories) > 1 or retrieval.exclude not in trajectories
+            if is_there and is_seen and sighting.source in retrieval.sources:
                 yield sighting
 
 
@@ -95,6 +100,11 @@ class EnvironmentIndex:
     """Goal id to the instruction of the first task with this goal."""
     outcomes: dict[str, dict[tuple[str, int], list[float]]] = field(default_factory=lambda: defaultdict(dict))
     """Task id to (run, policy version) to rewards. The pair that was recorded last comes last."""
+    sources: set[Source] = field(default_factory=set)
+    """Sources of all trajectories that were ever stored."""
+    similar: dict[tuple[Key, str], list[tuple[Key, float]]] = field(default_factory=dict)
+    """Asked key and tool to the most similar stored keys with their scores, for queries that may see everything. A
+    policy asks the same things again and again."""
     vectors: NDArray[np.float32] | None = None
     """Vectors of the first keys of `keys`, shape (n, dim). The other keys are embedded when a query needs them."""
 
@@ -114,7 +124,17 @@ class EnvironmentIndex:
         self._forget_states({old.world_id}, old.source)
         self.vectors = None
 
+    def sees_all(self, retrieval: Retrieval) -> bool:
+        """True if nothing that is stored is hidden from a query."""
+        return (
+            (retrieval.as_of is None or self.position <= retrieval.as_of)
+            and self.sources <= retrieval.sources
+            and retrieval.exclude not in self.trajectories
+        )
+
     def _index(self, trajectory: Trajectory) -> None:
+        self.similar = {}  # a search that is under way writes into the old one
+        self.sources.add(trajectory.source)
         self.tasks.setdefault(trajectory.task.id, trajectory.task)
         self.trajectories[trajectory.id] = trajectory
         bit, position = source_mask({trajectory.source}), self.positions[trajectory.id]
@@ -198,6 +218,7 @@ class EnvironmentIndex:
         return len(last) == SATURATED_GROUPS and all(m > 0 and v <= SATURATED_VARIANCE for m, v in moments)
 
     def _forget_steps(self, trajectory: Trajectory) -> None:
+        self.similar = {}  # a search that is under way writes into the old one
         sighting = Sighting.of(trajectory)
         for transition in trajectory.transitions:
             stored = self.transitions.get(transition_id(transition))
@@ -301,6 +322,10 @@ class MemoryBuffer:
         """The stored keys nearest to this key, with their scores. Keys without an allowed transition are left out."""
         import numpy as np
 
+        asked, remembered = (key, retrieval.tool), environment.similar
+        sees_all = environment.sees_all(retrieval)
+        if sees_all and asked in remembered:
+            return remembered[asked]
         keys, vectors = await self._vectors(environment)
         cosines = vectors @ _unit(await self._encoder.encode([key]))[0]
         found: list[tuple[Key, float]] = []
@@ -312,6 +337,10 @@ class MemoryBuffer:
                 found.append((keys[row], similarity(keys[row], float(cosines[row]))))
             if len(found) == SIMILAR_KEYS:
                 break
+        if sees_all:
+            if len(remembered) >= SIMILAR_KEPT:
+                remembered.clear()
+            remembered[asked] = found
         return found
 
     async def _vectors(self, environment: EnvironmentIndex) -> tuple[list[Key], NDArray[np.float32]]:

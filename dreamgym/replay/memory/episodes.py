@@ -119,6 +119,15 @@ class MemoryEpisodeStore:
     async def mark_archived(self, episode_ids: Sequence[str]) -> None:
         self._archived.update(self._episodes.keys() & set(episode_ids))
 
+    def clear(self) -> tuple[Episode, ...]:
+        """Forget the episodes that are over, and return them."""
+        over = tuple(episode for episode in self._episodes.values() if episode.stop_reason is not None)
+        for episode in over:
+            del self._episodes[episode.id], self._used[episode.id]
+        self._archived.clear()
+        self._keys = {key: name for key, name in self._keys.items() if name in self._episodes}
+        return over
+
     async def close(self) -> None:
         pass
 

@@ -242,7 +242,7 @@ class PostgresBuffer:
         """Delete what a run stored in an iteration and in later ones, as if it had not got there yet.
 
         That is: the episodes of groups named `RUN-ITERATION-…`, over or not, their trajectories and watermarks, the
-        outcomes of these iterations, and trajectories of that name of later iterations.
+        outcomes of these iterations, and the trajectories whose ids begin with such a name.
 
         Returns:
             The steps among them that were taken in the real environment.

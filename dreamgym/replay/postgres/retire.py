@@ -15,7 +15,7 @@ from dreamgym.replay.postgres.add import WRITE_LOCK
 from dreamgym.replay.postgres.database import Connection, Database
 from dreamgym.types import Source
 
-SYNTHETIC = SOURCE_CODES[Source.SYNTHETIC]
+SYNTHETIC, REAL = SOURCE_CODES[Source.SYNTHETIC], SOURCE_CODES[Source.REAL]
 
 RETIRABLE = """
 WITH outcome AS (
@@ -111,14 +111,14 @@ WHERE body ->> 'env' = %(env)s
 STORED = """
 SELECT id, world_id, source FROM trajectories
 WHERE env_id = %(env_id)s
-  AND (id = ANY (%(episodes)s) OR substring(id FROM '^' || %(run)s::text || '-([0-9]+)-')::int > %(iteration)s)
+  AND (id = ANY (%(episodes)s) OR substring(id FROM '^' || %(run)s::text || '-([0-9]+)-')::int >= %(iteration)s)
 """
-"""The trajectories of these episodes, and those that a later probe stored under the run's name."""
+"""The trajectories of these episodes, and those of episodes that were named after their group and never stored."""
 REAL_STEPS = """
 SELECT (SELECT count(*) FROM episode_steps
         WHERE episode_id = ANY (%(episodes)s) AND body -> 'provenance' ->> 'tier' = 'real')
-     + (SELECT count(*) FROM trajectory_steps
-        WHERE trajectory_id = ANY (%(stored)s) AND trajectory_id <> ALL (%(episodes)s))
+     + (SELECT count(*) FROM trajectory_steps JOIN trajectories ON id = trajectory_id
+        WHERE trajectory_id = ANY (%(stored)s) AND trajectory_id <> ALL (%(episodes)s) AND source = %(real)s)
 """
 NOT_PLAYED = (
     "DELETE FROM episodes WHERE id = ANY (%(episodes)s)",
@@ -166,7 +166,7 @@ async def take_back(database: Database, encoder_id: int, env: str, env_id: int, 
         episodes = [str(row[0]) for row in await (await connection.execute(PLAYED, names)).fetchall()]
         names["episodes"] = episodes
         rows = await (await connection.execute(STORED, names)).fetchall()
-        cursor = await connection.execute(REAL_STEPS, {**names, "stored": [row[0] for row in rows]})
+        cursor = await connection.execute(REAL_STEPS, {**names, "stored": [row[0] for row in rows], "real": REAL})
         counted = await cursor.fetchone()
         for source in sorted({int(row[2]) for row in rows}):
             ids = [str(row[0]) for row in rows if row[2] == source]

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field, JsonValue, ValidationError, model_vali
 from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.settings import settings_of
-from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.config import NewPolicy, TrainConfig
 from dreamgym.types import Frozen, JsonObject
 
 Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]
@@ -37,10 +37,12 @@ class Play(Frozen):
 
 
 class WarmStart(Frozen):
-    """How the policy that all arms begin with is made: a tiny one that imitates recorded play."""
+    """How the policy that all arms begin with is made: one from scratch that imitates recorded play."""
 
+    policy: NewPolicy = "tiny"
     steps: int = Field(default=200, ge=1)
     batch: int = Field(default=32, ge=1)
+    """Episodes per update; of a pointer policy, steps."""
     learning_rate: float = Field(default=3e-3, gt=0)
 
 
@@ -65,7 +67,8 @@ class Arm(Frozen):
     behaviour: str | None = None
     """No policy: a behaviour of the environment, such as `random`."""
     train: JsonObject | None = None
-    """Settings of `dreamgym train`; it starts from the warm start, or from the arm it comes after."""
+    """Settings of `dreamgym train`; it starts from the warm start, from the arm it comes after, or from the `policy`
+    that they name."""
     fit: Fit | None = None
     """Whose dream it trains in, where `train` names no model."""
     after: str | None = None

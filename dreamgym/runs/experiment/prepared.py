@@ -72,16 +72,16 @@ class Prepared:
         """The folder of the policy that imitates the play which the plan calls warm."""
         folder = self.folder / "warm"
         if not (folder / "config.json").is_file():
+            from dreamgym_integrations.trainers.policy.scratch import create_policy
             from dreamgym_integrations.trainers.policy.sft import clone
-            from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
 
             say(f"seed {self.seed}: warm start")
-            create_tiny_policy(self.recorded, self.folder / "untrained", seed=self.seed)
+            how = self.plan.warm
+            create_policy(how.policy, self.spec, self.recorded, self.folder / "untrained", seed=self.seed)
             warm, ends = [], 0
             for play in self.plan.recorded:
                 begins, ends = ends, ends + play.episodes
                 warm += self.recorded[begins:ends] if play.warm else []
-            how = self.plan.warm
             clone(
                 self.spec,
                 warm,

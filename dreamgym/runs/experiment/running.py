@@ -272,9 +272,11 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     if not going_on:
         databases.drop(prepared.dsn, run)
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
-    command += ["--policy", str(base), "--out", str(folder), "--seed", str(prepared.seed)]
+    command += ["--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
-    plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
+    plain: JsonObject = {"policy": str(base), "dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
+    # many arms are trained: none needs a server of its own but those of an agent
+    plain["in_process"] = "agent" not in (arm.train or {})
     command += flags(plain | (arm.train or {}))
     command += ["--model", str(fitted(prepared, arm.fit))] if arm.fit is not None else []
     command += ["--resume"] if going_on else []

@@ -19,7 +19,7 @@ from dreamgym.training.rollout import Policy
 from dreamgym.types import Task
 
 if TYPE_CHECKING:
-    from dreamgym_integrations.trainers.policy.model import ChatCodec
+    from dreamgym_integrations.trainers.policy.model import PolicyCodec
 
 
 class ProbesInReality:
@@ -53,7 +53,7 @@ class ProbesInReality:
                 probes.add(int(str(line["step"])), seen)
         return probes
 
-    async def probe(self, policy: Policy, codec: ChatCodec, update: int) -> Seen:
+    async def probe(self, policy: Policy, codec: PolicyCodec, update: int) -> Seen:
         """Play the tasks; says whether this is the best policy so far, and whether to stop."""
         spec, config, probes = self._spec, self._config, self._probes
         async with (

@@ -33,12 +33,14 @@ async def learn_from_recordings(
             raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
         learn = partial(prefer, spec, recorded)
     else:
-        from dreamgym_integrations.trainers.policy.model import load_codec
+        from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec
         from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
 
         succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
-        if config.agent is None or not succeeded:
-            rows = rows_of(spec, load_codec(base), succeeded, mask_refused=config.mask_refused)
+        codec = load_codec(base)
+        # a mapped state is the same in an agent's conversation
+        if config.agent is None or not succeeded or not isinstance(codec, ChatCodec):
+            rows = rows_of(spec, codec, succeeded, mask_refused=config.mask_refused)
         else:
             rows = await _conversations(spec, config, config.agent, base, succeeded)
         learn = partial(imitate, rows, lora=config.lora, accumulate=config.accumulate)
@@ -58,7 +60,7 @@ async def _conversations(
     spec: EnvironmentSpec, config: TrainConfig, agent: str, base: Path, succeeded: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
     """The recorded episodes that there is time to learn from, as conversations of the agent."""
-    from dreamgym_integrations.trainers.policy.model import load_codec
+    from dreamgym_integrations.trainers.policy.model import load_chat_policy
     from dreamgym_integrations.trainers.policy.replay_through_agent import RecordedEnvironment, replay_through_agent
     from dreamgym_integrations.trainers.policy.sft import conversation_row
     from dreamgym_server.sources import RealWorlds
@@ -66,6 +68,6 @@ async def _conversations(
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")
     async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, some))) as url:
-        segments = await replay_through_agent(load_agent(agent), load_codec(base), spec, some, url=url)
+        segments = await replay_through_agent(load_agent(agent), load_chat_policy(base)[1], spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
     return [conversation_row(segment) for segment in segments]

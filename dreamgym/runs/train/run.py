@@ -1,7 +1,8 @@
 """One training run: in a dream, in the real environment, or in one after the other.
 
-The environments stand behind a server in a process of its own. Of several processes that train together the first alone
-opens the store, starts the server, probes and writes; the others play their share and learn.
+The environments stand behind a server in a process of its own, or in this process (`in_process`). Of several processes
+that train together the first alone opens the store, starts the server, probes and writes; the others play their share
+and learn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from dreamgym_integrations.trainers.common.distributed import in_one_process, jo
 from dreamgym_integrations.trainers.common.reporting import reporting
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
+from dreamgym.curriculum.goal_variation import GoalVariation
 from dreamgym.curriculum.sampler import Curriculum, each_alone
+from dreamgym.dream.model import Part
+from dreamgym.dream.objects import object_worlds
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
@@ -30,18 +34,18 @@ from dreamgym.runs.estimate import of_episodes, say_estimate
 from dreamgym.runs.opening import Against, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
-from dreamgym.runs.train.backing import ServerAndStore
-from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
+from dreamgym.runs.train.config import NEW, TrainConfig
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
 from dreamgym.training.practice import Practice, ProcessGroup, Settings, read_record
-from dreamgym.training.rollout import Player, Policy
+from dreamgym.training.rollout import Player, Policy, TokenPlayer
 from dreamgym.types import JsonObject, Origin, Task, Trajectory
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-    from dreamgym_integrations.trainers.policy.model import ChatCodec
+    from dreamgym_integrations.trainers.policy.model import PolicyCodec
 
 T = TypeVar("T")
 RECORDED = {"sft", "dpo"}
@@ -116,7 +120,8 @@ def _resumable(processes: ProcessGroup) -> Iterator[None]:
 class _Served:
     """The server as the first process opened it: all that the other processes need to know."""
 
-    url: str
+    url: str | None
+    """None if the first process plays by itself."""
     tasks: Sequence[Task]
     generated: Sequence[Task]
     """Tasks made by `dreamgym tasks --generate`, or by a run before."""
@@ -146,20 +151,22 @@ class TrainRun:
     def begin(
         cls, env: str, config: TrainConfig, out: Path, *, resume: bool, dsn: str | None, processes: int
     ) -> TrainRun:
-        """Write the settings and, for `policy = tiny`, make the policy to start from. Raises InvalidInput."""
+        """Write the settings and, for a policy from scratch, make the one to start from. Raises InvalidInput."""
         spec = load_spec(env)
         if (out / "metrics.jsonl").exists() and not resume:
             raise InvalidInput(
                 f"{out} holds a run already: continue it with --resume, or name another folder with --out"
             )
+        if processes > 1 and config.in_process:
+            raise InvalidInput("in_process plays in one process: leave it out, or start without a launcher")
         if processes > 1 and config.algorithm in RECORDED:
             raise InvalidInput(f"{config.algorithm} learns from recordings in one process: start it without a launcher")
         out.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").write_text(config.model_dump_json(indent=2), encoding="utf-8")
         base = Path(config.policy)
-        if config.policy == "tiny":
+        if config.policy in NEW:
             base = out / "warm"
-            in_one_process(_warm_start, env, spec, dsn, out, config.seed)
+            in_one_process(_warm_start, config.policy, env, spec, dsn, out, config.seed)
         return cls(spec, env, config, base, out, dsn, resume)
 
     @property
@@ -251,16 +258,17 @@ class TrainRun:
 
         config = self.config
         with start_blocking_portal() as portal, ExitStack() as opened:
-            backing: ServerAndStore | None = None
+            backing: ServerAndStore | InProcess | None = None
             generator: TaskGenerator | None = None
 
             def open_server() -> _Served:
                 nonlocal backing, generator
-                backing = self._open_server(portal, opened)
+                backing = self._open(portal, opened)
                 tasks, generator = portal.call(self._tasks, backing)
                 made = portal.call(backing.store.buffer.tasks, self.spec.name) if generator is not None else ()
                 generated = [task for task in made if task.origin is Origin.GENERATED]
-                return _Served(backing.server.url, tasks, generated, varies=generator is not None)
+                url = backing.server.url if isinstance(backing, ServerAndStore) else None
+                return _Served(url, tasks, generated, varies=generator is not None)
 
             served = self._of_first(open_server)
             if generator is None and served.varies:  # the first process varies; the others wait for what it makes
@@ -281,7 +289,10 @@ class TrainRun:
             if (stopped := self._of_first(lambda: self._stopped_before(watch, settings))) is not None:
                 return self._of_first(lambda: watch.settle(stopped))
 
-            def player(policy: Policy, codec: ChatCodec) -> Player:
+            def player(policy: Policy, codec: PolicyCodec) -> Player:
+                if isinstance(backing, InProcess):
+                    return TokenPlayer(policy, codec, self.spec, backing.environment)
+                assert served.url is not None, "several processes play at the first one's server"
                 return player_at(served.url, self.spec, policy, codec, agent=config.agent)
 
             train_policy(
@@ -306,10 +317,14 @@ class TrainRun:
             newest_checkpoint(self.out, identity(self.spec, self.base, settings))
         return reason
 
-    def _open_server(self, portal: BlockingPortal, opened: ExitStack) -> ServerAndStore:
-        """Open the store and start the server, until the stack closes them."""
+    def _open(self, portal: BlockingPortal, opened: ExitStack) -> ServerAndStore | InProcess:
+        """Open the store, and start the server or the sessions of this process, until the stack closes them."""
         config = self.config
         store = opened.enter_context(portal.wrap_async_context_manager(open_store(self.dsn)))
+        if config.in_process:
+            here = opened.enter_context(portal.wrap_async_context_manager(in_process(self.spec, config, store)))
+            portal.call(here.begin)
+            return here
         model = str(Setting(model=config.model or "", without=config.without)) or None
         extra = [] if config.calibration is None else ["--calibration", str(config.calibration)]
         extra += ["--store"] if config.against is Against.REAL else []
@@ -318,7 +333,7 @@ class TrainRun:
         portal.call(backing.begin)
         return backing
 
-    async def _tasks(self, backing: ServerAndStore) -> tuple[list[Task], TaskGenerator | None]:
+    async def _tasks(self, backing: ServerAndStore | InProcess) -> tuple[list[Task], TaskGenerator | None]:
         """The tasks to practise, and what varies them: nothing varies those of the real environment."""
         from dreamgym.dream.load import load_llm
 
@@ -333,6 +348,10 @@ class TrainRun:
         episodes = settings.steps * settings.groups * settings.group_size
         alike = settings.group_size
         say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
+        if not {Part.EFFECTS, Part.STATE, Part.RETRIEVAL} & set(chosen.without):
+            goals = GoalVariation.of(self.spec, await object_worlds(self.spec, backing.store.buffer))
+            if goals is not None:
+                return tasks, goals
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
@@ -362,15 +381,14 @@ def updates_for(real_steps: int, settings: Settings, spec: EnvironmentSpec, reco
     return max(1, math.floor(real_steps / (settings.groups * settings.group_size * max(1.0, length))))
 
 
-def _warm_start(env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
-    """Make `out/warm`, a tiny policy that imitates the recorded play, where it is not there yet.
+def _warm_start(named: str, env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, seed: int) -> None:
+    """Make `out/warm`, a policy from scratch that imitates the recorded play, where it is not there yet.
 
     What is new in the environment's folder is stored first.
     """
     if (out / "warm" / "config.json").is_file():
         return
-    from dreamgym_integrations.trainers.policy.sft import clone
-    from dreamgym_integrations.trainers.policy.tiny import create_tiny_policy
+    from dreamgym_integrations.trainers.policy.scratch import warm_start
 
     async def stored() -> Sequence[Trajectory]:
         found = await seeding.read_folder(env)
@@ -379,17 +397,8 @@ def _warm_start(env: str, spec: EnvironmentSpec, dsn: str | None, out: Path, see
                 await seeding.store(found, store)
             return await store.buffer.trajectories(spec.name)
 
-    say("warm start: a tiny policy learns from the recorded play …")
+    say(f"warm start: a {named} policy learns from the recorded play …")
     recorded = asyncio.run(stored())
-    create_tiny_policy(recorded, out / "untrained", seed=seed)
-    clone(
-        spec,
-        recorded,
-        out / "untrained",
-        out / "warm",
-        steps=200,
-        batch=32,
-        learning_rate=3e-3,
-        seed=seed,
-        on_progress=lambda step, steps: say(f"    {step} of {steps} steps"),
+    warm_start(
+        named, spec, recorded, out, seed=seed, on_progress=lambda step, steps: say(f"    {step} of {steps} steps")
     )

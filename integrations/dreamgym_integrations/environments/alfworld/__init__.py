@@ -23,6 +23,7 @@ from dreamgym.environment import Behaviour, Environment, EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.alfworld.data import DOWNLOAD, Games
+from dreamgym_integrations.environments.alfworld.goals import AlfworldGoals
 from dreamgym_integrations.environments.alfworld.own_engine import OwnEpisode
 from dreamgym_integrations.environments.alfworld.players import behaviours, informed_plan
 from dreamgym_integrations.environments.alfworld.reader import AlfworldReader
@@ -70,6 +71,7 @@ class Alfworld:
         self._options = options
         self._cache = options.cache or platformdirs.user_cache_path("dreamgym") / "alfworld"
         self.reader = AlfworldReader()
+        self.goals = AlfworldGoals()
         self.needs_packages = options.engine == "package"
 
     @cached_property

@@ -258,6 +258,7 @@ def behaviours(plan: Plan) -> Mapping[str, Behaviour]:
         "handcoded": graded(play, 1.0),
         "handcoded_80": graded(play, 0.8),
         "handcoded_50": graded(play, 0.5),
+        "handcoded_30": graded(play, 0.3),
         "random": graded(play, 0.0, IMPOSSIBLE_SHARE),
         "mixed": mixed(play, IMPOSSIBLE_SHARE, shares=(0.0, 0.5, 0.8, 1.0)),
     }

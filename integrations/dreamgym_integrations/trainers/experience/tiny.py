@@ -1,7 +1,8 @@
 """A tiny experience model from scratch: half a million parameters that read and write any text.
 
 It is real in every part but its size: a transformers checkpoint with a tokenizer and a chat template, trained by the
-same trainer as any other. The tokenizer is a byte-level BPE, learned from the rows, that keeps digits apart.
+same trainer as any other. The tokenizer is a byte-level BPE, learned from the rows, that keeps digits apart. A JSON key
+and what stands around it may become one token: rows are JSON, and half as long for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym_integrations.trainers.experience.rows import Example
@@ -24,6 +25,16 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '\x1dassistant\x1d' }}{% endif %}"
 )
 VOCABULARY = 1024
+PIECES = "|".join(
+    (
+        r'[^A-Za-z0-9 ]*[A-Za-z_]+":(?:null|true|false|""|\[\]|[\[{]*"?)',
+        r"[^A-Za-z0-9 ]*/?[a-z]+>",
+        r" ?[A-Za-z]+[.,:;!?]*",
+        r"[0-9]",
+        r"[^A-Za-z0-9]",
+    )
+)
+"""What tokens are made within: a JSON key or a tag with what stands around it, a word, a digit, any other character."""
 HIDDEN = 96
 LAYERS = 3
 
@@ -54,7 +65,10 @@ def _tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
     texts = (text for example in examples for text in (*(said.content for said in example.messages), example.answer))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(

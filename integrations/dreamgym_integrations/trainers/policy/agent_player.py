@@ -22,7 +22,7 @@ from dreamgym.episode import Agent
 from dreamgym.errors import DreamGymError
 from dreamgym.training.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
 from dreamgym.types import StopReason, Task
-from dreamgym_integrations.trainers.policy.conversation import ConversationCodec
+from dreamgym_integrations.trainers.policy.conversation import SpokenCodec
 from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, PolicySession
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class AgentPlayer:
         self,
         agent: Agent,
         policy: Policy,
-        codec: ConversationCodec,
+        codec: SpokenCodec,
         *,
         url: str,
         env: str,

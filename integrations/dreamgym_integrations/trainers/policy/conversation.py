@@ -50,6 +50,16 @@ class ConversationCodec(Protocol):
         """The policy closed its turn with the end-of-turn token."""
 
 
+class SpokenCodec(Protocol):
+    """The codec of any policy that can be served; it makes the conversations of an episode."""
+
+    def conversations(self) -> EpisodeConversations:
+        """Those of a new episode."""
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """The policy closed its turn with the end-of-turn token."""
+
+
 @dataclass(frozen=True)
 class _Turn:
     """An answer of the policy, as a place from which a conversation can go on."""
@@ -70,14 +80,37 @@ class Prompt:
 
     ids: list[int]
     tools: Sequence[JsonObject]
-    _key: bytes
+
+
+@dataclass(frozen=True)
+class _Placed(Prompt):
+    """A request with its place among the conversations."""
+
+    key: bytes
     """Stands for the whole conversation up to here."""
-    _since: _Turn | None
+    since: _Turn | None
     """The policy's answer that this request continues, if it continues one."""
 
 
+class EpisodeConversations(Protocol):
+    """All conversations of one episode with a policy, as its endpoint keeps them."""
+
+    segments: list[Segment]
+    """In the order in which they were begun."""
+    last: Segment | None
+    """The one that the policy spoke in last."""
+    unheard: int
+    """Number of calls that nobody could run."""
+
+    def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
+        """A request as tokens. Raises InvalidInput where the policy cannot read it."""
+
+    def record(self, prompt: Prompt, sampled: Generation) -> Reply:
+        """Keep what the policy sampled, and return it as the reply to the request; `prompt` is one of these."""
+
+
 class Conversations:
-    """All conversations of one episode.
+    """The conversations of a policy that reads whole ones, see `EpisodeConversations`.
 
     Args:
         codec: the policy's.
@@ -87,16 +120,13 @@ class Conversations:
         self._codec = codec
         self._turns: dict[bytes, _Turn] = {}
         self.segments: list[Segment] = []
-        """In the order in which they were begun."""
         self.last: Segment | None = None
-        """The one that the policy spoke in last."""
         self.unheard = 0
-        """Number of calls that nobody could run."""
 
     def prompt(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Prompt:
         """A request as tokens. Raises InvalidInput where the policy cannot read it."""
         check_tools(tools, knows_tools=self._codec.knows_tools)
-        plain = [_plain(message) for message in messages]
+        plain = [plain_message(message) for message in messages]
         shown = plain if self._codec.knows_tools else without_tool_calls(plain)
         keys = list(_keys(plain, tools))
         for n in range(len(plain) - 1, 0, -1):
@@ -105,12 +135,13 @@ class Conversations:
             turn = self._turns.get(keys[n])
             if turn is not None:
                 heard = self._codec.added(shown[n:], ended=turn.ended)
-                return Prompt(turn.segment.ids[: turn.length] + heard, tools, keys[-1], turn)
-        return Prompt(self._codec.conversation(shown, tools), tools, keys[-1], None)
+                return _Placed(turn.segment.ids[: turn.length] + heard, tools, keys[-1], turn)
+        return _Placed(self._codec.conversation(shown, tools), tools, keys[-1], None)
 
     def record(self, prompt: Prompt, sampled: Generation) -> Reply:
         """Keep what the policy sampled, and return it as the reply to the request."""
-        turn = prompt._since
+        assert isinstance(prompt, _Placed), "these conversations made it"
+        turn = prompt.since
         if turn is not None and turn.last:
             segment = turn.segment
             segment.hear(prompt.ids[turn.length :])
@@ -125,12 +156,12 @@ class Conversations:
         calls: list[JsonValue] = [
             {"function": {"name": call.name, "arguments": {**call.arguments}}} for call in reply.tool_calls
         ]
-        key = _key(prompt._key, _plain({"role": "assistant", "content": reply.text, "tool_calls": calls}))
+        key = _key(prompt.key, plain_message({"role": "assistant", "content": reply.text, "tool_calls": calls}))
         self._turns[key] = _Turn(segment, len(segment.ids), self._codec.ended(sampled.ids))
         return reply
 
 
-def _plain(message: JsonObject) -> JsonObject:
+def plain_message(message: JsonObject) -> JsonObject:
     """A message as chat templates want it: known role, text as content, arguments as an object; nothing else."""
     role = ROLES.get(str(message.get("role")), message.get("role"))
     if role not in {"system", "user", "assistant", "tool"}:

@@ -15,14 +15,15 @@ from datasets import Dataset
 from trl import DPOConfig, DPOTrainer
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput
+from dreamgym.training.rollout import action_text
 from dreamgym.types import StopReason, Trajectory
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
 from dreamgym_integrations.trainers.common.trl_setup import run_trainer
-from dreamgym_integrations.trainers.policy.model import ChatCodec, load_policy
-from dreamgym_integrations.trainers.policy.sft import action_text, options
+from dreamgym_integrations.trainers.policy.model import PolicyCodec, load_policy
+from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
+from dreamgym_integrations.trainers.policy.sft import options
 
 Place = tuple[str, str, str]
 """World, instruction and state: where an action is better or worse than another."""
@@ -59,6 +60,8 @@ def prefer(
         processing_class=policy.tokenizer,
         callbacks=[UpdatesDone(on_progress)],
     )
+    restore_own_head(policy.model)
+    restore_own_head(trainer.ref_model)
     run_trainer(trainer)
     save_model(policy.model, policy.tokenizer, out)
 
@@ -71,7 +74,7 @@ class _Tokenised(DPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
 
 def preferences(
-    spec: EnvironmentSpec, codec: ChatCodec, trajectories: Sequence[Trajectory]
+    spec: EnvironmentSpec, codec: PolicyCodec, trajectories: Sequence[Trajectory]
 ) -> list[dict[str, list[int]]]:
     """All that the recordings prefer: `prompt_ids`, `chosen_ids` and `rejected_ids` of each, none of them twice.
 
@@ -83,19 +86,23 @@ def preferences(
     for trajectory in valid:
         for step, transition in enumerate(trajectory.transitions):
             led = trajectory.success and not transition.result.is_error
-            (good if led else bad)[_place(trajectory, step)].add(action_text(spec, trajectory, step))
+            (good if led else bad)[_place(trajectory, step)].add(action_text(spec, transition.action))
     rows = {}
     for trajectory in valid:
         if trajectory.success:
-            ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
+            talk = codec.talk(trajectory.task, spec.first(trajectory.task))
             for step, transition in enumerate(trajectory.transitions):
-                chosen, place = action_text(spec, trajectory, step), _place(trajectory, step)
+                chosen, place = action_text(spec, transition.action), _place(trajectory, step)
                 against = sorted(bad[place] - good[place]) if chosen in good[place] else []
+                prompt, preferred = talk.prompt, talk.ids_of(chosen)
                 for rejected in against:
-                    pair = (codec.answer(chosen), codec.answer(rejected))
-                    row = {"prompt_ids": ids, "chosen_ids": pair[0], "rejected_ids": pair[1]}
-                    rows[tuple(ids), *map(tuple, pair)] = row
-                ids = [*ids, *codec.answer(chosen), *codec.turn(transition.result.observation, ended=True)]
+                    refused = talk.ids_of(rejected)
+                    if preferred and refused:
+                        row = {"prompt_ids": prompt, "chosen_ids": preferred, "rejected_ids": refused}
+                        rows[tuple(map(tuple, row.values()))] = row
+                talk.skip(chosen)
+                if not talk.hear(transition.result):
+                    break
     if not rows:
         succeeded = sum(trajectory.success for trajectory in valid)
         raise InvalidInput(

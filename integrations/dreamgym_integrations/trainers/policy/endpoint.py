@@ -25,7 +25,7 @@ from dreamgym_integrations.models.chat_server import (
     serving,
 )
 from dreamgym_integrations.trainers.policy.batches import Batches, PolicyFailed
-from dreamgym_integrations.trainers.policy.conversation import ConversationCodec, Conversations
+from dreamgym_integrations.trainers.policy.conversation import SpokenCodec
 
 try:
     from starlette.applications import Starlette
@@ -44,11 +44,11 @@ async def never() -> bool:
 class PolicySession:
     """One episode's side of the endpoint. Get it from `PolicyEndpoint.open`."""
 
-    def __init__(self, url: str, codec: ConversationCodec, seed: int, is_over: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, url: str, codec: SpokenCodec, seed: int, is_over: Callable[[], Awaitable[bool]]) -> None:
         self.url = url
         """The base URL for this episode's agent."""
         self.seed = seed
-        self.conversations = Conversations(codec)
+        self.conversations = codec.conversations()
         self.sampled = itertools.count()
         """Gives each answer of the policy its number."""
         self.failed = False
@@ -72,7 +72,7 @@ class PolicyEndpoint:
         max_tokens: a conversation that is longer is at its end.
     """
 
-    def __init__(self, policy: Policy, codec: ConversationCodec, *, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, policy: Policy, codec: SpokenCodec, *, max_tokens: int = MAX_TOKENS) -> None:
         self._codec = codec
         self._max_tokens = max_tokens
         self._batches = Batches(policy)

@@ -13,12 +13,16 @@ from typing import Any, cast
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput
-from dreamgym.training.rollout import Generation
-from dreamgym.types import JsonObject
+from dreamgym.training.rollout import MAX_TOKENS, Generation, Segment
+from dreamgym.types import JsonObject, StepResult, Task
+from dreamgym_integrations.trainers.policy.conversation import Conversations
+from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
+from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
 from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
 
 disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
@@ -47,6 +51,14 @@ class ChatCodec:
             raise InvalidInput("the policy's tokenizer has no chat template: it cannot hold a conversation")
         self._tokenizer = tokenizer
         self._eos: int = tokenizer.eos_token_id
+
+    def talk(self, task: Task, first: StepResult) -> ChatTalk:
+        """An episode of a policy that acts by itself."""
+        return ChatTalk(self, user_message(task, first))
+
+    def conversations(self) -> Conversations:
+        """The conversations of an episode with an agent."""
+        return Conversations(self)
 
     def start(self, text: str) -> list[int]:
         """The conversation up to where the policy begins to speak."""
@@ -111,6 +123,38 @@ class ChatCodec:
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class ChatTalk:
+    """An episode as one conversation that is only appended to. Get it from `ChatCodec.talk`."""
+
+    def __init__(self, codec: ChatCodec, text: str) -> None:
+        self._codec = codec
+        self.segments = [Segment(codec.start(text))]
+        self._ended = False
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.segments[0].ids
+
+    def ids_of(self, text: str) -> list[int]:
+        return self._codec.answer(text)
+
+    def say(self, sampled: Generation) -> str:
+        self.segments[0].say(sampled)
+        self._ended = self._codec.ended(sampled.ids)
+        return self._codec.decode(sampled.ids)
+
+    def skip(self, text: str) -> None:
+        self.segments[0].hear(self._codec.answer(text))
+        self._ended = True
+
+    def hear(self, result: StepResult) -> bool:
+        heard = self._codec.turn(result.observation, ended=self._ended)
+        if len(self.prompt) + len(heard) >= MAX_TOKENS:
+            return False
+        self.segments[0].hear(heard)
+        return True
 
 
 class TransformersPolicy:
@@ -224,17 +268,32 @@ def _until(eos: int, ids: list[int], logprobs: list[float]) -> Generation:
     return Generation(ids=tuple(ids[:end]), logprobs=tuple(logprobs[:end]))
 
 
-def load_codec(folder: Path) -> ChatCodec:
+PolicyCodec = ChatCodec | PointerCodec
+"""The codec of a checkpoint: of a language model, or of a policy that points."""
+
+
+def load_codec(folder: Path) -> PolicyCodec:
     """The codec of the policy in a checkpoint folder. Raises InvalidInput if there is none."""
-    return ChatCodec(_tokenizer(folder))
+    tokenizer, config = _tokenizer(folder), AutoConfig.from_pretrained(folder)
+    return PointerCodec(config, tokenizer) if isinstance(config, PointerConfig) else ChatCodec(tokenizer)
 
 
-def load_policy(folder: Path, *, max_new_tokens: int = 64) -> tuple[TransformersPolicy, ChatCodec]:
+def load_policy(folder: Path, *, max_new_tokens: int = 64) -> tuple[TransformersPolicy, PolicyCodec]:
     """The policy in a checkpoint folder, and its codec. Raises InvalidInput if there is none."""
-    tokenizer = _tokenizer(folder)
+    codec, tokenizer = load_codec(folder), _tokenizer(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     limit = getattr(model.config, "max_action_tokens", max_new_tokens)
-    return TransformersPolicy(model, tokenizer, max_new_tokens=limit), ChatCodec(tokenizer)
+    return TransformersPolicy(model, tokenizer, max_new_tokens=limit), codec
+
+
+def load_chat_policy(folder: Path) -> tuple[TransformersPolicy, ChatCodec]:
+    """The language model in a checkpoint folder, and its codec. Raises InvalidInput if there is none."""
+    policy, codec = load_policy(folder)
+    if not isinstance(codec, ChatCodec):
+        raise InvalidInput(
+            f"expected a language model in {folder}, found a pointer policy, which holds no conversation"
+        )
+    return policy, codec
 
 
 def _tokenizer(folder: Path) -> Any:

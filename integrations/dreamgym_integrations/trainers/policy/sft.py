@@ -14,39 +14,40 @@ from transformers import set_seed
 from trl import SFTConfig, SFTTrainer
 
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput
-from dreamgym.training.rollout import Segment
+from dreamgym.training.rollout import Generation, Segment, action_text
 from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.common.checkpoints import save_model
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.progress import UpdatesDone
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
-from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec, load_policy
+from dreamgym_integrations.trainers.policy.model import PolicyCodec, load_codec, load_policy
+from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 
 Row = dict[str, list[int]]
 """A conversation: `input_ids`, and `labels`, which are -100 wherever somebody else speaks."""
 
 
-def action_text(spec: EnvironmentSpec, trajectory: Trajectory, step: int) -> str:
-    """The text by which a policy takes this step's action."""
-    action = trajectory.transitions[step].action
-    if spec.text_argument is not None:
-        return str(action.arguments.get(spec.text_argument[1], ""))
-    return action.model_dump_json()
+def rows(spec: EnvironmentSpec, codec: PolicyCodec, trajectory: Trajectory, *, mask_refused: bool = False) -> list[Row]:
+    """One episode of a policy that acts by itself, a row for each of its segments.
 
-
-def row(spec: EnvironmentSpec, codec: ChatCodec, trajectory: Trajectory, *, mask_refused: bool = False) -> Row:
-    """One episode of a policy that acts by itself; with `mask_refused`, refused actions have no labels."""
-    input_ids = codec.start(user_message(trajectory.task, spec.first(trajectory.task)))
-    labels = [-100] * len(input_ids)
+    Args:
+        spec: of the environment.
+        codec: the policy's. An action that the policy has no ids for is not learned.
+        trajectory: the episode.
+        mask_refused: refused actions are not learned.
+    """
+    talk = codec.talk(trajectory.task, spec.first(trajectory.task))
     for step, transition in enumerate(trajectory.transitions):
-        said = codec.answer(action_text(spec, trajectory, step))
-        heard = codec.turn(transition.result.observation, ended=True) if step + 1 < len(trajectory.transitions) else []
-        input_ids += [*said, *heard]
-        is_masked = mask_refused and transition.result.is_error
-        labels += [*([-100] * len(said) if is_masked else said), *([-100] * len(heard))]
-    return {"input_ids": input_ids, "labels": labels}
+        text = action_text(spec, transition.action)
+        ids = talk.ids_of(text)
+        if ids is None or (mask_refused and transition.result.is_error):
+            talk.skip(text)
+        else:
+            talk.say(Generation(tuple(ids), (0.0,) * len(ids)))
+        if step + 1 < len(trajectory.transitions) and not talk.hear(transition.result):
+            break
+    return [conversation_row(segment) for segment in talk.segments]
 
 
 def conversation_row(segment: Segment) -> Row:
@@ -56,20 +57,20 @@ def conversation_row(segment: Segment) -> Row:
 
 
 def rows_of(
-    spec: EnvironmentSpec, codec: ChatCodec, trajectories: Iterable[Trajectory], *, mask_refused: bool = False
+    spec: EnvironmentSpec, codec: PolicyCodec, trajectories: Iterable[Trajectory], *, mask_refused: bool = False
 ) -> list[Row]:
-    """Episodes of a policy that acts by itself; `mask_refused` as in `row`.
+    """Episodes of a policy that acts by itself; `mask_refused` as in `rows`.
 
     Raises:
         InvalidInput: there is nothing to learn from.
     """
     played = (trajectory for trajectory in trajectories if trajectory.transitions)
-    rows = [row(spec, codec, trajectory, mask_refused=mask_refused) for trajectory in played]
-    if not rows:
+    found = [one for trajectory in played for one in rows(spec, codec, trajectory, mask_refused=mask_refused)]
+    if not found:
         raise InvalidInput(
             f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"
         )
-    return rows
+    return found
 
 
 def clone(
@@ -85,8 +86,8 @@ def clone(
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
     """Teach the policy in `base` to act as recorded and save it to `out`; see `rows_of` and `imitate`."""
-    rows = rows_of(spec, load_codec(base), trajectories)
-    imitate(rows, base, out, steps=steps, batch=batch, learning_rate=learning_rate, seed=seed, on_progress=on_progress)
+    found = rows_of(spec, load_codec(base), trajectories)
+    imitate(found, base, out, steps=steps, batch=batch, learning_rate=learning_rate, seed=seed, on_progress=on_progress)
 
 
 def imitate(
@@ -133,6 +134,7 @@ def imitate(
             peft_config=adapter(lora) if lora else None,
             callbacks=[UpdatesDone(on_progress)],
         )
+    restore_own_head(policy.model)
     run_trainer(trainer)
     save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 

@@ -31,7 +31,7 @@ from dreamgym.training.rollout import Generation, Player, Policy, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.trainers.common.checkpoints import checkpoints, step_of
 from dreamgym_integrations.trainers.policy.grpo import check_alive, scored_rows
-from dreamgym_integrations.trainers.policy.model import ChatCodec
+from dreamgym_integrations.trainers.policy.model import ChatCodec, PolicyCodec
 from dreamgym_integrations.trainers.policy.rounds import Round, RoundsOnDemand
 from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
@@ -106,8 +106,8 @@ def train_at_tinker(
     settings: Settings,
     *,
     portal: BlockingPortal,
-    player: Callable[[Policy, ChatCodec], Player],
-    probe: Callable[[Policy, ChatCodec, int], Any] | None = None,
+    player: Callable[[Policy, PolicyCodec], Player],
+    probe: Callable[[Policy, PolicyCodec, int], Any] | None = None,
     resume: bool = False,
     on_learned: Callable[[JsonObject], None] = lambda line: None,
 ) -> None:

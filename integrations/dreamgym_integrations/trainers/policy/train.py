@@ -31,7 +31,9 @@ from dreamgym_integrations.trainers.common.interrupt import interruptible
 from dreamgym_integrations.trainers.common.lora import adapter, merged
 from dreamgym_integrations.trainers.common.trl_setup import base_options, known_warnings_ignored, run_trainer
 from dreamgym_integrations.trainers.policy.grpo import MOST_WEIGHT, RolloutTrainer, steps_per_update
-from dreamgym_integrations.trainers.policy.model import ChatCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.model import PolicyCodec, TransformersPolicy, load_policy
+from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
+from dreamgym_integrations.trainers.policy.pointer.model import restore_own_head
 from dreamgym_integrations.trainers.policy.ppo import HEAD, PPOTrainer, Values
 from dreamgym_integrations.trainers.policy.rounds import Rounds, RoundsAhead, RoundsOnDemand
 from dreamgym_integrations.trainers.policy.run_folder import (
@@ -44,7 +46,7 @@ from dreamgym_integrations.trainers.policy.run_folder import (
 from dreamgym_integrations.trainers.policy.tinker import train_at_tinker
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figures
 
-Probe = Callable[[Policy, ChatCodec, int], Coroutine[Any, Any, Seen]]
+Probe = Callable[[Policy, PolicyCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
@@ -59,7 +61,7 @@ def train_policy(
     settings: Settings,
     *,
     portal: BlockingPortal,
-    player: Callable[[Policy, ChatCodec], Player],
+    player: Callable[[Policy, PolicyCodec], Player],
     probe: Probe | None = None,
     resume: bool = False,
     on_learned: Callable[[JsonObject], None] = lambda line: None,
@@ -139,12 +141,16 @@ def _trainer(
     out: Path,
     settings: Settings,
     portal: BlockingPortal,
-    player: Callable[[Policy, ChatCodec], Player],
+    player: Callable[[Policy, PolicyCodec], Player],
     probe: Probe | None,
     on_learned: Callable[[JsonObject], None],
 ) -> RolloutTrainer:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
     policy, codec = load_policy(base)
+    if isinstance(codec, PointerCodec) and (settings.vllm or settings.lora):
+        raise InvalidInput(
+            "a pointer policy is sampled in this process, and all its weights are trained: leave vllm and lora out"
+        )
     sampler: TransformersPolicy | VllmPolicy = policy
     if settings.vllm:
         save = partial(_save_whole, policy.tokenizer, settings)
@@ -173,6 +179,8 @@ def _trainer(
         else:
             trainer = PPOTrainer(practice, settings, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
+    restore_own_head(policy.model)
+    restore_own_head(trainer.ref_model)
     sampler.model = policy.model
     trainer.rounds = _rounds(practice, player, portal, sampler, codec, settings)
     bookkeeper.trainer = trainer
@@ -182,10 +190,10 @@ def _trainer(
 
 def _rounds(
     practice: Practice,
-    player: Callable[[Policy, ChatCodec], Player],
+    player: Callable[[Policy, PolicyCodec], Player],
     portal: BlockingPortal,
     policy: TransformersPolicy | VllmPolicy,
-    codec: ChatCodec,
+    codec: PolicyCodec,
     settings: Settings,
 ) -> Rounds:
     if not settings.staleness:

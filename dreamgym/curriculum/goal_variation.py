@@ -1,0 +1,147 @@
+"""Goals that nobody recorded, in recorded worlds: worded and decided by the environment, tried out in the dream.
+
+A goal is taken if the state can decide it, it does not hold at the start, and a player that knows what an agent reads
+reaches it in the dream. So a world that is recorded thinly gives few goals, or none; then it is named.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from dreamgym.curriculum.generator import variation
+from dreamgym.dream.objects import ObjectEpisode, ObjectWorlds
+from dreamgym.environment import Behaviour, EnvironmentSpec, installed_real
+from dreamgym.goals import Goals
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+
+TRIALS = 60
+"""Most goals that are tried for one variation."""
+
+
+class GoalVariation:
+    """Varies what is asked for within the parent's recorded world, from the same start. Needs no LLM.
+
+    Args:
+        spec: gives the step limit.
+        known: what the recordings show.
+        goals: of the environment.
+        behaviour: plays a trial.
+        on_failure: called with a parent whose world gives no new goal, and the reason.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        known: ObjectWorlds,
+        goals: Goals,
+        behaviour: Behaviour,
+        *,
+        on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
+    ) -> None:
+        self._spec = spec
+        self._known = known
+        self._goals = goals
+        self._behaviour = behaviour
+        self._on_failure = on_failure
+
+    @classmethod
+    def of(
+        cls,
+        spec: EnvironmentSpec,
+        known: ObjectWorlds | None,
+        on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
+    ) -> GoalVariation | None:
+        """The variation of an environment that is dreamed on objects; None for any other, or one without goals."""
+        real = installed_real(spec)
+        if known is None or known.goals is None or real is None:
+            return None
+        return cls(spec, known, known.goals, real.behaviours[known.goals.behaviour], on_failure=on_failure)
+
+    def is_recorded(self, task: Task) -> bool:
+        """True if the task's world was recorded, so that goals can be sought in it."""
+        return task.world in self._known.worlds
+
+    async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
+        """One new goal per parent, drawn from those of its world; none for a parent whose world gives none."""
+        tasks = []
+        for parent in parents:
+            task = await anext(self.new_goals(parent, seed=seed, trials=TRIALS), None)
+            if task is not None:
+                tasks.append(task)
+        return tasks
+
+    async def new_goals(self, parent: Task, *, seed: int, trials: int | None = None) -> AsyncIterator[Task]:
+        """The goals of a parent's world that can be reached, in an order that the seed draws.
+
+        Args:
+            parent: a task of a recorded world.
+            seed: fixes the order.
+            trials: most goals that are tried; None: all.
+        """
+        count, made = 0, 0
+        for task, episode in self._decided(parent, seed):
+            if count == trials:
+                break
+            count += 1
+            if await self._is_reached(task, episode):
+                made += 1
+                yield task
+        if not made:
+            self._on_failure(parent, f"no goal in world {parent.world!r} could be validated ({count} tried)")
+
+    def _decided(self, parent: Task, seed: int) -> Iterator[tuple[Task, ObjectEpisode]]:
+        """Tasks whose goal the state decides and that is not reached at the start."""
+        world = self._known.worlds.get(parent.world)
+        if world is None or world.fault is not None:
+            return
+        asked = self._goals.check(parent.instruction, world.start)
+        proposals = list(self._goals.proposals(world.start, self._known.shown))
+        random.Random(f"{seed}:{parent.world}").shuffle(proposals)
+        for goal in proposals:
+            check = self._goals.check(goal.instruction, world.start)
+            if check is None or check == asked:  # the parent's own goal in other words too
+                continue
+            origin = parent.model_copy(update={"metadata": {**parent.metadata, **goal.metadata}})
+            task = variation(origin, goal.instruction, parent.initial_state)
+            task = task.model_copy(update={"metadata": {**task.metadata, "success": check}})
+            episode = self._known.episode(task)
+            if episode is not None and not episode.is_accomplished:
+                yield task, episode
+
+    async def _is_reached(self, task: Task, episode: ObjectEpisode) -> bool:
+        trial = _Trial(task, episode, self._spec.max_steps)
+        await self._behaviour(self._spec.first(task), trial, 0)
+        return episode.is_accomplished
+
+
+class _Trial:
+    """An environment in which a behaviour tries one task. It ends where the recordings have no answer."""
+
+    tools: Sequence[JsonObject] = ()
+
+    def __init__(self, task: Task, episode: ObjectEpisode, max_steps: int) -> None:
+        self.task = task
+        self._episode = episode
+        self._left = max_steps
+
+    async def reset(self, task: Task, *, seed: int | None = None) -> StepResult:
+        """The trial is of one task, which has begun."""
+        return StepResult(observation=task.initial_state or "")
+
+    async def step(self, action: ToolCall) -> StepResult:
+        """One step; the last one that may be taken is truncated."""
+        self._left -= 1
+        answer = self._episode.answer(action)
+        if answer is None:
+            return StepResult(observation="", truncated=True)
+        return StepResult(
+            observation=answer.observation,
+            reward=float(answer.success),
+            terminated=answer.terminated,
+            truncated=self._left <= 0 and not answer.terminated,
+            is_error=answer.is_error,
+        )
+
+    async def close(self) -> None:
+        """Nothing is held."""

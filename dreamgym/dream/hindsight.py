@@ -1,0 +1,197 @@
+"""What all recordings of one world show together: how it was at the start, and each recorded step in that light.
+
+An agent finds its world out bit by bit. What it found late was so from the start, unless its own calls had changed it,
+and what one episode found the others could have found too. So the start of a world is merged from all its episodes, and
+every episode is told again from there: its states hold what the world was like, not what the agent knew by then.
+
+A reader tells what is known, not why it became known. A step found a fact, and did not make it, if
+
+- nothing was known of it before: the entity is new, or the field was null;
+- the call does not name the entity;
+- the field is a list that no recorded step ever takes anything from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from dreamgym.dream.usual import UsualValues
+from dreamgym.reading import Reader
+from dreamgym.state import leaves, natural
+from dreamgym.synthesis.objects import ObjectCall
+from dreamgym.types import JsonObject, StepResult, ToolCall, Trajectory
+
+Field = tuple[str, str]
+"""Collection and name of a field."""
+
+
+@dataclass(frozen=True)
+class KnownWorld:
+    """A recorded world."""
+
+    told: JsonObject
+    """The state that the first observation tells: the same in every episode."""
+    start: JsonObject
+    """The state at the start, with all that any episode showed."""
+    steps: tuple[ObjectCall, ...]
+    """The calls of all its episodes, told from that start."""
+    ends: tuple[JsonObject, ...]
+    """The state in which each episode ended, told from that start."""
+    fault: str | None = None
+    """Why it is not to be played in: its recordings contradict each other."""
+
+
+@dataclass
+class _Episode:
+    """A recorded episode as it is read, step by step."""
+
+    id: str
+    start: JsonObject
+    steps: list[tuple[ToolCall, StepResult]] = field(default_factory=list)
+    changes: list[_Change] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a step made known of a field of an entity."""
+
+    collection: str
+    entity: str
+    name: str
+    old: JsonValue
+    new: JsonValue
+    is_named: bool
+    """The call names the entity."""
+    is_new: bool
+    """Nothing was known of the entity."""
+
+
+def known_worlds(trajectories: Iterable[Trajectory], reader: Reader) -> dict[str, KnownWorld]:
+    """The recorded worlds by their id."""
+    episodes: dict[str, list[_Episode]] = {}
+    for trajectory in trajectories:
+        episodes.setdefault(trajectory.world_id, []).append(_read(trajectory, reader))
+    shrinking = {
+        (one.collection, one.name)
+        for world in episodes.values()
+        for episode in world
+        for one in episode.changes
+        if isinstance(one.old, list) and isinstance(one.new, list) and any(part not in one.new for part in one.old)
+    }
+    merged = {world: _merged(found, shrinking, reader) for world, found in episodes.items()}
+    usual = UsualValues([start for start, _ in merged.values()], reader.schema)
+    worlds: dict[str, KnownWorld] = {}
+    for world, (start, conflict) in merged.items():
+        told, filled = episodes[world][0].start, usual.filled(start)
+        retold = [] if conflict else [_retold(world, episode, filled, reader) for episode in episodes[world]]
+        fault = next((fault for _, fault in retold if fault), conflict)
+        steps = () if fault else tuple(step for cases, _ in retold for step in cases)
+        ends = () if fault else tuple(cases[-1].after for cases, _ in retold if cases)
+        worlds[world] = KnownWorld(told, filled, steps, ends, fault)
+    return worlds
+
+
+def _read(trajectory: Trajectory, reader: Reader) -> _Episode:
+    task = trajectory.task
+    state = reader.start(task, StepResult(observation=task.initial_state or ""))
+    episode = _Episode(trajectory.id, state)
+    for step in trajectory.transitions:
+        call = reader.call(step.action)
+        result = reader.result(call, step.result)
+        known = reader.after(state, call, result)
+        episode.steps.append((call, result))
+        episode.changes += _changes(state, known, call, reader)
+        state = known
+    return episode
+
+
+def _changes(before: JsonObject, after: JsonObject, call: ToolCall, reader: Reader) -> Iterator[_Change]:
+    """What differs in the entities of two states."""
+    if before is after:
+        return
+    named = {value for _, value in leaves(call.arguments)}
+    for collection in reader.schema.collections:
+        ours, theirs = _entities(before, collection), _entities(after, collection)
+        for name, entity in theirs.items():
+            old = ours.get(name)
+            if old is entity or not isinstance(entity, dict):
+                continue
+            known = old if isinstance(old, dict) else {}
+            for part, value in entity.items():
+                if part not in known or known[part] != value:
+                    yield _Change(collection, name, part, known.get(part), value, name in named, old is None)
+
+
+def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader) -> tuple[JsonObject, str | None]:
+    """The start that the episodes show together, and where they contradict each other."""
+    start = episodes[0].start
+    if any(episode.start != start for episode in episodes):
+        return start, "its recordings do not start alike"
+    collections = {name: {i: dict(_object(e)) for i, e in _entities(start, name).items()} for name in _names(reader)}
+    conflict: str | None = None
+    for episode in episodes:
+        for one in episode.changes:
+            entity = collections[one.collection].get(one.entity)
+            is_list = isinstance(one.new, list)
+            is_found = not one.is_named or (one.old is None and not one.is_new)
+            if is_list and (one.collection, one.name) not in shrinking:
+                is_found = True
+            if not is_found:
+                continue
+            if entity is None:
+                entity = collections[one.collection][one.entity] = {}
+            known = entity.get(one.name)
+            if isinstance(one.new, list):
+                items = [*(known if isinstance(known, list) else [])]
+                items += [part for part in one.new if part not in items and part not in _list(one.old)]
+                entity[one.name] = sorted(items, key=lambda part: natural(str(part)))
+            elif known is None:
+                entity[one.name] = one.new
+            elif known != one.new and one.old is None:
+                conflict = (
+                    conflict or f"{one.name} of {one.entity} is {known!r} in one recording, {one.new!r} in another"
+                )
+    merged: JsonObject = {**start, **{name: {**part} for name, part in collections.items()}}
+    return merged, conflict
+
+
+def _retold(world: str, episode: _Episode, start: JsonObject, reader: Reader) -> tuple[list[ObjectCall], str | None]:
+    """The episode from a start of which everything is known, and where it contradicts that start.
+
+    Then a step finds nothing new, and changes only what its call names.
+    """
+    state, cases = start, list[ObjectCall]()
+    for call, result in episode.steps:
+        known = reader.after(state, call, result)
+        for one in _changes(state, known, call, reader):
+            if not one.is_named:
+                return [], (
+                    f"its recordings contradict each other: in episode {episode.id!r} {call.canonical()} showed "
+                    f"{one.name} of {one.entity!r} as {one.new!r}, others as {one.old!r}"
+                )
+        answer = None if result.is_error else result.structured
+        cases.append(
+            ObjectCall(world, call.name, call.arguments, state, known, answer, result.is_error, result.observation)
+        )
+        state = known
+    return cases, None
+
+
+def _names(reader: Reader) -> Sequence[str]:
+    return list(reader.schema.collections)
+
+
+def _entities(state: JsonObject, collection: str) -> JsonObject:
+    part = state.get(collection)
+    return part if isinstance(part, dict) else {}
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []

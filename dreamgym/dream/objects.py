@@ -1,0 +1,263 @@
+"""A dream of objects: an environment of words, played on the explicit states that its reader makes of recordings.
+
+For an environment whose actions and answers are texts, and which has a reader (`dreamgym.reading`). From all recordings
+are learned, once per newest recording, what each tool does (`dreamgym.synthesis.objects`) and how each recorded world
+was at the start (`dreamgym.dream.hindsight`). A step reads the action, runs the rules on the state and words the answer
+again; it asks no buffer and no model. What the rules do not answer is left to the other tiers, and what those answer is
+read into the state.
+
+A transition's state is the text of what differs from the start of the recorded world.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dreamgym.dream.hindsight import KnownWorld, known_worlds
+from dreamgym.dream.learned import LearnedOnce
+from dreamgym.dream.model import Prediction, Query
+from dreamgym.environment import EnvironmentSpec, installed_real
+from dreamgym.goals import Goals
+from dreamgym.reading import Reader
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.schema import Schema, schema_of
+from dreamgym.state import as_text, natural, parsed
+from dreamgym.synthesis.objects import MissingFact, ObjectRules, learn_rules, missing_facts
+from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
+
+logger = logging.getLogger(__name__)
+
+WORLD = "world"
+"""Key of the id of the recorded world in the text of a state."""
+
+
+@dataclass(frozen=True)
+class ObjectWorlds:
+    """What the recordings of an environment show.
+
+    Args:
+        reader: of the environment.
+        goals: of the environment; None: only a task with a check of its own is played.
+        rules: what each tool does.
+        worlds: the recorded worlds by their id.
+    """
+
+    reader: Reader
+    goals: Goals | None
+    rules: ObjectRules
+    worlds: Mapping[str, KnownWorld]
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], reader: Reader, goals: Goals | None = None) -> ObjectWorlds:
+        """What these recordings show. A world whose recordings contradict each other is named and left out."""
+        worlds = known_worlds(trajectories, reader)
+        for name, world in worlds.items():
+            if world.fault is not None:
+                logger.warning("world %r is left out of the dream of objects: %s", name, world.fault)
+        steps = [step for world in worlds.values() for step in world.steps]
+        rules = learn_rules(steps, reader.schema)
+        for fact in missing_facts(steps, rules):
+            worlds[fact.world] = replace(worlds[fact.world], start=_with_fact(worlds[fact.world].start, fact))
+        return cls(reader, goals, rules, {name: replace(world, steps=()) for name, world in worlds.items()})
+
+    @cached_property
+    def shown(self) -> tuple[JsonObject, ...]:
+        """States that the recordings show: the start of each world, and how its episodes ended."""
+        return tuple(state for world in self.worlds.values() for state in (world.start, *world.ends))
+
+    def episode(self, task: Task) -> ObjectEpisode | None:
+        """A new episode of a task.
+
+        None: its world is not recorded, it does not begin at the recorded start, or no state tells when it is done.
+        """
+        world = self.worlds.get(task.world)
+        if world is None or world.fault is not None:
+            return None
+        check = check_of(task, self.goals, world.start)
+        told = self.reader.start(task, StepResult(observation=task.initial_state or ""))
+        return ObjectEpisode(self, task, world, check) if check is not None and told == world.told else None
+
+
+def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
+    """The start with one item more in a list of an entity."""
+    part = start[fact.collection]
+    entity = part.get(fact.entity) if isinstance(part, dict) else None
+    items = entity.get(fact.field) if isinstance(entity, dict) else None
+    if not isinstance(part, dict) or not isinstance(entity, dict) or not isinstance(items, list) or fact.item in items:
+        return start
+    more: JsonObject = {**entity, fact.field: [*sorted([*map(str, items), fact.item], key=natural)]}
+    return {**start, fact.collection: {**part, fact.entity: more}}
+
+
+_learned = LearnedOnce[ObjectWorlds](sessions=None)
+
+
+async def object_worlds(spec: EnvironmentSpec, buffer: ReplayBuffer) -> ObjectWorlds | None:
+    """What the recordings of an environment show now; None for one that is not of words with a reader.
+
+    Raises:
+        StoreError: the recordings cannot be read.
+    """
+    if spec.text_argument is None or spec.state is not None or spec.adapter is None:
+        return None
+    place = spec.adapter, as_text(spec.options)
+    if place not in _hooks:
+        real = installed_real(spec)
+        _hooks[place] = getattr(real, "reader", None), getattr(real, "goals", None)
+    reader, goals = _hooks[place]
+    if reader is None:
+        return None
+    return await _learned.of(buffer, spec.name, lambda recorded: ObjectWorlds.of(recorded, reader, goals))
+
+
+_hooks: dict[tuple[str, str], tuple[Reader | None, Goals | None]] = {}
+"""Reader and goals by adapter and options. Kept, because to search installed packages takes 10 ms or more."""
+
+
+class ObjectEpisode:
+    """One episode of a dream of objects.
+
+    Args:
+        known: what the recordings show.
+        task: that is played.
+        world: its recorded world.
+        check: decides the task.
+    """
+
+    def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema) -> None:
+        self._known = known
+        self._start = world.start
+        self._world = task.world
+        self.state = world.start
+        """All that is known of the world now; nobody may change it."""
+        self.rests_on_model = False
+        """A language model's word changed the state."""
+        self._check = check
+
+    def resume(self, transitions: Sequence[Transition]) -> bool:
+        """Continue where some steps led to; False: their states are not of this dream."""
+        if not transitions:
+            return True
+        changed = parsed(transitions[-1].next_state)
+        if changed is None or changed.pop(WORLD, None) != self._world:
+            return False
+        state: JsonObject = {**self._start}
+        for name, value in changed.items():
+            base = self._start.get(name)
+            is_part = name in self._known.reader.schema.collections
+            state[name] = {**base, **value} if is_part and isinstance(base, dict) and isinstance(value, dict) else value
+        self.state = state
+        self.rests_on_model = any(step.provenance.unbounded for step in transitions)
+        return True
+
+    @property
+    def text(self) -> str:
+        """The state as transitions hold it."""
+        changed: JsonObject = {WORLD: self._world}
+        for name, value in self.state.items():
+            base = self._start.get(name)
+            if name in self._known.reader.schema.collections and isinstance(base, dict) and isinstance(value, dict):
+                if value is not base:
+                    part: JsonObject = {i: e for i, e in value.items() if (o := base.get(i)) is not e and o != e}
+                    if part:
+                        changed[name] = part
+            else:
+                changed[name] = value
+        return as_text(changed)
+
+    def answer(self, action: ToolCall, *, seed: int = 0) -> Prediction | None:
+        """The answer of the rules, and the state after it; None: the recordings do not show it, and nothing changed."""
+        reader = self._known.reader
+        call = reader.call(action)
+        result = self._known.rules.run(call.name, self.state, call.arguments)
+        if result is None:
+            return None
+        words = result.words if result.answer is None else reader.observation(call, result.answer)
+        if words is None:
+            return None
+        is_changed = result.after is not self.state
+        self.state = result.after
+        is_met = is_changed and self.is_accomplished
+        is_won = is_met and not self.rests_on_model
+        return Prediction(
+            observation=words,
+            next_state=self.text,
+            success=is_won,
+            terminated=is_won,
+            is_error=result.is_error,
+            provenance=Provenance(
+                tier=Tier.EFFECTS, seed=seed, checked=True if is_won else None, open_end=is_met and not is_won
+            ),
+        )
+
+    @property
+    def is_accomplished(self) -> bool:
+        """The task's check holds now."""
+        return self._check.allows(self.state)
+
+    def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
+        """Read the answer of another tier into the state; the prediction with that state, decided by the check.
+
+        Args:
+            action: that was answered.
+            prediction: the answer in words.
+            is_judged: a language model gave it, which can be talked into facts: what the task is then worth is open.
+        """
+        reader, before = self._known.reader, self.state
+        call, told = reader.call(action), StepResult(observation=prediction.observation, is_error=prediction.is_error)
+        self.state = reader.after(before, call, reader.result(call, told))
+        is_doubtful = is_judged and self.state is not before and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}
+        self.rests_on_model = self.rests_on_model or is_doubtful
+        prediction = prediction.model_copy(update={"next_state": self.text, "success": False, "terminated": False})
+        is_won = self.state is not before and self.is_accomplished
+        if is_won and self.rests_on_model:
+            return prediction.noted(open_end=True, unbounded=is_doubtful)
+        return prediction.noted(checked=is_won, open_end=False, unbounded=is_doubtful).model_copy(
+            update={"success": is_won, "terminated": is_won}
+        )
+
+
+class ObjectsTier:
+    """The rules of a running episode as a tier, for a dream whose answers get a confidence."""
+
+    infers = True
+
+    def __init__(self, episode: ObjectEpisode) -> None:
+        self._episode = episode
+
+    async def answer(self, query: Query) -> Prediction | None:
+        """The answer of the rules."""
+        return self._episode.answer(query.action, seed=query.seed)
+
+
+def in_words(steps: Sequence[Transition]) -> tuple[Transition, ...]:
+    """Steps of a dream of objects as an environment of words records them: the state is the last observation."""
+    words: list[Transition] = []
+    for step in steps:
+        state = words[-1].next_state if words else step.state
+        result = step.result.model_copy(
+            update={"info": {key: value for key, value in step.result.info.items() if key != "state"}}
+        )
+        then = state if step.result.is_error else step.result.observation
+        words.append(step.model_copy(update={"state": state, "result": result, "next_state": then}))
+    return tuple(words)
+
+
+def check_of(task: Task, goals: Goals | None, start: JsonObject) -> Schema | None:
+    """The check that decides a task: its own, else that of its words; None if there is none.
+
+    Args:
+        task: that is played.
+        goals: of the environment.
+        start: the state at the start.
+
+    Raises:
+        InvalidInput: the task's own check cannot be used.
+    """
+    check = task.metadata.get("success")
+    if check is None and goals is not None:
+        check = goals.check(task.instruction, start)
+    return None if check is None else schema_of(check)

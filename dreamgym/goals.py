@@ -1,0 +1,55 @@
+"""What the tasks of an environment ask for: the hook that decides and words goals over the states of its reader.
+
+    goals = goals_of(spec)
+    check = goals.check("Your task is to: put a clean mug in desk.", start)    # a JSON Schema, as metadata.success
+    proposals = goals.proposals(start, shown)                                  # what else could be asked for here
+
+A goal is a fact about the state. What leads to it is nowhere: whether it can be reached, a player finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from dreamgym.environment import EnvironmentSpec, installed_real
+from dreamgym.types import JsonObject
+
+
+class ProposedGoal(NamedTuple):
+    """Something that could be asked for."""
+
+    instruction: str
+    """In the environment's own words."""
+    metadata: JsonObject
+    """Fields of the task's metadata that this goal has of its own."""
+
+
+class Goals(Protocol):
+    """The hook of an environment, beside its reader."""
+
+    @property
+    def behaviour(self) -> str:
+        """A behaviour of the environment that knows what an agent reads, and mostly reaches a goal that can be."""
+
+    def check(self, instruction: str, start: JsonObject) -> JsonObject | None:
+        """A JSON Schema that the state satisfies once the task is accomplished; None if no state tells that.
+
+        Args:
+            instruction: of the task.
+            start: all that is known of the world at the start, as the reader gives states.
+        """
+
+    def proposals(self, start: JsonObject, shown: Sequence[JsonObject]) -> Iterator[ProposedGoal]:
+        """Goals over what is known of a world, each once; some may hold already, others may be impossible.
+
+        Args:
+            start: all that is known of the world at the start.
+            shown: states of all worlds that recordings show. A goal that is like nothing in them is not worth a trial.
+        """
+
+
+def goals_of(spec: EnvironmentSpec) -> Goals | None:
+    """The goals of an environment; None if its adapter has none."""
+    goals: Goals | None = getattr(installed_real(spec), "goals", None)
+    return goals

@@ -1,0 +1,51 @@
+"""Facts that refusals give away: a call that every rule would let through was refused for a reason that nobody saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dreamgym.synthesis.objects.calls import ObjectCall
+from dreamgym.synthesis.objects.conditions import Has, Not
+from dreamgym.synthesis.objects.rules import ObjectRules
+from dreamgym.synthesis.objects.terms import found
+
+
+class MissingFact(NamedTuple):
+    """An item that a list of an entity must have."""
+
+    world: str
+    collection: str
+    entity: str
+    field: str
+    item: str
+
+
+def missing_facts(calls: Iterable[ObjectCall], rules: ObjectRules) -> Iterator[MissingFact]:
+    """The facts that would explain refusals, where only one could.
+
+    Only a list that no rule changes can have had the item all along: two places are at one spot, if the way from one to
+    the other is refused.
+
+    Args:
+        calls: recorded calls.
+        rules: of their tools.
+    """
+    changed = {
+        (effect.collection, effect.field)
+        for tool in rules.tools.values()
+        for outcome in tool.outcomes
+        for effect in outcome.effects
+    }
+    for call in calls:
+        tool = rules.tools.get(call.tool) if call.is_error else None
+        outcomes = tool.outcomes if tool is not None else ()
+        outcome = next((one for one in outcomes if one.holds(call.before, call.arguments)), None)
+        asked = [one.condition for one in outcome.conditions if isinstance(one, Not)] if outcome is not None else []
+        reasons = [one for one in asked if isinstance(one, Has) and (one.items[-2][1:], one.items[-1]) not in changed]
+        if len(reasons) == 1:
+            (reason,) = reasons
+            entity = found(reason.items[:-2], call.before, call.arguments)
+            item = found(reason.one, call.before, call.arguments)
+            if isinstance(entity, str) and isinstance(item, str):
+                yield MissingFact(call.world, reason.items[-2][1:], entity, reason.items[-1], item)

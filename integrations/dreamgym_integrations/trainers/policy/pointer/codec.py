@@ -1,0 +1,137 @@
+"""Speaks for a policy that points: observations become a mapped state in ids, a choice becomes an action.
+
+Every turn is a segment of its own, of a mapped state and a choice: nothing else that was said matters to this policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.reading import Reader, reader_of
+from dreamgym.training.rollout import Generation, Segment, action_text, parse_action
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.trainers.policy.pointer.conversations import PointerConversations
+from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
+from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
+from dreamgym_integrations.trainers.policy.pointer.verbs import Verb
+
+
+class PointerCodec:
+    """The codec of a checkpoint.
+
+    Args:
+        config: of the checkpoint.
+        tokenizer: its words.
+
+    Raises:
+        InvalidInput: nobody reads the environment any more.
+    """
+
+    def __init__(self, config: PointerConfig, tokenizer: Any) -> None:
+        self.spec = EnvironmentSpec.model_validate(config.environment)
+        self.reader = reader_for(self.spec)
+        self.map = StateMap(self.reader.schema, marks=config.marks)
+        self.verbs = [Verb.model_validate(verb) for verb in config.verbs]
+        self.most_entities: int = config.most_entities
+        self._ids: dict[str, int] = tokenizer.get_vocab()
+        self._unknown: int = tokenizer.unk_token_id
+
+    def talk(self, task: Task, first: StepResult) -> PointerTalk:
+        """A new episode."""
+        return PointerTalk(self, task, first)
+
+    def conversations(self) -> PointerConversations:
+        """The conversations of an episode with an agent."""
+        return PointerConversations(self.spec, self.talk)
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """A choice is always whole."""
+        return True
+
+    def ids(self, entities: Sequence[MappedEntity]) -> list[int]:
+        """A mapped state in ids."""
+        words = (word for one in entities for word in (kind_word(one.kind), *one.words))
+        return [self._ids.get(word, self._unknown) for word in words]
+
+
+class PointerTalk:
+    """One episode: what is known so far, and a segment for each turn."""
+
+    def __init__(self, codec: PointerCodec, task: Task, first: StepResult) -> None:
+        self._codec, self._instruction = codec, task.instruction
+        self._state = codec.reader.start(task, first)
+        self._refused = False
+        self._action: ToolCall | None = None
+        """The action that the policy took last."""
+        self.segments: list[Segment] = []
+
+    @cached_property
+    def entities(self) -> list[MappedEntity]:
+        """The mapped state."""
+        found = self._codec.map.entities(self._state, self._instruction, refused=self._refused)
+        return found[: self._codec.most_entities]
+
+    @cached_property
+    def _prompt(self) -> list[int]:
+        return self._codec.ids(self.entities)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self._prompt
+
+    def ids_of(self, text: str) -> list[int] | None:
+        call = self._codec.reader.call(parse_action(self._codec.spec, text))
+        for number, verb in enumerate(self._codec.verbs):
+            entity = verb.pointed_at(call, self.entities)
+            if entity is not None:
+                return [entity * len(self._codec.verbs) + number]
+        return None
+
+    def say(self, sampled: Generation) -> str:
+        """Append the choice. Its text is empty if it is none that the state suggests, which nothing understands."""
+        segment = Segment(self.prompt)
+        segment.say(sampled)
+        self.segments.append(segment)
+        entity, verb = divmod(sampled.ids[0], len(self._codec.verbs))
+        call = self._codec.verbs[verb].call(self.entities[entity], self._state) if entity < len(self.entities) else None
+        self._action = None if call is None else self._codec.reader.action(call)
+        return "" if self._action is None else action_text(self._codec.spec, self._action)
+
+    def skip(self, text: str) -> None:
+        try:
+            self._action = parse_action(self._codec.spec, text)
+        except InvalidInput:  # words of somebody else
+            self._action = None
+
+    def hear(self, result: StepResult) -> bool:
+        """Read the answer. There is always room: the mapped state does not grow with what was said."""
+        told: JsonObject = {} if result.structured is None else {"structured": result.structured}
+        seen = StepResult(observation=result.observation, is_error=result.is_error, info=told)
+        self._refused = True
+        if self._action is not None:
+            call = self._codec.reader.call(self._action)
+            read = self._codec.reader.result(call, seen)
+            self._state, self._refused = self._codec.reader.after(self._state, call, read), read.is_error
+        for known in ("entities", "_prompt"):
+            vars(self).pop(known, None)
+        return True
+
+
+def reader_for(spec: EnvironmentSpec) -> Reader:
+    """The reader of an environment. Raises InvalidInput if it has none."""
+    reader = reader_of(spec)
+    if reader is None:
+        raise InvalidInput(
+            f"a pointer policy points at what a reader knows, and nobody reads the words of {spec.name!r}: "
+            "take --policy tiny, a language model, or give its adapter a `reader` (dreamgym/reading.py)"
+        )
+    return reader
+
+
+def kind_word(kind: str) -> str:
+    """The word that begins an entity."""
+    return f"<{kind}>"

@@ -1,0 +1,79 @@
+"""Makes an untrained pointer policy for an environment: its words and verbs are those of recorded play."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.errors import InvalidInput
+from dreamgym.reading import with_readings
+from dreamgym.state import parsed
+from dreamgym.types import Trajectory
+from dreamgym_integrations.trainers.policy.pointer.codec import kind_word, reader_for
+from dreamgym_integrations.trainers.policy.pointer.mapped_state import REFUSED, STATE, WORD, StateMap, nothing_of
+from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig, PointerForCausalLM
+from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
+
+SPECIAL = ["<pad>", "<end>", "<unk>"]
+"""The words PAD, END and UNKNOWN."""
+
+
+def create_pointer_policy(
+    spec: EnvironmentSpec, trajectories: Iterable[Trajectory], folder: Path, *, seed: int, marks: bool = True
+) -> None:
+    """Write an untrained policy that points at what the environment's reader knows.
+
+    Args:
+        spec: of the environment.
+        trajectories: recorded play; its words and its accepted calls are what the policy knows of.
+        folder: where it is written.
+        seed: of its weights.
+        marks: entities that the task names are marked.
+
+    Raises:
+        InvalidInput: the environment has no reader, or no recorded call names what it knows.
+    """
+    recorded, reader = list(trajectories), reader_for(spec)
+    if not any(trajectory.transitions for trajectory in recorded):
+        raise InvalidInput(
+            f"no recorded step of {spec.name!r} to learn words and verbs from: run `dreamgym collect` or "
+            "`dreamgym seed` first"
+        )
+    verbs, values = learn_verbs(recorded, reader), [*reader.schema.values]
+    known, state_map = {REFUSED, *map(nothing_of, values)}, StateMap(reader.schema, marks=marks)
+    for trajectory in recorded:
+        for step in with_readings(trajectory, reader).transitions:
+            entities = state_map.entities(parsed(step.state) or {}, trajectory.task.instruction, refused=False)
+            known.update(word for one in entities for word in one.words)
+    kinds = [STATE, WORD, *reader.schema.collections]
+    config = PointerConfig(
+        environment=spec.model_dump(
+            mode="json", include={"name", "tools_list", "state", "adapter", "options"}, exclude_defaults=True
+        ),
+        verbs=[verb.model_dump(mode="json") for verb in verbs],
+        marks=marks,
+        initializer_range=0.02,
+    )
+    words = [*SPECIAL, *map(kind_word, kinds), *sorted(known)]
+    choices = [f"<{entity}.{verb}>" for entity in range(config.most_entities) for verb in range(len(verbs))]
+    ids = {word: number for number, word in enumerate([*choices, *words])}
+    config.words, config.vocab_size = len(words), len(ids)
+    config.pad_token_id, config.eos_token_id = ids["<pad>"], ids["<end>"]
+    config.kinds = [ids[kind_word(kind)] for kind in kinds]
+    config.applies = [[number for number, verb in enumerate(verbs) if kind in verb.kinds] for kind in kinds]
+    config.lacks = [
+        (ids[nothing_of(value)], [number for number, verb in enumerate(verbs) if value in verb.values.values()])
+        for value in values
+    ]
+    torch.manual_seed(seed)
+    PointerForCausalLM(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<end>"
+    ).save_pretrained(folder)

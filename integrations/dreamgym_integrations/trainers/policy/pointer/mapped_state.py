@@ -1,0 +1,173 @@
+"""The mapped state: what a reader knows, as entities of a few words each. A pure function, the same in a dream.
+
+    $state !refused at=none                       the state itself: its single values, and if the last call was refused
+    $word put, $word a, $word mug                    the words of the task
+    places cabinet !named openable=yes open=no seen=yes @at has.where=plate has.where=!named
+
+Names are left out: any cabinet is any cabinet. An entity says what it is (its texts and flags), which values of the
+state point at it (`@at`), what the entities that it names are (`where.@at`), and what those are that name it
+(`has.where=mug`: a mug lies there). `!named` says that one of its texts stands in the task. This mark is a switch: it
+is what a policy from scratch does not learn by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from dreamgym.state import StateSchema
+from dreamgym.types import JsonObject
+
+STATE, WORD = "$state", "$word"
+"""What the first word of an entity says if it is the state itself, or a word of the task."""
+REFUSED, NAMED = "!refused", "!named"
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class MappedEntity:
+    """Something that a policy can point at."""
+
+    kind: str
+    """The name of its collection, or STATE or WORD."""
+    id: str
+    """Its id in the state; a word of the task itself; empty for the state."""
+    words: tuple[str, ...]
+    """What is told of it, without its kind."""
+
+
+def nothing_of(value: str) -> str:
+    """The word that says that a value of the state is null."""
+    return f"{value}=none"
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as a policy knows them."""
+    return _WORD.findall(text.casefold())
+
+
+class StateMap:
+    """Maps the states of one environment.
+
+    Args:
+        schema: of the states that its reader makes.
+        marks: say of each entity whether the task names it.
+    """
+
+    def __init__(self, schema: StateSchema, *, marks: bool) -> None:
+        self._schema, self._marks = schema, marks
+
+    def entities(self, state: JsonObject, instruction: str, *, refused: bool) -> list[MappedEntity]:
+        """The state, the words of the task, and every entity that is not somewhere else.
+
+        An entity is somewhere else if it names entities of other collections, and none of them is one that a value of
+        the state points at.
+
+        Args:
+            state: what is known.
+            instruction: the task.
+            refused: the last call was refused.
+        """
+        return _Mapping(self._schema, state, words_of(instruction), self._marks).entities(refused)
+
+
+class _Mapping:
+    """One state that is being mapped."""
+
+    def __init__(self, schema: StateSchema, state: JsonObject, task: Sequence[str], marks: bool) -> None:
+        self._values: JsonObject = {name: state.get(name) for name in schema.values}
+        self._task, self._marked = task, f" {' '.join(task)} " if marks else ""
+        self._of: dict[str, str] = {}
+        """The collection of each id."""
+        self._entities: dict[str, JsonObject] = {}
+        for name, collection in schema.collections.items():
+            part = state.get(name)
+            for identity, entity in part.items() if isinstance(part, dict) else ():
+                if isinstance(entity, dict) and identity not in self._of:
+                    self._of[identity] = name
+                    self._entities[identity] = {f: v for f, v in entity.items() if f != collection.key}
+        self._pointed: Mapping[str, list[str]] = defaultdict(list)
+        for name, value in self._values.items():
+            if isinstance(value, str) and value in self._of:
+                self._pointed[value].append(name)
+        self._named = {identity: set(self._targets(entity)) for identity, entity in self._entities.items()}
+        unknown = {
+            name: {field for field, of in collection.fields.items() if of.endswith("?")}
+            for name, collection in schema.collections.items()
+        }
+        self._own = {
+            identity: self._own_words(entity, unknown[self._of[identity]])
+            for identity, entity in self._entities.items()
+        }
+        self._by: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        """The entities of other collections that name an id, with the field in which they do."""
+        for identity, targets in self._named.items():
+            for field, target in sorted(targets):
+                if self._of[target] != self._of[identity]:
+                    self._by[target].append((field, identity))
+
+    def entities(self, refused: bool) -> list[MappedEntity]:
+        found = [MappedEntity(STATE, "", tuple(self._state_words(refused)))]
+        found += [MappedEntity(WORD, word, (word,)) for word in self._task]
+        found += [
+            MappedEntity(self._of[identity], identity, tuple(self._words(identity)))
+            for identity in self._entities
+            if not self._is_elsewhere(identity)
+        ]
+        return found
+
+    def _state_words(self, refused: bool) -> Iterator[str]:
+        if refused:
+            yield REFUSED
+        for name, value in self._values.items():
+            if isinstance(value, bool):
+                yield f"{name}={'yes' if value else 'no'}"
+            elif value is None:
+                yield nothing_of(name)
+
+    def _words(self, identity: str) -> Iterator[str]:
+        yield from self._own[identity]
+        yield from (f"@{value}" for value in self._pointed.get(identity, ()))
+        for field, target in sorted(self._named[identity]):
+            yield from (f"{field}.@{value}" for value in self._pointed.get(target, ()))
+        yield from sorted({f"has.{field}={word}" for field, by in self._by[identity] for word in self._texts(by)})
+
+    def _texts(self, identity: str) -> list[str]:
+        """Its texts and its mark, without its flags."""
+        return [word for word in self._own[identity] if "=" not in word]
+
+    def _own_words(self, entity: JsonObject, unknown: Set[str]) -> list[str]:
+        """Its texts, its flags and its mark.
+
+        Args:
+            entity: without its id.
+            unknown: the fields that may be null.
+        """
+        words = []
+        for field, value in entity.items():
+            if isinstance(value, bool):
+                if value or field in unknown:  # where it cannot be unknown, a flag that is not told is false
+                    words.append(f"{field}={'yes' if value else 'no'}")
+            elif isinstance(value, str) and value not in self._of:
+                words += self._text_words(value)
+            elif value is None:
+                words.append(nothing_of(field))
+        return words
+
+    def _text_words(self, text: str) -> list[str]:
+        words = words_of(text)
+        return [*words, NAMED] if words and f" {' '.join(words)} " in self._marked else words
+
+    def _targets(self, entity: JsonObject) -> Iterator[tuple[str, str]]:
+        """The fields that name other entities, with the ids."""
+        for field, value in entity.items():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and one in self._of:
+                    yield field, one
+
+    def _is_elsewhere(self, identity: str) -> bool:
+        others = [target for _, target in self._named[identity] if self._of[target] != self._of[identity]]
+        is_near = identity in self._pointed or any(target in self._pointed for target in others)
+        return bool(others) and not is_near

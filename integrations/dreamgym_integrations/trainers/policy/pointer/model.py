@@ -1,0 +1,262 @@
+"""The network: one vector for each entity of a mapped state, and a score for each verb on each of them.
+
+A row of ids is one mapped state and, behind it, the choice that was made in it: `entity * verbs + verb`. Choices have
+the ids 0 to C - 1 and are not read by the network, so that every position of a row predicts the same: a choice in its
+state. The choices that a state does not suggest have no probability. TRL computes log-probabilities from a hidden state
+and the weights of one linear layer, which pointing has not; `restore_own_head` gives the trainers the model's own way.
+
+Axes: B rows, T ids of a row, N entities of a row, V verbs, C choices, F words, H width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import ModelOutput
+from trl.trainer.utils import FusedCausalLMOutput
+
+PAD, END, UNKNOWN = 0, 1, 2
+"""The first words: two that are not read, and one for every word that no recording had."""
+NEVER = -1e4
+"""Score of a choice that a state does not suggest: its probability is exactly 0, and no sum is infinite."""
+
+
+class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not typed
+    """What a checkpoint holds besides the weights.
+
+    Args:
+        environment: the environment's description without its tasks; its reader is found by it.
+        verbs: `Verb`s as JSON.
+        marks: entities that the task names are marked.
+        most_entities: entities of a state that can be pointed at.
+        words: number of words, which have the ids from C on.
+        kinds: ids of the words that begin an entity.
+        applies: for each of `kinds`, the numbers of the verbs that fit it.
+        lacks: ids of words that say that a value of the state is null, with the numbers of the verbs that need it.
+    """
+
+    model_type = "dreamgym_pointer"
+    auto_map: ClassVar[dict[str, str]] = {}
+    """TRL reads it, to make the reference policy, of every model whose class is not transformers' own."""
+
+    def __init__(
+        self,
+        environment: dict[str, Any] | None = None,
+        verbs: list[dict[str, Any]] | None = None,
+        marks: bool = True,
+        most_entities: int = 128,
+        words: int = 1,
+        kinds: list[int] | None = None,
+        applies: list[list[int]] | None = None,
+        lacks: list[tuple[int, list[int]]] | None = None,
+        hidden_size: int = 64,
+        num_hidden_layers: int = 2,
+        num_attention_heads: int = 4,
+        **options: Any,
+    ) -> None:
+        self.environment, self.verbs, self.marks = environment or {}, verbs or [], marks
+        self.most_entities, self.words = most_entities, words
+        self.kinds, self.applies, self.lacks = kinds or [], applies or [], lacks or []
+        self.hidden_size, self.num_hidden_layers = hidden_size, num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.max_action_tokens = 1
+        super().__init__(**options)
+
+    @property
+    def choices(self) -> int:
+        """C: number of choices, and the id of the first word."""
+        return self.most_entities * len(self.verbs)
+
+
+@dataclass
+class PointerEncoderOutput(ModelOutput):  # type: ignore[misc]  # transformers is not typed
+    """What the encoder makes of rows."""
+
+    last_hidden_state: torch.Tensor | None = None
+    """(B, T, H): at each position, the vector of the state itself. A value head reads it."""
+    entities: torch.Tensor | None = None
+    """(B, N, H)."""
+    suggested: torch.Tensor | None = None
+    """(B, N, V): the state suggests this verb on this entity."""
+
+
+class PointerBlock(nn.Module):  # type: ignore[misc]  # torch's modules are not typed
+    """Attention among the entities of a row and a layer of four times the width, each behind its norm."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_layer = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.queries_keys_values, self.attended = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x_BNH: torch.Tensor, mask_B11N: torch.Tensor) -> torch.Tensor:
+        """The entities with what each took from the others."""
+        rows, entities, hidden = x_BNH.shape
+        split = self.queries_keys_values(self.before_attention(x_BNH))
+        q, k, v = split.view(rows, entities, 3, self.heads, hidden // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11N)
+        x_BNH = x_BNH + self.attended(mixed.transpose(1, 2).reshape(rows, entities, hidden))
+        return x_BNH + self.narrow(functional.gelu(self.wide(self.before_layer(x_BNH))))
+
+
+class PointerPreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # transformers is not typed
+    """What both models share for loading and saving."""
+
+    config_class = PointerConfig
+    base_model_prefix = "encoder"
+    _no_split_modules = ("PointerBlock",)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.5)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+class PointerEncoder(PointerPreTrainedModel):
+    """Ids to entities."""
+
+    def __init__(self, config: PointerConfig) -> None:
+        super().__init__(config)
+        self.words = nn.Embedding(config.words, config.hidden_size)
+        self.blocks = nn.ModuleList(
+            PointerBlock(config.hidden_size, config.num_attention_heads) for _ in range(config.num_hidden_layers)
+        )
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.words
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> PointerEncoderOutput:
+        """Encode the entities of each row; those beyond the most are left out. Padding and choices are not read."""
+        is_kind_F, applies_FV, lacks_FV = self._tables(input_ids.device)
+        words_BT = (input_ids - self.config.choices).clamp(min=PAD)
+        is_word_BT = words_BT >= UNKNOWN
+        begins_BT = is_word_BT & is_kind_F[words_BT]
+        number_BT = begins_BT.cumsum(1) - 1
+        entities = min(max(1, int(number_BT.max()) + 1), self.config.most_entities)
+        is_word_BT &= (number_BT >= 0) & (number_BT < entities)
+        begins_BT &= is_word_BT
+        rows_B1 = torch.arange(len(input_ids), device=input_ids.device).unsqueeze(1) * entities
+        place = (rows_B1 + number_BT)[is_word_BT]
+        bag = self.words(words_BT[is_word_BT])
+        x_BNH = bag.new_zeros(len(input_ids) * entities, bag.shape[-1]).index_add(0, place, bag)
+        x_BNH = x_BNH.view(len(input_ids), entities, -1)
+        count_B1 = begins_BT.sum(1, keepdim=True).clamp(min=1)
+        is_entity_BN = torch.arange(entities, device=input_ids.device) < count_B1
+        for block in self.blocks:
+            x_BNH = block(x_BNH, is_entity_BN[:, None, None, :])
+        x_BNH = self.norm(x_BNH)
+        suggested = applies_FV.new_zeros(len(input_ids) * entities, applies_FV.shape[1])
+        suggested[(rows_B1 + number_BT)[begins_BT]] = applies_FV[words_BT[begins_BT]]
+        lacking_BV = (lacks_FV[words_BT] & is_word_BT.unsqueeze(-1)).any(1)
+        suggested_BNV = suggested.view(len(input_ids), entities, -1) & ~lacking_BV.unsqueeze(1)
+        return PointerEncoderOutput(
+            last_hidden_state=x_BNH[:, :1].expand(-1, input_ids.shape[1], -1),
+            entities=x_BNH,
+            suggested=suggested_BNV,
+        )
+
+    def _tables(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the configuration says of each word: it begins an entity, which verbs fit it, which it rules out."""
+        config, verbs = self.config, len(self.config.verbs)
+        is_kind_F = torch.zeros(config.words, dtype=torch.bool)
+        applies_FV, lacks_FV = (torch.zeros(config.words, verbs, dtype=torch.bool) for _ in range(2))
+        for kind, numbers in zip(config.kinds, config.applies, strict=True):
+            is_kind_F[kind - config.choices] = True
+            applies_FV[kind - config.choices, numbers] = True
+        for word, numbers in config.lacks:
+            lacks_FV[word - config.choices, numbers] = True
+        return is_kind_F.to(device), applies_FV.to(device), lacks_FV.to(device)
+
+
+class PointerForCausalLM(PointerPreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transformers is not typed
+    """Rows of ids to scores of choices."""
+
+    def __init__(self, config: PointerConfig) -> None:
+        super().__init__(config)
+        self.encoder = PointerEncoder(config)
+        self.verbs = nn.Linear(config.hidden_size, len(config.verbs))
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.words
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.verbs
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int = 0,
+        fused_lm_head: bool = False,
+        num_items_in_batch: Any = None,
+        **_: Any,
+    ) -> CausalLMOutputWithPast | FusedCausalLMOutput:
+        """Logits (B, T, C), or (B, kept, C); with `fused_lm_head`, TRL's per-token figures of the labels.
+
+        The mask is not needed: padding has an id of its own.
+        """
+        scores_BC = self.scores(input_ids)
+        if fused_lm_head:
+            assert labels is not None, "TRL scores labels"
+            return scored(scores_BC, labels[:, 1:], num_items_in_batch)
+        kept = logits_to_keep or input_ids.shape[1]
+        loss = None
+        if labels is not None:
+            loss = scored(scores_BC, labels[:, 1:], num_items_in_batch).loss
+        return CausalLMOutputWithPast(loss=loss, logits=scores_BC.unsqueeze(1).expand(-1, kept, -1))
+
+    def scores(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """The score of each choice in each row, shape (B, C)."""
+        found = self.encoder(input_ids)
+        scores_BNV = self.verbs(found.entities).masked_fill(~found.suggested, NEVER)
+        missing = self.config.most_entities - scores_BNV.shape[1]
+        return functional.pad(scores_BNV, (0, 0, 0, missing), value=NEVER).flatten(1)
+
+
+def scored(scores_BC: torch.Tensor, labels_BT: torch.Tensor, items: Any) -> FusedCausalLMOutput:
+    """What TRL asks of a model for its labels: one choice a row at most, in any column; -100 elsewhere."""
+    mask_BT = labels_BT != -100
+    logprobs_BC = scores_BC.float().log_softmax(-1)
+    entropy_B1 = -(logprobs_BC.exp() * logprobs_BC).sum(1, keepdim=True)
+    squares_B1 = (2 * logprobs_BC).logsumexp(1, keepdim=True)
+    means_B1 = scores_BC.float().mean(1, keepdim=True)
+
+    def at_labels(figure_B1: torch.Tensor) -> torch.Tensor:
+        return figure_B1.expand(mask_BT.shape).masked_fill(~mask_BT, 0.0)
+
+    logprobs_BT = at_labels(logprobs_BC.gather(1, labels_BT.clamp(0, scores_BC.shape[1] - 1)))
+    return FusedCausalLMOutput(
+        loss=-logprobs_BT.sum() / (mask_BT.sum().clamp(min=1) if items is None else items),
+        log_probs=logprobs_BT,
+        entropy=at_labels(entropy_B1),
+        log_sum_sq_probs=at_labels(squares_B1.detach()),
+        mean_logits=at_labels(means_B1.detach()),
+        is_top1=(scores_BC.argmax(1, keepdim=True) == labels_BT) & mask_BT,
+        label_mask=mask_BT,
+    )
+
+
+def restore_own_head(model: Any) -> None:
+    """Undo what a trainer of TRL did to the forward pass when it was made; other models are left alone."""
+    if isinstance(model, PointerForCausalLM):
+        model.__dict__.pop("forward", None)
+
+
+AutoConfig.register(PointerConfig.model_type, PointerConfig)
+AutoModelForCausalLM.register(PointerConfig, PointerForCausalLM)

@@ -1,0 +1,147 @@
+"""Refusals of faulty arguments are learned from recorded ones by kind of fault, and given to new calls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import JsonValue
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.fault_words import learned, reason_in_words
+from dreamgym.mirror import Mirror
+from dreamgym.schema import schema_of
+from dreamgym.tools import Tools
+from dreamgym.types import JsonObject, ToolCall
+
+INPUT: JsonObject = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "owner": {"type": "string"},
+        "count": {"type": "integer", "minimum": 1},
+        "pages": {"type": "integer", "minimum": 5},
+        "kind": {"enum": ["draft", "final"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["title", "owner", "count"],
+    "additionalProperties": False,
+}
+FINE: JsonObject = {"title": "rope", "owner": "ada", "count": 3}
+
+
+def call(**arguments: JsonValue) -> ToolCall:
+    return ToolCall(name="report", arguments={**FINE, **arguments})
+
+
+def without(*names: str, **arguments: JsonValue) -> ToolCall:
+    kept = {name: value for name, value in FINE.items() if name not in names}
+    return ToolCall(name="report", arguments={**kept, **arguments})
+
+
+def told(action: ToolCall, *recorded: tuple[ToolCall, str]) -> str | None:
+    """The reason that the recorded refusals give for a call."""
+    words, tells_all = learned((schema_of(INPUT), *one) for one in recorded)
+    return reason_in_words(schema_of(INPUT), action, words, tells_all=tells_all)
+
+
+def door(mirror: Mirror) -> Tools:
+    """The check of calls of a server with one tool."""
+    listing: JsonObject = {"tools": [{"name": "report", "inputSchema": INPUT}]}
+    return Tools(EnvironmentSpec(name="reports", tools_list=(listing,), mirror=mirror))
+
+
+MISSING = (without("title"), "expected string, received undefined at title")
+SMALL = (call(count=0), "Too small: expected >=1 at count")
+
+
+@pytest.mark.parametrize(
+    ("action", "recorded", "reason"),
+    [
+        (without("owner"), MISSING, "expected string, received undefined at owner"),
+        (call(pages=2), SMALL, "Too small: expected >=5 at pages"),
+        (
+            call(count="many"),
+            (call(pages="few"), "pages of report: 'few' is no number"),
+            "count of report: 'many' is no number",
+        ),
+        (call(size=3), (call(sail="red"), "sail is not known"), "size is not known"),
+        (call(kind="odd"), (call(kind="new"), "kind must be draft or final"), "kind must be draft or final"),
+    ],
+)
+def test_a_fault_of_a_recorded_kind_is_told_with_the_new_field_limit_and_value(
+    action: ToolCall, recorded: tuple[ToolCall, str], reason: str
+) -> None:
+    assert told(action, recorded) == reason
+
+
+@pytest.mark.parametrize(
+    "action",
+    [without("count"), call(count=None), call(title=5), call(tags=[1]), call(kind="odd")],
+    ids=["another type is missing", "null", "a type", "a fault inside a field", "another keyword"],
+)
+def test_a_fault_of_another_kind_has_no_words(action: ToolCall) -> None:
+    assert told(action, MISSING, SMALL) is None
+
+
+def test_several_faults_are_told_in_the_order_of_the_schema_if_a_recording_tells_several() -> None:
+    both = (without("title", count=0), "expected string, received undefined at title\nToo small: expected >=1 at count")
+    assert (
+        told(without("owner", pages=4), both)
+        == "expected string, received undefined at owner\nToo small: expected >=5 at pages"
+    )
+    assert told(without("owner", pages=4), MISSING, SMALL) is None
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "expected string at title, got {'owner': 'ada', 'count': 3}",
+        "title is missing, only owner is there",
+        "title: the field title is missing",
+        '1 error: input_value={"owner": "ada", "count": 3} at title',
+        "something is missing",
+        "title {field}",
+    ],
+)
+def test_words_that_show_more_of_their_call_than_the_fault_are_not_used_again(reason: str) -> None:
+    assert told(without("owner"), (without("title"), reason)) is None
+
+
+def test_a_kind_that_was_refused_in_two_ways_has_no_words() -> None:
+    assert told(without("owner"), MISSING, (without("title"), "title, please")) is None
+
+
+def test_what_an_agent_writes_into_a_field_is_no_gap() -> None:
+    recorded = (call(pages="few"), "'few' is no number of pages")
+    assert told(call(count="{field} {tool}"), recorded) == "'{field} {tool}' is no number of count"
+
+
+def test_a_call_with_more_faults_than_are_told_has_no_words() -> None:
+    many = {f"unknown{number}": number for number in range(50)}
+    assert (
+        told(call(**many), (call(sail=1), "sail is not known"), (call(a=1, b=2), "a is not known\nb is not known"))
+        is None
+    )
+
+
+def test_the_door_refuses_in_recorded_words_and_else_in_those_of_json_schema() -> None:
+    mirror = Mirror(
+        invalid_arguments="Invalid arguments for {tool}: {reason}",
+        fault_words={"required string": "expected string at {field}"},
+    )
+    tools = door(mirror)
+
+    def refusal(action: ToolCall) -> str | None:
+        return tools.refusal(action, json.dumps(action.arguments))
+
+    assert refusal(without("owner")) == "Invalid arguments for report: expected string at owner"
+    assert refusal(call(count=0)) == "Invalid arguments for report: count: 0 is less than the minimum of 1"
+    assert refusal(call()) is None
+
+
+def test_words_for_a_whole_refusal_need_no_recorded_frame() -> None:
+    mirror = Mirror(fault_words={"required string": "Error: {field} is missing"})
+    tools = door(mirror)
+    assert tools.refusal(without("owner"), "owner") == "Error: owner is missing"
+    assert tools.refusal(call(count=0), "count") == "Input validation error: count: 0 is less than the minimum of 1"

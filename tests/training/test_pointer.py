@@ -1,0 +1,303 @@
+"""A pointer policy points at what the reader knows: its states and verbs, and that every trainer can teach it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from anyio.from_thread import BlockingPortal
+from desks import SPEC, START, Desks, recordings, task, untrained
+from dreamgym_integrations.trainers.policy.dpo import prefer, preferences
+from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
+from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec, PointerTalk
+from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_policy
+from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
+from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
+from dreamgym_integrations.trainers.policy.sft import clone, rows
+from lamp_runs import broken_after, same, trained, weights
+from safetensors.torch import load_file
+
+from dreamgym import EnvironmentSpec, Source, StepResult, Trajectory
+from dreamgym.errors import EnvironmentUnavailable, InvalidInput
+from dreamgym.reading import ServerReader, reader_of
+from dreamgym.state import StateSchema
+from dreamgym.training.practice import Settings, read_record
+from dreamgym.training.rollout import Generation, TokenPlayer
+from dreamgym.types import JsonObject, StopReason, Task, ToolCall, Transition
+
+SHOP = StateSchema.model_validate(
+    {
+        "shelves": {"key": "shelf", "fields": {"kind": "string", "open": "boolean?"}},
+        "goods": {"key": "good", "fields": {"kind": "string", "where": "array", "sold": "boolean"}},
+        "at": "string?",
+        "is_night": "boolean",
+    }
+)
+STATE: JsonObject = {
+    "shelves": {
+        "s1": {"shelf": "s1", "kind": "wood", "open": None},
+        "s2": {"shelf": "s2", "kind": "Wood", "open": True},
+        "s3": {"shelf": "s3", "kind": "glass case", "open": False},
+    },
+    "goods": {
+        "g1": {"good": "g1", "kind": "green tea", "where": ["s2"], "sold": False},
+        "g2": {"good": "g2", "kind": "soap", "where": ["s1", "s3"], "sold": True},
+    },
+    "at": "s2",
+    "is_night": True,
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pointer") / "untrained"
+    untrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def codec(base: Path) -> PointerCodec:
+    found = load_codec(base)
+    assert isinstance(found, PointerCodec)
+    return found
+
+
+def mapped(state: JsonObject, instruction: str = "Buy tea.", *, marks: bool = True) -> list[MappedEntity]:
+    return StateMap(SHOP, marks=marks).entities(state, instruction, refused=False)
+
+
+def words(entities: Sequence[MappedEntity]) -> list[tuple[str, ...]]:
+    return [(one.kind, *one.words) for one in entities]
+
+
+def test_a_mapped_state_tells_what_each_entity_is_and_what_it_has_to_do_with_others() -> None:
+    assert words(mapped(STATE, "Buy green tea.")) == [
+        ("$state", "is_night=yes"),
+        ("$word", "buy"),
+        ("$word", "green"),
+        ("$word", "tea"),
+        ("shelves", "wood", "open=none", "has.where=soap"),
+        ("shelves", "wood", "open=yes", "@at", "has.where=!named", "has.where=green", "has.where=tea"),
+        ("shelves", "glass", "case", "open=no", "has.where=soap"),
+        ("goods", "green", "tea", "!named", "where.@at"),
+    ]
+
+
+def test_a_mapped_state_has_no_names() -> None:
+    renamed = json.loads(json.dumps(STATE).replace("s1", "x9").replace("g2", "y8"))
+    assert words(mapped(renamed)) == words(mapped(STATE))
+
+
+def test_without_marks_the_task_names_nothing() -> None:
+    with_marks, without = (mapped(STATE, "Buy soap.", marks=marks) for marks in (True, False))
+    assert any("!named" in word for one in with_marks for word in one.words)
+    assert not any("!named" in word for one in without for word in one.words)
+
+
+def test_a_part_of_a_word_is_not_named() -> None:
+    assert not any("!named" in word for one in mapped(STATE, "Buy soapstone.") for word in one.words)
+
+
+def test_which_argument_is_pointed_at_follows_from_the_accepted_calls(codec: PointerCodec) -> None:
+    told = {verb.tool: (verb.points_at, verb.kinds, {**verb.values, **verb.fields}) for verb in codec.verbs}
+    assert told == {
+        "go_to": ("place", ("places",), {}),
+        "move": ("place", ("places",), {"thing": "held"}),
+        "take": ("thing", ("things",), {"place": "at"}),
+    }
+
+
+def test_a_tool_with_a_few_fixed_values_is_a_verb_for_each_of_them_and_a_word_of_the_task_can_be_pointed_at() -> None:
+    tools: list[JsonObject] = [{"name": name, "inputSchema": {"type": "object"}} for name in ("search", "sort")]
+    spec = EnvironmentSpec(name="shop", tools_list=({"tools": [*tools]},), state=SHOP)
+    calls = [
+        ToolCall(name="search", arguments={"text": "tea", "limit": 5}),
+        ToolCall(name="search", arguments={"text": "tea", "limit": 9}),
+        ToolCall(name="sort", arguments={"by": "price"}),
+    ]
+    recorded = Trajectory(
+        id="r",
+        task=Task(id="t", env="shop", instruction="Buy tea."),
+        transitions=Transition.chain("", [(call, StepResult(observation="done")) for call in calls]),
+        source=Source.REAL,
+        stop_reason=StopReason.FINISHED,
+    )
+    five, nine, by_price = learn_verbs([recorded], ServerReader(spec))
+    tea, state = MappedEntity("$word", "tea", ("tea",)), MappedEntity("$state", "", ())
+    assert [five.call(tea, {}), nine.call(tea, {}), by_price.call(state, {})] == calls
+    assert [verb.pointed_at(calls[1], [state, tea]) for verb in (five, nine, by_price)] == [None, 1, None]
+
+
+def test_every_recorded_action_is_a_choice_whose_words_it_is(codec: PointerCodec) -> None:
+    steps = 0
+    for trajectory in recordings():
+        talk = codec.talk(trajectory.task, SPEC.first(trajectory.task))
+        for step in trajectory.transitions:
+            text = str(step.action.arguments["command"])
+            ids = talk.ids_of(text)
+            if not step.result.is_error:
+                assert ids is not None
+                assert talk.say(Generation(tuple(ids), (0.0,))) == text
+                steps += 1
+            else:
+                talk.skip(text)
+            talk.hear(step.result)
+    assert steps > 100
+
+
+def at_desk(codec: PointerCodec, *, holds: bool = False) -> PointerTalk:
+    """At the second desk, where a mug lies or lay."""
+    talk = codec.talk(task(0), StepResult(observation=START))
+    heard = [("go to desk 2", "You arrive at desk 2. On the desk 2, you see a mug 1.")]
+    if holds:
+        heard.append(("take mug 1 from desk 2", "You pick up the mug 1 from the desk 2."))
+    for command, answer in heard:
+        talk.skip(command)
+        talk.hear(StepResult(observation=answer))
+    return talk
+
+
+def test_what_a_state_does_not_suggest_is_never_sampled(base: Path, codec: PointerCodec) -> None:
+    policy, _ = load_policy(base)
+    for holds, suggested in ((False, {"go to", "take"}), (True, {"go to", "take", "move"})):
+        talk = at_desk(codec, holds=holds)
+        sampled = policy.generate([talk.prompt] * 300, seeds_B=range(300))
+        said = {at_desk(codec, holds=holds).say(one) for one in sampled}
+        assert "" not in said
+        verbs = {"go to" if text.startswith("go to") else text.split()[0] for text in said}
+        assert verbs <= suggested
+        assert ("move" in verbs) == holds
+
+
+def test_a_state_is_scored_alike_in_any_batch_and_its_choices_add_up_to_one(base: Path, codec: PointerCodec) -> None:
+    policy, _ = load_policy(base)
+    one, other = codec.talk(task(0), StepResult(observation=START)).prompt, at_desk(codec).prompt
+    pad, (shorter, longer) = policy.tokenizer.pad_token_id, sorted([one, other], key=len)
+    padded = [[pad] * (len(longer) - len(shorter)) + shorter, longer]
+    with torch.inference_mode():
+        together = policy.model(torch.tensor(padded)).logits[:, -1].softmax(-1)
+        alone = policy.model(torch.tensor([shorter])).logits[0, -1].softmax(-1)
+    assert torch.allclose(together[0], alone, atol=1e-6)
+    assert together.sum(1).tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert int((alone > 0).sum()) == 3, "three desks to go to, and nothing else is known"
+
+
+def test_a_call_without_words_is_refused_and_the_next_state_says_so(codec: PointerCodec) -> None:
+    talk = codec.talk(task(0), StepResult(observation=START))
+    assert talk.say(Generation((len(codec.verbs) * 100,), (0.0,))) == ""
+    talk.hear(StepResult(observation="Nothing happens.", is_error=True))
+    assert "!refused" in talk.entities[0].words
+
+
+def test_a_recorded_episode_is_a_row_for_each_action_and_refused_ones_can_be_left_out(codec: PointerCodec) -> None:
+    trajectory = max(recordings(), key=lambda one: sum(step.result.is_error for step in one.transitions))
+    refused = sum(step.result.is_error for step in trajectory.transitions)
+    assert refused
+    every, accepted = (rows(SPEC, codec, trajectory, mask_refused=masked) for masked in (False, True))
+    assert len(every) - len(accepted) == refused
+    assert all(sum(label >= 0 for label in row["labels"]) == 1 for row in every)
+
+
+def success(folder: Path) -> float:
+    """Share of 60 sampled episodes that succeed."""
+    policy, codec = load_policy(folder)
+    player = TokenPlayer(policy, codec, SPEC, lambda version, group: Desks())
+    tasks = [task(number) for number in range(100, 160)]
+
+    async def played() -> float:
+        rollouts = await player.play(
+            tasks, groups=[""] * len(tasks), seeds=[0] * len(tasks), version=0, sampling_seed=0
+        )
+        return sum(one.success for one in rollouts) / len(rollouts)
+
+    return anyio.run(played)
+
+
+def test_imitation_teaches_it_to_take_what_the_task_names_in_rooms_it_has_not_seen(base: Path, tmp_path: Path) -> None:
+    won = [one for one in recordings(200) if one.success]
+    clone(SPEC, won, base, tmp_path / "taught", steps=60, batch=32, learning_rate=3e-3, seed=0)
+    assert success(tmp_path / "taught") > success(base) + 0.2
+
+
+def run(base: Path, out: Path, settings: Settings, portal: BlockingPortal, **more: Any) -> None:
+    trained(SPEC, base, out, settings, portal, make=lambda version, group: Desks(), **more)
+
+
+def test_grpo_raises_its_success(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:
+    settings = Settings(steps=20, groups=6, group_size=8, learning_rate=1e-3, save_every=50)
+    run(base, tmp_path, settings, portal)
+    inside = [float(str(line["inside_success"])) for line in read_record(tmp_path / "m.jsonl")]
+    assert sum(inside[-3:]) / 3 > sum(inside[:3]) / 3 + 0.15
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(
+    algorithm: str, base: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = Settings.model_validate(
+        {"algorithm": algorithm, "steps": 3, "groups": 2, "group_size": 4, "save_every": 2, "probe_every": 1}
+    )
+    run(base, tmp_path / "straight", settings, portal)
+    with pytest.raises(EnvironmentUnavailable, match="gone"):
+        run(base, tmp_path / "broken", settings, portal, probe=broken_after(2))
+    run(base, tmp_path / "broken", settings, portal, resume=True)
+    assert same(weights(tmp_path / "straight" / "policy"), weights(tmp_path / "broken" / "policy"))
+    assert not same(weights(tmp_path / "straight" / "policy"), weights(base))
+
+
+def test_ppo_trains_a_value_head_on_the_state_and_leaves_an_ordinary_policy(
+    base: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    settings = Settings(algorithm="ppo", steps=2, groups=4, group_size=6, learning_rate=1e-3, save_every=1)
+    run(base, tmp_path, settings, portal)
+    saved = load_file(tmp_path / "checkpoints" / "checkpoint-8" / "model.safetensors")
+    assert saved["value_head.weight"].abs().sum() > 0
+    assert set(weights(tmp_path / "policy")) == set(weights(base))
+    assert not same(weights(tmp_path / "policy"), weights(base))
+
+
+def test_a_divergence_from_the_start_policy_is_measured_with_its_own_head(
+    base: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    figures: list[JsonObject] = []
+    settings = Settings(steps=2, groups=4, group_size=4, learning_rate=3e-3, save_every=50, beta=0.1)
+    run(base, tmp_path, settings, portal, on_learned=figures.append)
+    first, *later = (float(str(line["kl"])) for line in figures if "kl" in line)
+    assert first == pytest.approx(0.0, abs=1e-5)
+    assert later[-1] > 0
+
+
+def test_dpo_prefers_what_succeeded(base: Path, codec: PointerCodec, tmp_path: Path) -> None:
+    played = recordings(200)
+    pairs = preferences(SPEC, codec, played)
+
+    def margin(folder: Path) -> float:
+        """By how much the preferred choices are likelier, in the mean."""
+        policy, _ = load_policy(folder)
+        with torch.inference_mode():
+            scores = [policy.model(torch.tensor([pair["prompt_ids"]])).logits[0, -1] for pair in pairs]
+        differences = [
+            score[pair["chosen_ids"][0]] - score[pair["rejected_ids"][0]]
+            for score, pair in zip(scores, pairs, strict=True)
+        ]
+        return float(sum(differences) / len(differences))
+
+    prefer(SPEC, played, base, tmp_path / "preferring", steps=20, batch=16, learning_rate=1e-3, seed=0)
+    assert margin(tmp_path / "preferring") > margin(base) + 0.5
+
+
+def test_it_says_what_it_cannot_do(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:
+    unread = SPEC.model_copy(update={"adapter": None})
+    assert reader_of(unread) is None
+    with pytest.raises(InvalidInput, match="nobody reads the words of 'desks'"):
+        create_pointer_policy(unread, recordings(), tmp_path / "p", seed=0)
+    with pytest.raises(InvalidInput, match="no recorded step of 'desks' to learn words and verbs from"):
+        create_pointer_policy(SPEC, [], tmp_path / "p", seed=0)
+    for changed in ({"lora": 4}, {"vllm": "http://127.0.0.1:1"}):
+        with pytest.raises(InvalidInput, match="leave vllm and lora out"):
+            run(base, tmp_path / "run", Settings.model_validate({"steps": 1, **changed}), portal)
