@@ -168,7 +168,8 @@ class StepResult(Frozen):
     `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
     structured content, where the tool gave one; `asks` what the tool asks the client before it can answer (MCP's
     `inputRequests` and `requestState`); `notices` the MCP notifications that it sent while it ran; `error` the JSON-RPC
-    error that it answered with; `open_end` as in Provenance."""
+    error that it answered with; `open_end` as in Provenance; `objects` how a dream of objects differs from its recorded
+    start, which agents are never shown."""
 
     @property
     def state(self) -> str:
