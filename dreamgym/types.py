@@ -221,6 +221,9 @@ class Provenance(TokenUsage):
     unbounded: bool = False
     """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
     the state alone is then open until a judge confirms it."""
+    seconds: float | None = Field(default=None, ge=0.0, exclude_if=lambda seconds: seconds is None)
+    """Time until the answer, in an episode of a server. Left out of JSON if None: what was stored before has the same
+    digest as before."""
 
 
 class Transition(Frozen):
