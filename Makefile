@@ -1,8 +1,9 @@
 # `make demo` and `make test` need Python 3.11 or newer, make, and a Python package index. Nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
+CORES := $(shell env -u OMP_NUM_THREADS nproc)
 # one more than there are cores, for a third of the time a test waits for a process of its own; four at most
-WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
+WORKERS := $(shell n=$(CORES); echo $$((n < 4 ? n + 1 : 4)))
 
 # what installs and what checks do not wait for each other
 MAKEFLAGS += --jobs=2
@@ -32,7 +33,7 @@ lint: .venv/installed
 	$(BIN)/lint-imports
 
 types: .venv/installed
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(CORES)
 	# these have namesakes in the run above or in each other
 	for folder in benchmarks/studies/helpdesk benchmarks/studies/shop benchmarks/studies/strangers; do MYPYPATH=$$folder $(BIN)/mypy $$folder/*.py || exit; done
 	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit; done
@@ -46,10 +47,11 @@ docs: .venv/installed
 NEW_VENV := $(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=python3.12"' \
 	&& $(PYTHON) -m venv .venv
 # Pip would compile with one core. Two fifths of what is installed nobody imports, or a file at a time; and some packages
-# hold files that no Python of today can read.
+# hold files that no Python of today can read. Our own modules are imported by hundreds of processes of the tests, each of
+# which would compile them anew where PYTHONDONTWRITEBYTECODE is set.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 \
 	-x '/(tests?|testing|transformers/models|torch/_inductor|phonenumbers/(geo)?data|fontTools|openai/types|networkx|pip)/' \
-	.venv/lib || true
+	.venv/lib dreamgym server client integrations || true
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable
 
 # what the demonstration needs and no more, unless everything is there already

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,13 @@ def test_a_recorded_server_is_simulated_by_two_commands(dsn: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_grpo_in_one_file_learns_from_rollouts_in_the_dream(tmp_path: Path) -> None:
-    lines = ran("06_grpo_in_one_file.py", "2", place=tmp_path).splitlines()
+def test_grpo_in_one_file_learns_from_rollouts_in_the_dream(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = str(ROOT / "examples" / "06_grpo_in_one_file.py")
+    monkeypatch.setattr(sys, "argv", [program, "2"])
+    runpy.run_path(program, run_name="__main__")  # in this process, which has imported torch already
+    lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["update   1", "update   2"]
     assert "loss +0.000" not in lines[0], "some rollouts were better than their group"
 

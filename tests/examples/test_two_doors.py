@@ -1,33 +1,35 @@
 """The two columns of benchmarks/studies/two_doors.py."""
 
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = "benchmarks/studies/two_doors.py"
 
 pytestmark = pytest.mark.slow
 
 
-def two_doors(*options: str) -> subprocess.CompletedProcess[str]:
-    recorded = ROOT / "examples/coin/trajectories.jsonl"
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks/studies/two_doors.py"),
-        "coin",
-        "--recorded",
-        str(recorded),
-        *options,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+@pytest.fixture
+def two_doors(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs the program in this process, which has imported most of what it imports."""
+    program, recorded = (str(ROOT / name) for name in (PROGRAM, "examples/coin/trajectories.jsonl"))
+
+    def run(*options: str) -> None:
+        monkeypatch.setattr(sys, "argv", [program, "coin", "--recorded", recorded, *options])
+        runpy.run_path(program, run_name="__main__")
+
+    return run
 
 
-def test_an_agents_episode_in_reality_stands_beside_the_one_in_the_dream() -> None:
-    done = two_doors("--model", "nearest")
-    assert done.returncode == 0, done.stderr
-    columns = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
+def test_an_agents_episode_in_reality_stands_beside_the_one_in_the_dream(
+    two_doors: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_doors("--model", "nearest")
+    columns = [line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line]
     real, dream = ([row[column].strip() for row in columns] for column in (0, 1))
     assert (real[0], dream[0]) == ("REAL", "DREAM")
     calls = [line for line in real if line.startswith("> act(")]
@@ -39,7 +41,6 @@ def test_an_agents_episode_in_reality_stands_beside_the_one_in_the_dream() -> No
     assert any(line.endswith("[model]") for line in dream), "nobody recorded this world; the real episode is not shown"
 
 
-def test_a_limit_that_no_expert_keeps_is_named() -> None:
-    done = two_doors("--model", "nearest", "--steps", "0")
-    assert done.returncode == 1
-    assert "wins no task of 'dev' within 0 steps: raise --steps" in done.stderr
+def test_a_limit_that_no_expert_keeps_is_named(two_doors: Callable[..., None]) -> None:
+    with pytest.raises(SystemExit, match="wins no task of 'dev' within 0 steps: raise --steps"):
+        two_doors("--model", "nearest", "--steps", "0")

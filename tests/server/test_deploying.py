@@ -46,8 +46,8 @@ MOST_MB = 600
 
 
 def needed(tool: str) -> str:
-    """The path of a program; without it, the test is skipped."""
-    found = shutil.which(tool)
+    """The path of a program, which may be in the virtual environment; without it, the test is skipped."""
+    found = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
     if found is None:
         pytest.skip(f"{tool} is not installed")
     return found

@@ -34,7 +34,7 @@ from dreamgym.replay.postgres import databases, open_store
 from dreamgym.training.practice import read_record
 from dreamgym.types import JsonObject
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 SETTINGS = ("--steps", "4", "--groups", "2", "--group-size", "4", "--probe", "4", "--probe-every", "3", "--seed", "3")
 DREAM = ("--model", "nearest")
@@ -173,7 +173,6 @@ def check_same(out: Path, dsn: str, straight: tuple[Path, str], *, in_process: b
     assert counts == (expected | {"episodes": 0} if in_process else expected)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     number: signal.Signals,
@@ -197,7 +196,6 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     check_same(tmp_path / "run", dsn, straight)
 
 
-@pytest.mark.long
 def test_a_trainer_that_plays_in_process_and_is_killed_goes_on_as_if_it_had_not_been(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -212,7 +210,6 @@ def test_a_trainer_that_plays_in_process_and_is_killed_goes_on_as_if_it_had_not_
     check_same(tmp_path / "run", dsn, straight, in_process=True)
 
 
-@pytest.mark.long
 def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -226,7 +223,6 @@ def test_a_run_whose_server_is_killed_in_an_update_ends_as_if_it_had_not_been(
     check_same(tmp_path / "run", dsn, straight)
 
 
-@pytest.mark.long
 def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_update(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -243,7 +239,6 @@ def test_a_server_that_is_killed_again_and_again_ends_the_run_and_costs_one_upda
     assert [line["step"] for line in kept_of_it if "inside_success" in line] == [0, 1, 2]
 
 
-@pytest.mark.long
 def test_the_embedded_database_is_started_again_where_it_is_killed_in_an_update(
     home: Path, other_server: EmbeddedServer, lamp_policy: Path, tmp_path: Path, straight: tuple[Path, str]
 ) -> None:
@@ -278,7 +273,6 @@ def test_a_run_goes_on_where_a_database_of_the_users_own_is_restarted_in_an_upda
     check_same(tmp_path / "run", other_server.dsn, straight, in_process=bool(where))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("where", [(), ("--in-process", "true")])
 def test_real_steps_of_an_update_that_was_lost_stay_counted(
     home: Path, make_database: MakeDatabase, lamp_policy: Path, tmp_path: Path, where: tuple[str, ...]

@@ -17,7 +17,8 @@ from dreamgym_server.view.library import Library
 from dreamgym.types import Provenance, Source, StepResult, StopReason, Task, Tier, ToolCall, Trajectory, Transition
 
 TOKEN = "the-token-of-this-page"
-WITHIN_MS = 20_000
+WITHIN_MS = 60_000
+"""Of each thing that is waited for: a browser is slow to start on a machine that has other work."""
 
 
 class Screen:
