@@ -92,7 +92,7 @@ def one_step(known: ObjectWorlds, episodes: Sequence[Trajectory]) -> Counts:
     for trajectory in episodes:
         episode = known.episode(trajectory.task)
         for step in trajectory.transitions:
-            if episode is None:  # no state decides the task yet: it is left to other tiers, here to none
+            if episode is None:  # it is left to other tiers, here to none
                 counts.see("", True, step.result)
                 continue
             before = episode.state
@@ -219,7 +219,8 @@ async def is_reached(real: Alfworld, known: ObjectWorlds, task: Task) -> bool:
             return result.model_copy(update={"truncated": self.left <= 0 or check.allows(self.state)})
 
     game, watched = real.create(), Watched()
-    first = await game.reset(task)
+    of_game = {name: value for name, value in task.metadata.items() if name != "success"}
+    first = await game.reset(task.model_copy(update={"metadata": of_game}))
     await real.behaviours[real.goals.behaviour](first, watched, 0)  # type: ignore[arg-type]
     await game.close()
     return check.allows(watched.state)

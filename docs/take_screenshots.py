@@ -56,7 +56,7 @@ async def episode(page: Any) -> None:
 async def training(page: Any) -> None:
     """Success in the dream beside the real probes."""
     await page.get_by_role("link", name="Training").click()
-    await page.wait_for_selector("svg.chart")
+    await page.wait_for_selector(".chart canvas")
 
 
 async def episodes(page: Any) -> None:

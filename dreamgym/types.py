@@ -168,7 +168,8 @@ class StepResult(Frozen):
     `content` the MCP content blocks, where they are more than the observation as one text; `structured` the
     structured content, where the tool gave one; `asks` what the tool asks the client before it can answer (MCP's
     `inputRequests` and `requestState`); `notices` the MCP notifications that it sent while it ran; `error` the JSON-RPC
-    error that it answered with; `open_end` as in Provenance."""
+    error that it answered with; `open_end` as in Provenance; `objects` how a dream of objects differs from its recorded
+    start, which agents are never shown."""
 
     @property
     def state(self) -> str:
@@ -220,6 +221,9 @@ class Provenance(TokenUsage):
     unbounded: bool = False
     """True if the answer changed the explicit state in a way that no recording of such a call shows. A later success by
     the state alone is then open until a judge confirms it."""
+    seconds: float | None = Field(default=None, ge=0.0, exclude_if=lambda seconds: seconds is None)
+    """Time until the answer, in an episode of a server. Left out of JSON if None: what was stored before has the same
+    digest as before."""
 
 
 class Transition(Frozen):

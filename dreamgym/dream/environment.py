@@ -23,7 +23,7 @@ from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
-from dreamgym.dream.objects import ObjectEpisode, ObjectsTier, in_words, object_worlds
+from dreamgym.dream.objects import OBJECTS, ObjectEpisode, ObjectsTier, object_worlds
 from dreamgym.dream.recorded import RecordedTier
 from dreamgym.dream.refused import RefusedTier
 from dreamgym.dream.synthesized import SynthesizedTier
@@ -138,7 +138,7 @@ class DreamEnvironment:
             self._objects = await self._object_episode(task)
         self.asked = None
         if self._objects is not None and self._calibration is None:
-            prediction = self._objects.answer(action, seed=self._seed)
+            prediction = self._objects.answer(action, self._state(task), seed=self._seed)
             if prediction is not None:
                 return self._remember(action, self._state(task), prediction, _result(prediction))
         query = await self._query(action)
@@ -177,17 +177,15 @@ class DreamEnvironment:
         return self._transitions[-1].next_state if self._transitions else task.initial_state or ""
 
     async def _query(self, action: ToolCall) -> Query:
-        task, history = self._playing(), self._transitions
-        if self._objects is not None:
-            history = in_words(history)  # which is what the recordings, and so the other tiers, know
-        state = history[-1].next_state if history else task.initial_state or ""
+        task = self._playing()
+        state = self._state(task)
         with TimedSpan("retrieval") as retrieval:
-            demonstrations = await self._retrieved(task, state, action, history)
+            demonstrations = await self._retrieved(task, state, action)
             retrieval.note(found=len(demonstrations))
         return Query(
             spec=self._spec,
             task=task,
-            history=history,
+            history=self._transitions,
             state=State.of(state, self._spec.state),
             action=action,
             demonstrations=demonstrations,
@@ -195,9 +193,7 @@ class DreamEnvironment:
             without=self._without,
         )
 
-    async def _retrieved(
-        self, task: Task, state: str, action: ToolCall, history: tuple[Transition, ...]
-    ) -> tuple[Demonstration, ...]:
+    async def _retrieved(self, task: Task, state: str, action: ToolCall) -> tuple[Demonstration, ...]:
         """What was recorded near the step, best first.
 
         If there are several tools, the same call comes first, then the same tool.
@@ -216,13 +212,13 @@ class DreamEnvironment:
             state=state,
             action=action,
             k=wanted if spec.text_argument is not None else wanted * CANDIDATES,
-            history=history if knows_history else None,
+            history=self._transitions if knows_history else None,
             initial_state=task.initial_state or "",
             world=task.world if knows_history and spec.deterministic else "",
             goal=task.goal,
             exclude=self._episode_id,
             sources=GROUNDED | {Source.SYNTHETIC} if self._model.learns_from_dreams else GROUNDED,
-            seed=self._seed if knows_history else _step_seed(self._seed, len(history)),
+            seed=self._seed if knows_history else _step_seed(self._seed, len(self._transitions)),
             as_of=self._as_of,
         )
         found = await self._buffer.nearest(retrieval)
@@ -247,6 +243,8 @@ class DreamEnvironment:
         return tuple(sorted(found, key=of_another_call))
 
     def _remember(self, action: ToolCall, state: str, prediction: Prediction, result: StepResult) -> StepResult:
+        if self._objects is not None:
+            result = result.model_copy(update={"info": {**result.info, OBJECTS: self._objects.changed}})
         transition = Transition(
             state=state,
             action=action,

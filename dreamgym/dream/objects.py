@@ -6,14 +6,15 @@ was at the start (`dreamgym.dream.hindsight`). A step reads the action, runs the
 again; it asks no buffer and no model. What the rules do not answer is left to the other tiers, and what those answer is
 read into the state.
 
-A transition's state is the text of what differs from the start of the recorded world.
+The states of transitions stay words: the last observation. What differs from the start of the recorded world
+stands in `info["objects"]` of a step's result, so that an episode can be continued elsewhere.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dreamgym.dream.hindsight import KnownWorld, known_worlds
@@ -24,14 +25,16 @@ from dreamgym.goals import Goals
 from dreamgym.reading import Reader
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.schema import Schema, schema_of
-from dreamgym.state import as_text, natural, parsed
+from dreamgym.state import as_text, natural
 from dreamgym.synthesis.objects import MissingFact, ObjectRules, learn_rules, missing_facts
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
 
 logger = logging.getLogger(__name__)
 
+OBJECTS = "objects"
+"""Key in a result's `info` of what differs from the start of the recorded world."""
 WORLD = "world"
-"""Key of the id of the recorded world in the text of a state."""
+"""Key in that of the id of the recorded world."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class ObjectWorlds:
     goals: Goals | None
     rules: ObjectRules
     worlds: Mapping[str, KnownWorld]
+    _undecided: set[str] = field(default_factory=set)
+    """Ids of the tasks that were named because no state decides them."""
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], reader: Reader, goals: Goals | None = None) -> ObjectWorlds:
@@ -71,14 +76,20 @@ class ObjectWorlds:
     def episode(self, task: Task) -> ObjectEpisode | None:
         """A new episode of a task.
 
-        None: its world is not recorded, it does not begin at the recorded start, or no state tells when it is done.
+        None: its world is not recorded, it does not begin at the recorded start, or the environment has no goals and
+        the task no check. A task whose goal no state decides has an open reward.
         """
         world = self.worlds.get(task.world)
         if world is None or world.fault is not None:
             return None
         check = check_of(task, self.goals, world.start)
         told = self.reader.start(task, StepResult(observation=task.initial_state or ""))
-        return ObjectEpisode(self, task, world, check) if check is not None and told == world.told else None
+        if told != world.told or (check is None and self.goals is None):
+            return None
+        if check is None and task.id not in self._undecided:
+            self._undecided.add(task.id)
+            logger.warning("task %r has no reward: no state of its recorded world tells when it is done", task.id)
+        return ObjectEpisode(self, task, world, check)
 
 
 def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
@@ -124,10 +135,10 @@ class ObjectEpisode:
         known: what the recordings show.
         task: that is played.
         world: its recorded world.
-        check: decides the task.
+        check: decides the task; None: nobody can.
     """
 
-    def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema) -> None:
+    def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema | None) -> None:
         self._known = known
         self._start = world.start
         self._world = task.world
@@ -141,9 +152,10 @@ class ObjectEpisode:
         """Continue where some steps led to; False: their states are not of this dream."""
         if not transitions:
             return True
-        changed = parsed(transitions[-1].next_state)
-        if changed is None or changed.pop(WORLD, None) != self._world:
+        told = transitions[-1].result.info.get(OBJECTS)
+        if not isinstance(told, dict) or told.get(WORLD) != self._world:
             return False
+        changed = {name: value for name, value in told.items() if name != WORLD}
         state: JsonObject = {**self._start}
         for name, value in changed.items():
             base = self._start.get(name)
@@ -154,8 +166,8 @@ class ObjectEpisode:
         return True
 
     @property
-    def text(self) -> str:
-        """The state as transitions hold it."""
+    def changed(self) -> JsonObject:
+        """What differs from the start of the recorded world: single values, and each entity that is otherwise."""
         changed: JsonObject = {WORLD: self._world}
         for name, value in self.state.items():
             base = self._start.get(name)
@@ -166,40 +178,49 @@ class ObjectEpisode:
                         changed[name] = part
             else:
                 changed[name] = value
-        return as_text(changed)
+        return changed
 
-    def answer(self, action: ToolCall, *, seed: int = 0) -> Prediction | None:
-        """The answer of the rules, and the state after it; None: the recordings do not show it, and nothing changed."""
+    def answer(self, action: ToolCall, words: str = "", *, seed: int = 0) -> Prediction | None:
+        """The answer of the rules; None: the recordings do not show it, and nothing changed.
+
+        Args:
+            action: what the agent does.
+            words: the state in words before it, in which a refusal leaves the world.
+            seed: of the episode, for provenance.
+        """
         reader = self._known.reader
         call = reader.call(action)
         result = self._known.rules.run(call.name, self.state, call.arguments)
         if result is None:
             return None
-        words = result.words if result.answer is None else reader.observation(call, result.answer)
-        if words is None:
+        observation = result.words if result.answer is None else reader.observation(call, result.answer)
+        if observation is None:
             return None
         is_changed = result.after is not self.state
         self.state = result.after
         is_met = is_changed and self.is_accomplished
         is_won = is_met and not self.rests_on_model
         return Prediction(
-            observation=words,
-            next_state=self.text,
+            observation=observation,
+            next_state=words if result.is_error else observation,
             success=is_won,
             terminated=is_won,
             is_error=result.is_error,
             provenance=Provenance(
-                tier=Tier.EFFECTS, seed=seed, checked=True if is_won else None, open_end=is_met and not is_won
+                tier=Tier.EFFECTS,
+                seed=seed,
+                checked=True if is_won else None,
+                open_end=is_met != is_won or self._check is None,
             ),
         )
 
     @property
     def is_accomplished(self) -> bool:
         """The task's check holds now."""
-        return self._check.allows(self.state)
+        return self._check is not None and self._check.allows(self.state)
 
     def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
-        """Read the answer of another tier into the state; the prediction with that state, decided by the check.
+        """Read the answer of another tier into the state; the prediction as the check decides it.
 
         Args:
             action: that was answered.
@@ -211,9 +232,9 @@ class ObjectEpisode:
         self.state = reader.after(before, call, reader.result(call, told))
         is_doubtful = is_judged and self.state is not before and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}
         self.rests_on_model = self.rests_on_model or is_doubtful
-        prediction = prediction.model_copy(update={"next_state": self.text, "success": False, "terminated": False})
+        prediction = prediction.model_copy(update={"success": False, "terminated": False})
         is_won = self.state is not before and self.is_accomplished
-        if is_won and self.rests_on_model:
+        if self._check is None or (is_won and self.rests_on_model):
             return prediction.noted(open_end=True, unbounded=is_doubtful)
         return prediction.noted(checked=is_won, open_end=False, unbounded=is_doubtful).model_copy(
             update={"success": is_won, "terminated": is_won}
@@ -230,20 +251,7 @@ class ObjectsTier:
 
     async def answer(self, query: Query) -> Prediction | None:
         """The answer of the rules."""
-        return self._episode.answer(query.action, seed=query.seed)
-
-
-def in_words(steps: Sequence[Transition]) -> tuple[Transition, ...]:
-    """Steps of a dream of objects as an environment of words records them: the state is the last observation."""
-    words: list[Transition] = []
-    for step in steps:
-        state = words[-1].next_state if words else step.state
-        result = step.result.model_copy(
-            update={"info": {key: value for key, value in step.result.info.items() if key != "state"}}
-        )
-        then = state if step.result.is_error else step.result.observation
-        words.append(step.model_copy(update={"state": state, "result": result, "next_state": then}))
-    return tuple(words)
+        return self._episode.answer(query.action, query.state.text, seed=query.seed)
 
 
 def check_of(task: Task, goals: Goals | None, start: JsonObject) -> Schema | None:

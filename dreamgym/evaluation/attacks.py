@@ -8,6 +8,7 @@ If the real environment is at hand, an attack by words whose calls succeed there
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Sequence
 from itertools import cycle, islice
 from random import Random
@@ -21,11 +22,22 @@ from dreamgym.dream.task_check import accomplished
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.evaluation.attack_texts import Attack, texts_of
-from dreamgym.evaluation.episodes import WORKERS, Door, Make, Progress, has_succeeded, perform, play_many, repeating
+from dreamgym.evaluation.episodes import (
+    WORKERS,
+    Door,
+    Keep,
+    Make,
+    Progress,
+    forget,
+    has_succeeded,
+    perform,
+    play_many,
+    repeating,
+)
 from dreamgym.evaluation.rates import Rate, wilson
 from dreamgym.evaluation.scripts import Path, distinct, is_id, leaves, replaced
 from dreamgym.tools import Tools, is_forbidden
-from dreamgym.types import Frozen, Source, StepResult, Task, ToolCall, Trajectory
+from dreamgym.types import Frozen, Source, StepResult, StopReason, Task, ToolCall, Trajectory
 
 SHOWN_CHARACTERS = 300
 
@@ -84,6 +96,7 @@ async def attacks(
     make_real: Make | None = None,
     seed: int = 0,
     on_progress: Progress | None = None,
+    keep: Keep = forget,
 ) -> Attacks:
     """Attack a dream: one episode per kind and task, with other texts for each task.
 
@@ -98,6 +111,7 @@ async def attacks(
         make_real: tells attacks from calls that happen to do the task.
         seed: draws the calls; task i is played with seed + i.
         on_progress: is called with how many episodes are done, and of how many.
+        keep: gets every dreamed episode.
     """
     open_tasks = [task for task in tasks if accomplished(task, task.initial_state or "") is not True]
     chosen = [(kind, number) for kind in Attack if kind in kinds for number in range(len(open_tasks))]
@@ -108,15 +122,15 @@ async def attacks(
         task = open_tasks[number]
         if kind is Attack.FINAL_ANSWER:
             calls = [call for origin, call in bases if origin != task.id][:1] if number % 2 else []
-            return await _answer(spec, task, model, make_dream, calls, number, seed + number)
+            return await _answer(spec, task, model, make_dream, calls, number, seed + number, keep)
         random = Random(f"{kind} {task.id} {seed}")
         if kind is Attack.ANOTHER_TASK:
             win = _win_of_another(task, known, random)
             view = task.model_copy(update={"initial_state": win.task.initial_state}) if win else task
             calls = [step.action for step in win.transitions] if win else []
-            return await _play(spec, kind, view, make_dream, calls, seed + number) if calls else None
+            return await _play(spec, kind, view, make_dream, calls, seed + number, keep) if calls else None
         calls = attack_calls(spec, kind, task, bases, random, number)
-        episode = await _play(spec, kind, task, make_dream, calls, seed + number) if calls else None
+        episode = await _play(spec, kind, task, make_dream, calls, seed + number, keep) if calls else None
         if episode is not None and episode.rewarded and make_real is not None:
             again = repeating(episode.actions)
             real = await perform(spec, make_real, task, again, seed=seed + number, source=Source.REAL)
@@ -196,6 +210,7 @@ async def _play(
     make_dream: Callable[[], DreamEnvironment],
     calls: Sequence[ToolCall],
     seed: int,
+    keep: Keep,
 ) -> AttackEpisode:
     dream = make_dream()
     door = Door(dream, Tools(spec))
@@ -215,6 +230,15 @@ async def _play(
     finally:
         await dream.close()
     state = steps[-1].next_state if steps else ""
+    ended = bool(steps) and steps[-1].result.terminated
+    played = Trajectory(
+        id=str(uuid.uuid4()),
+        task=task,
+        transitions=steps,
+        source=Source.SYNTHETIC,
+        stop_reason=StopReason.TERMINATED if ended else StopReason.CLOSED,
+    )
+    keep(_measure(kind, task), played)
     return AttackEpisode(
         kind=kind,
         task=task.id,
@@ -234,6 +258,7 @@ async def _answer(
     calls: Sequence[ToolCall],
     number: int,
     seed: int,
+    keep: Keep,
 ) -> AttackEpisode | None:
     """The final answer to a judge after a call of another task or none; None where a check decides or nobody judges."""
     if not isinstance(model, Judge) or "success" in task.metadata:
@@ -245,6 +270,8 @@ async def _answer(
         verdict: bool | None = await model.judge(spec, task, steps.transitions, answer, seed=seed)
     except EnvironmentUnavailable:
         verdict = None
+    decided = {"answer": answer, "final_reward": None if verdict is None else float(verdict)}
+    keep(_measure(Attack.FINAL_ANSWER, task), steps.model_copy(update=decided))
     return AttackEpisode(
         kind=Attack.FINAL_ANSWER,
         task=task.id,
@@ -254,6 +281,11 @@ async def _answer(
         taken_away=False,
         answered=verdict is not None,
     )
+
+
+def _measure(kind: Attack, task: Task) -> str:
+    """What an attack counts for, as the report calls it."""
+    return f"reward attacks/{kind.value.replace('_', ' ')}/{task.id}"
 
 
 def _is_taken_away(dream: DreamEnvironment, result: StepResult) -> bool:

@@ -48,15 +48,23 @@ def fitted(calls: Sequence[Compared], *, model: str, env: str) -> Calibration | 
     return calibrate(rows, model=model, env=env) if rows else None
 
 
-def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) -> Calibrated | None:
-    """Fit on half of the trajectories, measure on the rest; None where fewer than two have answers of the model."""
+def halves(calls: Sequence[Compared], *, seed: int) -> tuple[list[Compared], list[Compared]] | None:
+    """The model's answers to fit on and those to measure on; None where fewer than two trajectories have any."""
     answered = [call for call in calls if call.features]
     names = sorted({call.trajectory for call in answered})
     if len(names) < 2:
         return None
     first = set(random.Random(seed).sample(names, len(names) // 2))
     ours = [call for call in answered if call.trajectory in first]
-    others = [call for call in answered if call.trajectory not in first]
+    return ours, [call for call in answered if call.trajectory not in first]
+
+
+def calibrated(calls: Sequence[Compared], *, model: str, env: str, seed: int) -> Calibrated | None:
+    """Fit on half of the trajectories, measure on the rest; None where fewer than two have answers of the model."""
+    both = halves(calls, seed=seed)
+    if both is None:
+        return None
+    ours, others = both
     calibration = fitted(ours, model=model, env=env)
     assert calibration is not None
     given = [calibration.confidence(call.features) for call in others]

@@ -20,9 +20,11 @@ from dreamgym.errors import InvalidInput
 from dreamgym.evaluation.calls import is_same
 from dreamgym.evaluation.episodes import (
     WORKERS,
+    Keep,
     Make,
     Progress,
     answered_steps,
+    forget,
     has_succeeded,
     is_answered,
     perform,
@@ -146,8 +148,11 @@ async def closed_loop(
     *,
     seed: int = 0,
     on_progress: Progress | None = None,
+    keep: Keep = forget,
 ) -> ClosedLoop:
     """Let every player play every task in the dream and in reality. Task i is played with seed + i in both.
+
+    `keep` gets every episode; the dreamed calls made again count for `replay`, all others for `closed loop`.
 
     Raises:
         InvalidInput: there is no player, or no task that all players know.
@@ -173,6 +178,12 @@ async def closed_loop(
         return Bout(player, task, seed + number, dream, real, replayed)
 
     bouts = await play_many([bout] * WORKERS, range(len(players) * len(known)), on_progress)
+    for one in bouts:
+        name = f"{one.player.name}/{one.task.id}"
+        keep(f"closed loop/{name}", one.dream)
+        keep(f"closed loop/{name}", one.real)
+        if one.replayed is not one.real:
+            keep(f"replay/{name}", one.replayed)
     ends_itself = spec.text_argument is not None or any(
         step.result.terminated for one in bouts for step in (*one.real.transitions, *one.replayed.transitions)
     )

@@ -8,15 +8,17 @@ it shows differs from the state that the dream's own writes made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.evaluation.calls import is_same
 from dreamgym.evaluation.episodes import (
     WORKERS,
+    Keep,
     Make,
     Progress,
     answered_steps,
+    forget,
     is_answered,
     perform,
     play_many,
@@ -61,6 +63,7 @@ async def consistency(
     recordings: Sequence[Trajectory] = (),
     seed: int = 0,
     on_progress: Progress | None = None,
+    keep: Keep = forget,
 ) -> Consistency:
     """Play one long session per task in the dream, then the same calls in reality, and compare the reads.
 
@@ -73,6 +76,7 @@ async def consistency(
         recordings: tell which calls only read, where the tools do not say so themselves.
         seed: fixes the sessions.
         on_progress: is called with how many sessions are done, and of how many.
+        keep: gets every session, dreamed and real.
     """
     reads = Reads(spec, recordings)
     long = spec.model_copy(update={"max_steps": max(spec.max_steps, 1000)})  # the player ends the session
@@ -88,6 +92,8 @@ async def consistency(
         return dream, await perform(long, make_real, task, again, seed=seed + number, source=Source.REAL)
 
     played = await play_many([session] * WORKERS, range(len(known)), on_progress)
+    for one in chain(*played):
+        keep(f"reads after writes/{one.task.id}", one)
     agree, consistent = [], []
     by_writes: dict[int, list[list[float]]] = {}
     for dream, real in played:

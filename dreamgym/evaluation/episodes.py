@@ -92,6 +92,14 @@ class Door:
         return result
 
 
+Keep = Callable[[str, Trajectory], None]
+"""Takes an episode that was played for a measure: what it counts for, as `MEASURE/PLAYER/TASK`, and the episode."""
+
+
+def forget(measure: str, episode: Trajectory) -> None:
+    """Keep nothing."""
+
+
 async def perform(
     spec: EnvironmentSpec,
     make: Make,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
@@ -25,12 +25,14 @@ from dreamgym.evaluation.material import Material
 from dreamgym.evaluation.players import players_of, sessions, tasks_of
 from dreamgym.evaluation.predictions import MakeDream, Predict, dream_of, in_order, predictions
 from dreamgym.evaluation.report import SettingReport, worst
+from dreamgym.evaluation.report.behind import StepBehind, behind
 from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import step_fidelity
 from dreamgym.evaluation.stopwatch import Stopwatch
 from dreamgym.llm import LLM
 from dreamgym.prices import price_of
 from dreamgym.tools import Tools
+from dreamgym.types import Trajectory
 
 Say = Callable[[str], None]
 
@@ -87,6 +89,8 @@ class Measurement:
         self._loop: ClosedLoop | None = None
         self._long: Consistency | None = None
         self._attacks: Attacks | None = None
+        self.played: list[tuple[str, Trajectory]] = []
+        """The episodes that were played for the closed loop and the attacks, each with what it counts for."""
         self._complete = False
 
     async def run(self, elsewhere: Predict | None = None) -> None:
@@ -134,6 +138,19 @@ class Measurement:
             closed_loop=self._loop,
             consistency=self._long,
             attacks=self._attacks,
+        )
+
+    def behind(self) -> Iterator[StepBehind]:
+        """The steps behind the numbers of the report."""
+        given = self._given
+        return behind(
+            str(self._setting),
+            self.calls,
+            explicit=given.spec.state is not None,
+            judged=self._judged,
+            verdicts=self._verdicts,
+            price=price_of(self._setting.model),
+            seed=given.seed,
         )
 
     def save_calibration(self, path: Path) -> bool:
@@ -206,6 +223,9 @@ class Measurement:
         def counting(what: str) -> Callable[[int, int], None]:
             return lambda done, total: self._progress(f"{self._setting}: {done} of {total} {what}")
 
+        def keep(measure: str, episode: Trajectory) -> None:
+            self.played.append((f"{self._setting}/{measure}", episode))
+
         tasks = tasks_of(given.held_out)[: self._wanted.closed_loop]
         if real is not None:
 
@@ -221,6 +241,7 @@ class Measurement:
                 make_real,
                 seed=given.seed,
                 on_progress=counting("episodes in dream and reality"),
+                keep=keep,
             )
             self._long = await consistency(
                 given.spec,
@@ -231,6 +252,7 @@ class Measurement:
                 recordings=given.held_out,
                 seed=given.seed,
                 on_progress=counting("long sessions"),
+                keep=keep,
             )
         self._attacks = await attacks(
             given.spec,
@@ -242,6 +264,7 @@ class Measurement:
             make_real=real,
             seed=given.seed,
             on_progress=counting("attacks"),
+            keep=keep,
         )
 
     def _basis(self) -> list[str]:

@@ -24,11 +24,12 @@ from dreamgym.evaluation.differences import paired
 from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
 from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, played_again, predictions
-from dreamgym.evaluation.report import CheckReport, FidelityReport
+from dreamgym.evaluation.report import CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
 from dreamgym.redaction import Redactor, load_key
+from dreamgym.replay.grouped import as_line
 from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
@@ -226,7 +227,7 @@ def fidelity(
         differences=differences,
     )
     if out is not None:
-        _write(report, running, out, say)
+        _write(report, given, running, out, say)
     return report
 
 
@@ -266,10 +267,21 @@ def _spread(
     return as_done(crew.do, [numbers[step.key] for step in steps], crew.places)
 
 
-def _write(report: FidelityReport, running: Sequence[Measurement], out: Path, say: Say) -> None:
-    """Write the report and its page, whole or not at all, and the calibration of a single setting."""
+def _write(report: FidelityReport, given: Material, running: Sequence[Measurement], out: Path, say: Say) -> None:
+    """Write the report and its page, the steps and episodes behind its numbers, and the calibration of one setting.
+
+    Each file is there whole or not at all.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in (("report.json", report.model_dump_json(indent=2)), ("report.html", page(report))):
+    steps = "".join(f"{step.model_dump_json()}\n" for one in running for step in one.behind())
+    files = {
+        behind.FILE: steps,
+        "held_out.jsonl": "".join(f"{one.model_dump_json()}\n" for one in given.held_out),
+        "played.jsonl": "".join(as_line(*played) for one in running for played in one.played),
+        "report.html": page(report),
+        "report.json": report.model_dump_json(indent=2),
+    }
+    for name, text in files.items():
         part = out / f"{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(out / name)

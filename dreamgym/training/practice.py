@@ -27,10 +27,11 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import BudgetSpent, DreamGymError, EnvironmentUnavailable, InvalidInput
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.training.advantages import trusted
+from dreamgym.training.examples import EXAMPLES, KeptRollouts
 from dreamgym.training.old_settings import refuse_old_settings
 from dreamgym.training.probe import Evaluation
 from dreamgym.training.rollout import Player, Rollout, draw_seed, summary
-from dreamgym.types import Frozen, JsonObject, Task
+from dreamgym.types import Frozen, JsonObject, Task, Trajectory
 
 T = TypeVar("T")
 ATTEMPTS = 3
@@ -168,6 +169,9 @@ class Backing(Protocol):
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
         """Number of steps of an iteration that each tier answered."""
 
+    async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
+        """A few rollouts of an iteration, each of another group, with the names of the groups."""
+
 
 class Practice:
     """Plays the groups of each iteration and keeps the curriculum and the record.
@@ -177,7 +181,7 @@ class Practice:
         curriculum: chooses tasks.
         generator: varies tasks; None leaves the given ones.
         settings: how many, how often, which seed.
-        record: JSONL file of metrics; one line per iteration and per probe.
+        record: JSONL file of metrics; one line per iteration and per probe. A few rollouts are kept beside it.
         where: `dream` or `real`, for the record.
         real_steps: budget of real steps. The last update is shrunk to fit; none starts that could exceed it.
         buffer: stores generated tasks and the outcomes of every group; None stores neither.
@@ -208,6 +212,7 @@ class Practice:
         self._generator = generator
         self._settings = settings
         self._record = record
+        self._examples = KeptRollouts(record.parent)
         self._buffer = buffer
         self._backing = backing
         self._on_note = on_note
@@ -250,6 +255,8 @@ class Practice:
             | await self._tiers(iteration)
             | {"sampled_tokens": tokens, "rollout_s": round(time.monotonic() - began, 3), "version": version}
         )
+        if self._backing is not None and self.processes.index == 0:
+            self._examples.add(await self._backing.examples(self.run, iteration, EXAMPLES))
         dead = not any(values) and not any(outcome.success for outcome in outcomes)
         self.dead_updates = self.dead_updates + 1 if dead else 0
         return groups
@@ -393,6 +400,7 @@ class Practice:
             part = self._record.with_suffix(".part")
             part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
             part.replace(self._record)
+            self._examples.rewind(iteration)
         await self.take_back(iteration)
 
     async def take_back(self, iteration: int) -> None:

@@ -116,6 +116,12 @@ def stop_reason_of(result: StepResult) -> StopReason | None:
     return StopReason.MAX_STEPS if result.truncated else None
 
 
+def timed(step: Transition, seconds: float) -> Transition:
+    """The step with the time that its answer took."""
+    origin = step.provenance.model_copy(update={"seconds": round(seconds, 4)})
+    return step.model_copy(update={"provenance": origin})
+
+
 async def close(environment: Environment) -> None:
     """Close an environment that is no longer needed; log a failure."""
     try:

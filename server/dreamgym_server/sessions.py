@@ -35,7 +35,17 @@ from dreamgym.tools import Tools, is_too_long
 from dreamgym.types import Source, StepResult, StopReason, ToolCall
 from dreamgym_server.archive import Archive, trajectory_of
 from dreamgym_server.limits import Limits
-from dreamgym_server.live import Client, EpisodeAnswer, EpisodeCall, Live, close, ended, stop_reason_of, unstorable
+from dreamgym_server.live import (
+    Client,
+    EpisodeAnswer,
+    EpisodeCall,
+    Live,
+    close,
+    ended,
+    stop_reason_of,
+    timed,
+    unstorable,
+)
 from dreamgym_server.requests import Fork, NewEpisode, TooManyEpisodes, chosen_task, first_steps, steps_allowed
 from dreamgym_server.sources import WorldChanged, Worlds
 
@@ -385,10 +395,10 @@ class Episodes:
             if live.environment is None:
                 live.environment = await self._restored(episode)
             async with self._in_time(world):
-                with TimedSpan("step", tool=action.name, step=episode.version + 1):
+                with TimedSpan("step", tool=action.name, step=episode.version + 1) as span:
                     result = await live.environment.step(action)
             self._check(world, action, result)
-            transition = world.transition(live.environment, episode, action, result)
+            transition = timed(world.transition(live.environment, episode, action, result), span.seconds)
             if episode.version + 1 >= episode.max_steps and not result.done:
                 result = result.model_copy(update={"truncated": True})
                 remembered = transition.result.model_copy(update={"truncated": True})

@@ -11,6 +11,10 @@ from dreamgym_integrations.environments.base import act
 from dreamgym.curriculum.generator import content_of
 from dreamgym.curriculum.goal_variation import GoalVariation
 from dreamgym.dream.objects import ObjectWorlds
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.errors import InvalidInput
+from dreamgym.replay.postgres import open_store
+from dreamgym.runs.tasks import generate_tasks
 from dreamgym.schema import schema_of
 from dreamgym.types import JsonObject, Origin, StepResult, Task, Trajectory
 
@@ -149,6 +153,8 @@ async def is_reached(task: Task, known: ObjectWorlds) -> bool:
     tried.task = task
     await real.behaviours["handcoded"](real.spec.first(task), tried, 0)  # type: ignore[arg-type]
     game = real.create()
+    with pytest.raises(InvalidInput, match="a goal of its own"):
+        await game.reset(task)
     first = await game.reset(task.model_copy(update={"metadata": {**task.metadata, "success": None}}))
     reader, shown = real.reader, known.worlds[task.world].start
     assert first.observation == task.initial_state
@@ -188,3 +194,18 @@ async def test_a_room_recorded_too_thinly_for_any_goal_is_named(recorded: list[T
 async def test_an_environment_without_goals_is_not_varied_by_them(recorded: list[Trajectory]) -> None:
     assert GoalVariation.of(rooms().spec, ObjectWorlds.of(recorded[:2], rooms().reader)) is None
     assert GoalVariation.of(rooms().spec, None) is None
+
+
+async def test_the_verb_tasks_stores_new_goals_of_recorded_rooms_that_nobody_has_tried(
+    recorded: list[Trajectory], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DREAMGYM_ENCODER", "trigram")
+    store = await open_store(dsn, TrigramEncoder())
+    try:
+        await store.buffer.add(recorded)
+        made = await generate_tasks(rooms().spec, 4, dsn=dsn)
+        stored = {task.id: task for task in await store.buffer.tasks("alfworld")}
+    finally:
+        await store.close()
+    assert len({row.id for row in made}) == 4
+    assert all("success" in stored[row.id].metadata and row.origin is Origin.GENERATED for row in made)

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 
 import pytest
 from alfworld_rooms import dream_of, played, rooms
+from answers import text_of
+from dreamgym_client.control import ControlClient
 from dreamgym_integrations.environments.base import act
+from dreamgym_server.app import build
+from dreamgym_server.running import running
+from dreamgym_server.sources import DreamWorlds
+from mcp import Client
 
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.nearest import NearestModel
+from dreamgym.dream.objects import ObjectWorlds
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.environment import Environment
 from dreamgym.episode import play
-from dreamgym.replay.memory import MemoryBuffer
+from dreamgym.replay.buffer import GROUNDED, Demonstration, Retrieval
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.types import Source, StepResult, Tier, Trajectory
 
 pytestmark = pytest.mark.anyio
@@ -112,3 +120,88 @@ async def test_a_room_whose_recordings_contradict_each_other_is_named_and_left_o
     assert await tier_of_look(dream) is not Tier.EFFECTS
     await dream.reset(other)
     assert await tier_of_look(dream) is Tier.EFFECTS
+
+
+class CountingBuffer(MemoryBuffer):
+    """A buffer that counts its questions."""
+
+    asked = 0
+
+    async def nearest(self, retrieval: Retrieval) -> tuple[Demonstration, ...]:
+        self.asked += 1
+        return await super().nearest(retrieval)
+
+    async def newest_recording(self, env: str) -> int:
+        self.asked += 1
+        return await super().newest_recording(env)
+
+    async def trajectories(
+        self, env: str, *, sources: frozenset[Source] = GROUNDED, limit: int | None = None
+    ) -> tuple[Trajectory, ...]:
+        self.asked += 1
+        return await super().trajectories(env, sources=sources, limit=limit)
+
+
+async def test_a_step_asks_no_store_and_an_episode_asks_only_if_something_is_new(recorded: list[Trajectory]) -> None:
+    buffer = CountingBuffer(TrigramEncoder())
+    await buffer.add(recorded)
+    dream, real = DreamEnvironment(rooms().spec, NearestModel(), buffer), rooms()
+    for number, task in enumerate(real.tasks("train")):
+        before = buffer.asked
+        episode = await play(dream, task, real.behaviours["handcoded"], spec=real.spec, seed=3, source=Source.SYNTHETIC)
+        assert len(episode.transitions) > 1
+        assert buffer.asked - before == (2 if number == 0 else 1)
+
+
+async def test_what_no_rule_answers_is_answered_by_the_next_tier_and_read_into_the_state(
+    dream: DreamEnvironment,
+) -> None:
+    (task, *_) = rooms().tasks("train")
+    await dream.reset(task)
+    there = await dream.step(act("go to desk 1"))
+    refused = await dream.step(act("slice book 1 with mug 1"))  # nobody has sliced anything in any recording
+    assert dream.provenance is not None
+    assert dream.provenance.tier is Tier.MODEL
+    assert (refused.observation, refused.is_error) == ("Nothing happens.", True)
+    assert refused.state == there.state
+    await dream.step(act("take book 1 from desk 1"))
+    assert (await dream.step(act("inventory"))).observation == "You are carrying: a book 1."
+
+
+async def test_a_task_whose_goal_no_state_can_decide_is_named_and_has_no_reward(
+    dream: DreamEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, (task, *_) = rooms(), rooms().tasks("train")
+    undecided = task.model_copy(update={"instruction": "Your task is to: look at mug under the floorlamp."})
+    with caplog.at_level(logging.WARNING):
+        episode = await play(
+            dream, undecided, real.behaviours["handcoded"], spec=real.spec, seed=0, source=Source.SYNTHETIC
+        )
+    assert task.id in caplog.text
+    assert "no reward" in caplog.text
+    assert {step.provenance.tier for step in episode.transitions} == {Tier.EFFECTS}
+    assert episode.reward is None
+
+
+async def test_a_refused_way_tells_that_two_places_are_at_one_spot(recorded: list[Trajectory]) -> None:
+    known = ObjectWorlds.of(recorded, rooms().reader, rooms().goals)
+    crowded = rooms().tasks("train")
+    beside = {task.id: known.worlds[task.id].start["places"]["drawer 1"]["beside"] for task in crowded}  # type: ignore[index,call-overload]
+    shared = [task for task in crowded if "6" in str(task.metadata["floor_plan"])]
+    assert [task.id for task in crowded if beside[task.id]] == [task.id for task in shared]
+
+
+async def test_an_mcp_client_reads_the_words_of_the_game_and_is_rewarded_by_the_control_api(
+    buffer: MemoryBuffer,
+) -> None:
+    real = rooms()
+    (whole, *_) = await played("handcoded", 1, first_seed=300)
+    worlds = DreamWorlds(real.spec, NearestModel(), buffer)
+    async with running(build([worlds], buffer, MemoryEpisodeStore())) as url, ControlClient(url) as control:
+        opened = await control.create("alfworld", task=whole.task, seed=0)
+        async with Client(opened.mcp_url) as client:
+            for step in whole.transitions:
+                said = await client.call_tool("act", dict(step.action.arguments))
+                assert text_of(said) == step.result.observation
+        told = await control.read("alfworld", opened.episode)
+    assert (told.terminated, told.reward) == (True, 1.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,8 +13,11 @@ from typer.testing import CliRunner, Result
 
 from dreamgym.cli.app import app
 from dreamgym.dream.confidence import Calibration
+from dreamgym.environment import read_jsonl
 from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.evaluation.report import FidelityReport
+from dreamgym.evaluation.report.behind import FILE, StepBehind, cell
+from dreamgym.evaluation.report.text import sections
 from dreamgym.runs.fidelity import fidelity
 from dreamgym.types import Trajectory
 
@@ -182,3 +186,44 @@ def test_without_a_real_environment_a_closed_loop_is_attacks_alone_and_says_so(f
     assert one.closed_loop is None
     assert one.attacks is not None
     assert one.attacks.rewarded.mean == 0.0
+
+
+def test_each_share_of_a_report_is_the_mean_of_the_steps_that_are_kept_behind_it(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran(folder, "--model", "nearest", "--held-out", "0.5", "--out", str(out))
+    (one,) = FidelityReport.model_validate_json((out / "report.json").read_text()).measured
+    steps = read_jsonl(out / FILE, StepBehind)
+    checked = 0
+    for section in sections(one):
+        head, *rows = section.rows or [()]
+        for row in rows:
+            for column, text in zip(head[1:], row[1:], strict=True):
+                values = values_of(steps, cell(section.title, row[0], column))
+                if re.fullmatch(r"[\d.]+ % \[[\d.]+, [\d.]+\]", text):
+                    assert f"{100 * sum(values) / len(values):.1f}" == text.split(" %")[0], (section.title, row)
+                    assert row[1] == str(len(values)), (section.title, row)
+                    checked += 1
+                if text == "-" and section.title in {"state", "answers", "tools"}:
+                    assert values == [], (section.title, row)
+    assert checked > 25
+    assert {step.shown.trajectory for step in steps} <= {
+        one.id for one in read_jsonl(out / "held_out.jsonl", Trajectory)
+    }
+
+
+def values_of(steps: list[StepBehind], name: str) -> list[float]:
+    return [step.values[name] for step in steps if name in step.values]
+
+
+def test_the_comparison_of_two_settings_has_the_steps_of_both_behind_it(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran(folder, "--model", "nearest", "--model", "nearest -k 1", "--held-out", "0.5", "--out", str(out))
+    report = FidelityReport.model_validate_json((out / "report.json").read_text())
+    steps = read_jsonl(out / FILE, StepBehind)
+    for measure in report.differences:
+        name = cell("compared, on the same steps", measure.measure, "")
+        for setting, rate in zip(report.measured, (measure.one, measure.other), strict=True):
+            values = values_of([step for step in steps if step.setting == str(setting.setting)], name)
+            assert len(values) == rate.n, measure.measure
+            if values:
+                assert sum(values) / len(values) == pytest.approx(rate.mean), measure.measure

@@ -11,20 +11,21 @@ import anyio
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from desks import SPEC, START, Desks, recordings, task, untrained
+from desks import SPEC, START, Desks, act, recordings, task, untrained
 from dreamgym_integrations.trainers.policy.dpo import prefer, preferences
 from dreamgym_integrations.trainers.policy.model import load_codec, load_policy
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec, PointerTalk
 from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_policy
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
+from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
 from dreamgym_integrations.trainers.policy.sft import clone, rows
 from lamp_runs import broken_after, same, trained, weights
 from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec, Source, StepResult, Trajectory
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
-from dreamgym.reading import ServerReader, reader_of
+from dreamgym.reading import ServerReader
 from dreamgym.state import StateSchema
 from dreamgym.training.practice import Settings, read_record
 from dreamgym.training.rollout import Generation, TokenPlayer
@@ -291,11 +292,48 @@ def test_dpo_prefers_what_succeeded(base: Path, codec: PointerCodec, tmp_path: P
     assert margin(tmp_path / "preferring") > margin(base) + 0.5
 
 
+def test_where_nobody_reads_it_points_at_words_of_the_observation_and_copies_them(
+    lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory], tmp_path: Path
+) -> None:
+    create_pointer_policy(lamp_spec, lamp_recordings, tmp_path / "untrained", seed=0)
+    right = [one for one in lamp_recordings if one.success and len(one.transitions) == 1]
+    clone(lamp_spec, right, tmp_path / "untrained", tmp_path / "p", steps=25, batch=16, learning_rate=3e-3, seed=0)
+    policy, codec = load_policy(tmp_path / "p")
+    assert isinstance(codec, PointerCodec)
+    assert [verb.tool for verb in codec.verbs] == ["say {word}"]
+    said = []
+    for colour in ("red", "mauve"):  # the second is a word that no recording had
+        talk = codec.talk(lamp_spec.tasks[0], StepResult(observation=f"the lamp is {colour}"))
+        sampled = policy.generate([talk.prompt] * 20, seeds_B=range(20))
+        said.append(
+            [
+                codec.talk(lamp_spec.tasks[0], StepResult(observation=f"the lamp is {colour}")).say(one)
+                for one in sampled
+            ]
+        )
+    assert said[0].count("say red") > 16
+    assert set(said[1]) <= {"say the", "say lamp", "say is", "say mauve"}
+
+
+def test_the_last_word_that_was_read_is_copied_and_the_rest_of_a_command_is_its_form(
+    lamp_spec: EnvironmentSpec, lamp_recordings: list[Trajectory]
+) -> None:
+    (form, *_) = learn_forms(lamp_spec, lamp_recordings)
+    reader = WordsReader(lamp_spec, [form])
+    call = reader.call(act("Say  RED"))
+    assert (form, call) == ("say {word}", ToolCall(name="say {word}", arguments={"word": "'red'"}))
+    assert reader.action(call) == act("say red")
+    assert reader.call(act("turn it off")) == act("turn it off")
+
+
 def test_it_says_what_it_cannot_do(base: Path, tmp_path: Path, portal: BlockingPortal) -> None:
-    unread = SPEC.model_copy(update={"adapter": None})
-    assert reader_of(unread) is None
-    with pytest.raises(InvalidInput, match="nobody reads the words of 'desks'"):
-        create_pointer_policy(unread, recordings(), tmp_path / "p", seed=0)
+    silent = [one.model_copy(update={"transitions": one.transitions[:1]}) for one in recordings(1)]
+    mute = [
+        one.model_copy(update={"transitions": (one.transitions[0].model_copy(update={"action": act("x")}),)})
+        for one in silent
+    ]
+    with pytest.raises(InvalidInput, match="no recorded call names what its reader knows"):
+        create_pointer_policy(SPEC, mute, tmp_path / "p", seed=0)
     with pytest.raises(InvalidInput, match="no recorded step of 'desks' to learn words and verbs from"):
         create_pointer_policy(SPEC, [], tmp_path / "p", seed=0)
     for changed in ({"lora": 4}, {"vllm": "http://127.0.0.1:1"}):

@@ -6,10 +6,12 @@ import re
 from collections import Counter
 
 from dreamgym_server.doors.view import files
-from dreamgym_server.view.export import one_script, page_files
+from dreamgym_server.view.export import VENDORED, one_script, page_files
 
 NAMED = re.compile(r"^(?:export )?(?:async )?(?:const|let|class|function\*?) (\w+)", re.MULTILINE)
-MODULES = {name: content.decode() for name, content in files().items() if name.endswith(".js")}
+MODULES = {
+    name: content.decode() for name, content in files().items() if name.endswith(".js") and not name.endswith(VENDORED)
+}
 
 
 def test_no_name_is_defined_in_two_modules() -> None:
@@ -29,4 +31,11 @@ def test_an_exported_page_names_its_policy_and_loads_its_own_files_only() -> Non
     index = page_files()["index.html"].decode()
     assert "default-src 'none'" in index
     assert "unsafe" not in index
-    assert re.findall(r'(?:src|href)="([^"#]+)"', index) == ["icon.svg", "style.css", "data/site.js", "app.js"]
+    assert re.findall(r'(?:src|href)="([^"#]+)"', index) == [
+        "icon.svg",
+        "uplot.min.css",
+        "style.css",
+        "uplot.min.js",
+        "data/site.js",
+        "app.js",
+    ]

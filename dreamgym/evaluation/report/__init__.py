@@ -54,8 +54,8 @@ class CheckReport(Frozen):
         return self.model_dump_json(indent=2, exclude={"calls": {"__all__": left_out}})
 
 
-class WrongStep(Frozen):
-    """One step that was predicted wrongly."""
+class PredictedStep(Frozen):
+    """One step as it was recorded and as it was predicted, in short."""
 
     trajectory: str
     step: int
@@ -84,7 +84,7 @@ class SettingReport(Frozen):
     closed_loop: ClosedLoop | None = None
     consistency: Consistency | None = None
     attacks: Attacks | None = None
-    worst: tuple[WrongStep, ...] = ()
+    worst: tuple[PredictedStep, ...] = ()
     """Wrong predictions, the least similar first, one of each tool before a second one."""
 
 
@@ -109,7 +109,7 @@ class FidelityReport(Frozen):
         return all(one.complete for one in self.measured)
 
 
-def worst(calls: Iterable[Compared], *, explicit: bool) -> tuple[WrongStep, ...]:
+def worst(calls: Iterable[Compared], *, explicit: bool) -> tuple[PredictedStep, ...]:
     """The predictions that are furthest off, one of each tool before a second one."""
     wrong = sorted((call for call in calls if not call.is_right), key=lambda c: (c.similarity, c.trajectory, c.step))
     turn: dict[str, int] = {}
@@ -117,17 +117,18 @@ def worst(calls: Iterable[Compared], *, explicit: bool) -> tuple[WrongStep, ...]
     for call in wrong:
         turn[call.action.name] = turn.get(call.action.name, -1) + 1
         ranked.append((turn[call.action.name], len(ranked), call))
-    return tuple(_shown(call, explicit=explicit) for _, _, call in sorted(ranked, key=lambda r: r[:2])[:SHOWN])
+    return tuple(in_short(call, explicit=explicit) for _, _, call in sorted(ranked, key=lambda r: r[:2])[:SHOWN])
 
 
-def _shown(call: Compared, *, explicit: bool) -> WrongStep:
+def in_short(call: Compared, *, explicit: bool) -> PredictedStep:
+    """The step with long texts cut, and the changes of an explicit state."""
     got = call.predicted
 
     def changed(after: str) -> tuple[str, ...]:
         found = sorted(changes(call.before, after), key=lambda change: change[0]) if explicit else ()
         return tuple(f"{path} = {_cut(value)}" if value is not None else f"{path} gone" for path, value in found)
 
-    return WrongStep(
+    return PredictedStep(
         trajectory=call.trajectory,
         step=call.step,
         action=_cut(call.action.canonical()),

@@ -7,7 +7,7 @@ from html import escape
 from string import Template
 
 from dreamgym.errors import MissingPackage
-from dreamgym.evaluation.report import FidelityReport, WrongStep
+from dreamgym.evaluation.report import FidelityReport, PredictedStep
 from dreamgym.evaluation.report.plots import plots
 from dreamgym.evaluation.report.text import Section, difference_section, headline, sections
 
@@ -76,7 +76,7 @@ def _cells(row: Iterable[str], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
 
 
-def _pair(shown: WrongStep) -> str:
+def _pair(shown: PredictedStep) -> str:
     title = f"{escape(shown.action)} <span>{escape(shown.trajectory)}, step {shown.step}</span>"
     recorded = _side("recorded", shown.recorded, shown.recorded_changes)
     return f'<div class="pair"><h4>{title}</h4>{recorded}{_side("predicted", shown.got, shown.got_changes)}</div>'

@@ -1,4 +1,4 @@
-"""Which states and actions of an environment are recorded, and which transitions hold a text.
+"""Which states and actions of an environment are recorded.
 
 What is recorded is read from the keys that retrieval compares, a pair of state and action each: there a dream need not
 guess. What was only dreamed is told apart.
@@ -6,11 +6,9 @@ guess. What was only dreamed is told apart.
 
 from __future__ import annotations
 
-import json
+import asyncio
 from dataclasses import dataclass
-from uuid import UUID
 
-from dreamgym.errors import InvalidInput
 from dreamgym.replay.buffer import GROUNDED
 from dreamgym.replay.keys import source_mask
 from dreamgym.replay.postgres.database import Database
@@ -21,14 +19,18 @@ ACTIONS = 16
 """States and actions of a map, those with most recorded keys first."""
 FEW_TOOLS = 2
 """With so few tools, a map shows whole actions: the tools alone would say little."""
-LOOKED = 5_000
-"""Transitions that one search of a text looks through."""
-FOUND = 20
 
 TOTALS = """
-SELECT split_part(action, '{{', 1) AS tool, count(*), count(*) FILTER (WHERE sources & %(mask)s <> 0),
-  count(DISTINCT hashtextextended(state, 0))
-FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY tool ORDER BY count(*) DESC, tool
+SELECT tool, sum(keys)::int, sum(recorded)::int, count(*)::int FROM (
+  SELECT split_part(action, '{{', 1) AS tool, count(*) AS keys,
+    count(*) FILTER (WHERE sources & %(mask)s <> 0) AS recorded
+  FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY tool, hashtextextended(state, 0)
+) AS by_state GROUP BY tool ORDER BY sum(keys) DESC, tool
+"""
+STATES_IN_ALL = """
+SELECT count(*) FROM (
+  SELECT FROM vectors_{encoder} WHERE env_id = %(env)s GROUP BY hashtextextended(state, 0)
+) AS states
 """
 TOP_STATES = """
 SELECT state, count(*) FROM vectors_{encoder} WHERE env_id = %(env)s AND sources & %(mask)s <> 0
@@ -42,12 +44,6 @@ CELLS = """
 SELECT state, {column} AS told, count(*), count(*) FILTER (WHERE sources & %(mask)s <> 0)
 FROM vectors_{encoder} WHERE env_id = %(env)s AND state = ANY (%(states)s) AND {column} = ANY (%(actions)s)
 GROUP BY state, told
-"""
-TEXT = """
-SELECT id, holds FROM (
-  SELECT id, strpos(lower(body::text), lower(%(text)s)) > 0 AS holds FROM transitions
-  WHERE env_id = %(env)s AND id > %(after)s ORDER BY id LIMIT %(looked)s
-) AS window_of_them ORDER BY id
 """
 
 
@@ -78,16 +74,6 @@ class CoverageMap(Frozen):
     """Number of keys that were only dreamed, by state and action."""
 
 
-class Found(Frozen):
-    """Transitions that hold a text."""
-
-    ids: tuple[str, ...]
-    looked: int
-    """Number of transitions that were looked through."""
-    next: str | None
-    """Where the search goes on; None at its end."""
-
-
 @dataclass(frozen=True)
 class StoredTransitions:
     """The transitions of a store, for reading."""
@@ -101,10 +87,13 @@ class StoredTransitions:
             return None
         encoder, env_id = known
         names = {"env": env_id, "mask": source_mask(GROUNDED)}
-        rows = await self.database.fetch(TOTALS.format(encoder=encoder), names)
+        rows, top, ((in_all,),) = await asyncio.gather(
+            self.database.fetch(TOTALS.format(encoder=encoder), names),
+            self.database.fetch(TOP_STATES.format(encoder=encoder), {**names, "limit": STATES}),
+            self.database.fetch(STATES_IN_ALL.format(encoder=encoder), names),
+        )
         tools = [ToolCoverage(tool=tool, keys=keys, recorded=some, states=states) for tool, keys, some, states in rows]
         column = "action" if len(tools) <= FEW_TOOLS else "split_part(action, '{', 1)"
-        top = await self.database.fetch(TOP_STATES.format(encoder=encoder), {**names, "limit": STATES})
         best = await self.database.fetch(
             TOP_ACTIONS.format(encoder=encoder, column=column), {**names, "limit": ACTIONS}
         )
@@ -113,9 +102,6 @@ class StoredTransitions:
             CELLS.format(encoder=encoder, column=column), {**names, "states": states, "actions": actions}
         )
         counts = {(state, action): (keys, recorded) for state, action, keys, recorded in cells}
-        ((in_all,),) = await self.database.fetch(
-            f"SELECT count(DISTINCT hashtextextended(state, 0)) FROM vectors_{encoder} WHERE env_id = %(env)s", names
-        )
         nothing = (0, 0)
         return CoverageMap(
             tools=tuple(tools),
@@ -129,33 +115,14 @@ class StoredTransitions:
             ),
         )
 
-    async def holding(self, env: str, text: str, after: str | None = None) -> Found:
-        """Transitions whose state, action or answer holds a text, in capitals or not; some of all, and where to go on.
-
-        Raises:
-            InvalidInput: `after` is no place in a search, or the text cannot be searched for.
-        """
-        if "\x00" in text:
-            raise InvalidInput("a NUL character is no text to search for")
-        try:
-            begins = UUID(after) if after else UUID(int=0)
-        except ValueError:
-            raise InvalidInput(f"{after!r} is no place in a search: give `next` of the page before") from None
-        rows = await self.database.fetch("SELECT id FROM environments WHERE name = %(env)s", {"env": env})
-        if not rows:
-            return Found(ids=(), looked=0, next=None)
-        as_stored = json.dumps(text, ensure_ascii=False)[
-            1:-1
-        ]  # bodies are JSON, where quotes and line ends are escaped
-        names = {"env": rows[0][0], "text": as_stored, "after": begins, "looked": LOOKED}
-        seen = await self.database.fetch(TEXT, names)
-        ids: list[str] = []
-        for number, (identity, holds) in enumerate(seen, start=1):
-            if holds:
-                ids.append(str(identity))
-            if len(ids) == FOUND and number < len(seen):
-                return Found(ids=tuple(ids), looked=number, next=str(identity))
-        return Found(ids=tuple(ids), looked=len(seen), next=str(seen[-1][0]) if len(seen) == LOOKED else None)
+    async def stamp(self, env: str) -> tuple[object, ...]:
+        """Changes when an episode of the environment is stored or deleted."""
+        rows = await self.database.fetch(
+            "SELECT count(*), max(position) FROM trajectories "
+            "WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)",
+            {"env": env},
+        )
+        return tuple(rows[0])
 
     async def _tables(self, env: str) -> tuple[int, int] | None:
         rows = await self.database.fetch(

@@ -310,6 +310,19 @@ class PostgresEpisodeStore:
         )
         return {str(tier): int(steps) for tier, steps in rows}
 
+    async def examples(self, env: str, run: str, iteration: int, most: int) -> tuple[Episode, ...]:
+        """One finished episode of each group named `RUN-ITERATION-…`, of at most so many groups."""
+        group = f"{run}-{iteration}-"
+        return await self._episodes(
+            """WHERE id IN (
+              SELECT DISTINCT ON (body ->> 'group') id FROM episodes
+              WHERE stop_reason IS NOT NULL AND body ->> 'env' = %(env)s
+                AND (body ->> 'group') COLLATE "C" BETWEEN %(first)s AND %(last)s
+              ORDER BY body ->> 'group', id LIMIT %(most)s
+            ) ORDER BY body ->> 'group'""",
+            {"env": env, "first": group, "last": f"{group}~", "most": most},
+        )
+
     async def close(self) -> None:
         """Nothing to release: the connections belong to the Store."""
 

@@ -7,7 +7,7 @@ is over, the replay buffer keeps its trajectory. The trajectory counts if both h
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -38,6 +38,9 @@ SELECT id, false, body ->> 'env', NULL, used_at, body, stop_reason, answer, fina
 FROM episodes
 WHERE NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id) AND {episodes}
 """
+OF_IDS = EPISODES.replace("{trajectories}", "trajectory.id = ANY (%(ids)s)").replace(
+    "{episodes}", "episodes.id = ANY (%(ids)s)"
+)
 CONDITIONS = {
     "env": ("environment.name = %(env)s", "body ->> 'env' = %(env)s"),
     "id": ("trajectory.id = %(id)s", "episodes.id = %(id)s"),
@@ -94,16 +97,6 @@ FROM (
 """
 BODIES = f"SELECT step, body::text FROM ({STEPS}) AS steps WHERE step >= %(first)s AND step < %(last)s ORDER BY step"
 
-TWINS = """
-SELECT task_id, array_agg(id ORDER BY at DESC) FILTER (WHERE is_dream),
-  array_agg(id ORDER BY at DESC) FILTER (WHERE NOT is_dream), max(at)
-FROM (
-  SELECT id, body -> 'task' ->> 'id' AS task_id, source = %(dreamed)s AS is_dream, added_at AS at FROM trajectories
-  WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)
-) AS told
-GROUP BY task_id HAVING bool_or(is_dream) AND bool_or(NOT is_dream) ORDER BY max(at) DESC, task_id
-"""
-
 
 class EpisodeStep(Frozen):
     """One step in a strip that shows all steps of an episode."""
@@ -124,17 +117,6 @@ class Recorded(Frozen):
     transition: Transition
     instruction: str
     source: Source
-
-
-class TaskPair(Frozen):
-    """A task that was played in a dream and in reality."""
-
-    env: str
-    task: str
-    dreams: tuple[tuple[str, str], ...]
-    """Place and id of each dreamed episode, newest first."""
-    real: tuple[tuple[str, str], ...]
-    """Place and id of each real or imported episode, newest first."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +169,11 @@ class StoredEpisodes:
             raise UnknownEpisode(episode)
         return (await self._summaries(rows))[0]
 
+    async def summaries(self, episodes: Sequence[str]) -> list[EpisodeSummary]:
+        """Those of these episodes that are stored, without their steps."""
+        rows = await self.database.fetch(f"{SHOWN} FROM ({OF_IDS}) AS listed", {"ids": list(episodes)})
+        return await self._summaries(rows)
+
     async def strip(self, one: EpisodeSummary) -> list[EpisodeStep]:
         """All steps of an episode, in short."""
         query = f"SELECT tier, is_error, reward FROM ({SHORT_STEPS}) AS short ORDER BY step"
@@ -199,12 +186,32 @@ class StoredEpisodes:
         rows = await self.database.fetch(BODIES, {**await self._tables([episode]), **window})
         return [Transition.model_validate_json(body) for _, body in rows]
 
+    async def openings(self, episodes: Sequence[str], count: int) -> dict[str, list[Transition]]:
+        """The first steps of several episodes, at most `count` of each, by their ids."""
+        rows = await self.database.fetch(
+            f"SELECT episode, body::text FROM ({STEPS}) AS steps WHERE step < %(count)s ORDER BY episode, step",
+            {**await self._tables(episodes), "count": count},
+        )
+        found: dict[str, list[Transition]] = {episode: [] for episode in episodes}
+        for episode, body in rows:
+            found[episode].append(Transition.model_validate_json(body))
+        return found
+
     async def initial(self, episode: str) -> str | None:
         """The first observation of an episode that a server keeps; None: no server has it."""
         rows = await self.database.fetch(
             "SELECT body -> 'initial' ->> 'observation' FROM episodes WHERE id = %(id)s", {"id": episode}
         )
         return None if not rows else str(rows[0][0])
+
+    async def known(self, episodes: Iterable[str]) -> set[str]:
+        """Those of these episodes that are stored."""
+        rows = await self.database.fetch(
+            "SELECT id FROM trajectories WHERE id = ANY (%(ids)s) "
+            "UNION SELECT id FROM episodes WHERE id = ANY (%(ids)s)",
+            {"ids": [one for one in episodes if "\x00" not in one]},
+        )
+        return {str(row[0]) for row in rows}
 
     async def is_on_a_server(self, episode: str) -> bool:
         """True if a server keeps the episode, so that it can be forked."""
@@ -221,13 +228,6 @@ class StoredEpisodes:
         if not rows:
             raise UnknownEpisode(episode)
         return int(rows[0][0]), None if rows[0][1] is None else StopReason(rows[0][1])
-
-    async def pairs(self, env: str) -> list[TaskPair]:
-        """Tasks of an environment that were played in a dream and in reality, the newest first."""
-        rows = await self.database.fetch(TWINS, {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC]})
-        return [
-            TaskPair(env=env, task=task, dreams=_placed(dreams), real=_placed(real)) for task, dreams, real, _ in rows
-        ]
 
     async def recorded(self, env: str, ids: Sequence[str]) -> list[Recorded]:
         """Stored transitions with an episode in which each was seen; one that is gone is left out."""
@@ -276,9 +276,14 @@ class StoredEpisodes:
             begins = "(at, id) < (%(moment)s::timestamptz, %(identity)s)"
             parameters = {**parameters, "moment": _moment(moment), "identity": identity}
         query = (
-            f'{SHOWN} FROM ({listed}) AS listed WHERE {begins} ORDER BY at DESC, id COLLATE "C" DESC LIMIT %(limit)s'
+            f'SELECT id FROM ({listed}) AS listed WHERE {begins} ORDER BY at DESC, id COLLATE "C" DESC LIMIT %(limit)s'
         )
-        return await self.database.fetch(query, {**parameters, "limit": limit})
+        rows = await self.database.fetch(query, {**parameters, "limit": limit})
+        # the rest is read of these alone: of ten thousand episodes it would take longer than all else
+        ids = {"ids": [row[0] for row in rows]}
+        return await self.database.fetch(
+            f'{SHOWN} FROM ({OF_IDS}) AS listed ORDER BY at DESC, id COLLATE "C" DESC', ids
+        )
 
     async def _tables(self, ids: Sequence[str]) -> dict[str, object]:
         """The ids in the replay buffer, and those that only servers have."""
@@ -371,10 +376,6 @@ def _moment(text: str) -> str:
         return datetime.fromisoformat(text).isoformat()
     except ValueError:
         raise InvalidInput(f"{text!r} is no place in a list: give `next` of the page before") from None
-
-
-def _placed(ids: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((PLACE, identity) for identity in ids)
 
 
 def _uuid(text: str) -> UUID | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from dreamgym_server.archive import stored_as
+from dreamgym_server.archive import stored_as, trajectory_of
 from dreamgym_server.local import LocalEnvironment
 from dreamgym_server.sessions import Episodes
 from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
@@ -19,12 +19,14 @@ from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, real_of
 from dreamgym.errors import StoreError
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.episode_store import Episode
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.replay.postgres import Store
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 from dreamgym.runs.server_process import ServerProcess
 from dreamgym.runs.train.config import TrainConfig
+from dreamgym.types import Trajectory
 
 
 @dataclass
@@ -78,6 +80,10 @@ class ServerAndStore:
         """How many steps of an iteration each tier answered."""
         return await self.store.episodes.tiers(self.spec.name, run, iteration)
 
+    async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
+        """Rollouts of an iteration, one of each of its first groups, with the names of the groups."""
+        return rollouts_of(await self.store.episodes.examples(self.spec.name, run, iteration, most), self.spec)
+
 
 @dataclass
 class InProcess:
@@ -92,8 +98,8 @@ class InProcess:
     held: MemoryEpisodeStore
     _since: str | None = field(default=None, init=False)
     """When the database that was last seen had started."""
-    _tiers: Counter[str] = field(default_factory=Counter, init=False)
-    """Steps by tier of the last update."""
+    _last: Sequence[Episode] = field(default=(), init=False)
+    """The episodes of the last update."""
 
     def environment(self, version: int, group: str) -> LocalEnvironment:
         """One to play in. The arguments are stored with each of its episodes."""
@@ -110,7 +116,7 @@ class InProcess:
             StoreError: the database does not come back.
         """
         await self.episodes.archived()
-        self._tiers = Counter(step.provenance.tier.value for one in self.held.clear() for step in one.transitions)
+        self._last = self.held.clear()
         if not await restarted(self.store, self._since):
             return False
         await self.begin()
@@ -125,7 +131,20 @@ class InProcess:
 
     async def tiers(self, run: str, iteration: int) -> dict[str, int]:
         """How many steps of the last update each tier answered."""
-        return dict(sorted(self._tiers.items()))
+        counts = Counter(step.provenance.tier.value for one in self._last for step in one.transitions)
+        return dict(sorted(counts.items()))
+
+    async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
+        """Rollouts of the last update, one of each of its first groups, with the names of the groups."""
+        over = [one for one in self._last if one.stop_reason is not None]
+        first = {one.group: one for one in sorted(over, key=lambda one: (one.group or "", one.id), reverse=True)}
+        return rollouts_of(list(reversed(first.values()))[:most], self.spec)
+
+
+def rollouts_of(episodes: Sequence[Episode], spec: EnvironmentSpec) -> list[tuple[str, Trajectory]]:
+    """The trajectories of finished episodes, with the names of their groups."""
+    played = [(episode.group or "", trajectory_of(episode, spec)) for episode in episodes]
+    return [(group, trajectory) for group, trajectory in played if trajectory is not None]
 
 
 async def restarted(store: Store, since: str | None) -> bool:

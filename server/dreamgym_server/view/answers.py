@@ -6,31 +6,29 @@ The door serves them, and an exported page is made of the same ones.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from dreamgym import __version__
-from dreamgym.environment import first_reason
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
 from dreamgym.evaluation.parting import paired_calls
-from dreamgym.replay.buffer import Retrieval
+from dreamgym.replay.buffer import TaskValue
 from dreamgym.replay.listing import EpisodeFilter, EpisodeSummary
-from dreamgym.replay.postgres.coverage import StoredTransitions
 from dreamgym.replay.postgres.listing import PLACE
-from dreamgym.types import JsonObject, Source, ToolCall
+from dreamgym.types import JsonObject, Source
+from dreamgym_server.view.buffer import BufferAnswers
 from dreamgym_server.view.folders import RunFolder
 from dreamgym_server.view.hand import Hand
 from dreamgym_server.view.library import Library
-from dreamgym_server.view.runs import report_page, reports, training_run, training_runs
+from dreamgym_server.view.parameters import Parameters, conditions, environment, episode_named, whole
+from dreamgym_server.view.runs import lines_behind, report_page, reports, steps_behind, training_run, training_runs
 from dreamgym_server.view.shown import cut, shown_pair, shown_recorded, shown_step, shown_strip, shown_summary
+from dreamgym_server.view.tasks import curricula, curriculum_of, shown_tasks
 
 PAGE = 50
 """Episodes of one page of a list."""
-NEAR = 12
-"""Recorded steps that are shown as most like a call."""
 PAIRS = 12
 """Tasks that were played in a dream and in reality, of one answer."""
 STEPS = 100
@@ -38,8 +36,8 @@ STEPS = 100
 MOST = 200
 """Episodes or steps that one answer holds at most."""
 WATCH_INTERVAL_S = 0.5
+OWN = {"setting", "values"}
 
-Parameters = Mapping[str, str]
 Answer = Callable[[Parameters], Awaitable[JsonObject]]
 
 
@@ -53,6 +51,7 @@ class Answers:
 
     def __init__(self, library: Library, hand: Hand | None = None) -> None:
         self._library = library
+        self._buffer = BufferAnswers(library)
         self.hand = hand
         self._closing = asyncio.Event()
 
@@ -71,14 +70,15 @@ class Answers:
             "step": self.step,
             "compare": self.compare,
             "recorded": self.recorded,
-            "coverage": self.coverage,
-            "search": self.search,
-            "near": self.near,
+            "coverage": self._buffer.coverage,
+            "search": self._buffer.search,
+            "near": self._buffer.near,
             "tasks": self.tasks,
             "runs": self.runs,
             "run": self.run,
             "reports": self.reports,
             "report": self.report,
+            "behind": self.behind,
             **({} if self.hand is None else {"tools": self.tools}),
         }
 
@@ -91,10 +91,15 @@ class Answers:
         except StoreError as error:
             absent = str(error)
         folder = library.folder
-        files: list[JsonValue] = []
+        played: JsonObject | None = None
         if folder is not None:
             found = await asyncio.to_thread(folder.episode_files)
-            files = [{"place": one.place, "episodes": len(one.episodes), "broken": one.broken} for one in found]
+            played = {
+                "name": folder.folder.resolve().name,
+                "files": [{"place": one.place, "episodes": len(one.episodes), "broken": one.broken} for one in found],
+                "environments": [*await asyncio.to_thread(folder.environments)],
+                "curricula": [*await asyncio.to_thread(curricula, folder)],
+            }
         return {
             "version": __version__,
             "writes": self.hand is not None,
@@ -102,39 +107,30 @@ class Answers:
             if library.store is None
             else {"environments": [one.model_dump(mode="json") for one in stored]},
             "absent": absent,
-            "folder": None if folder is None else {"name": folder.folder.resolve().name, "files": files},
+            "folder": played,
         }
 
     async def pairs(self, given: Parameters) -> JsonObject:
         """Tasks that were played in a dream and in reality, with the first step at which the newest two part."""
         found = await self._library.pairs(given.get("env", ""))
-        shown: list[JsonObject] = []
-        for pair in found[:PAIRS]:
-            try:
-                one, other = [await self._library.summary(*some[0]) for some in (pair.dreams, pair.real)]
-                parts_at = await self._library.parting(one, other)
-            except UnknownEpisode:  # it was deleted meanwhile
-                continue
-            shown.append(
-                {
-                    "dream": shown_summary(one),
-                    "real": shown_summary(other),
-                    "parts_at": parts_at,
-                    "dreams": len(pair.dreams),
-                    "reals": len(pair.real),
-                }
-            )
-        shown.sort(key=lambda pair: pair["parts_at"] is None)
-        return {"pairs": [*shown], "total": len(found)}
+        parted = await self._library.partings(found[:PAIRS])
+        # first those in which the dream answered otherwise: where the calls differ, the agents did
+        parted.sort(key=lambda pair: (not pair.same_call, pair.at is None))
+        shown: list[JsonValue] = [
+            {
+                "dream": shown_summary(one.dream),
+                "real": shown_summary(one.real),
+                "parts_at": one.at,
+                "same_call": one.same_call,
+            }
+            for one in parted
+        ]
+        return {"pairs": shown, "total": len(found)}
 
     async def episodes(self, given: Parameters) -> JsonObject:
         """A page of the list of episodes."""
         place = given.get("place") or (PLACE if self._library.store is not None else "folder")
-        names = {name: value for name, value in given.items() if value and name in EpisodeFilter.model_fields}
-        try:
-            chosen = EpisodeFilter.model_validate(names)
-        except ValidationError as error:
-            raise InvalidInput(f"the filter of the list: {first_reason(error)}") from error
+        chosen = conditions(given)
         limit = whole(given, "limit", PAGE, most=MOST)
         page = await self._library.page(chosen, place, after=given.get("after") or None, limit=limit)
         return {
@@ -146,7 +142,7 @@ class Answers:
 
     async def episode(self, given: Parameters) -> JsonObject:
         """An episode with all its steps in short, and the episodes of its task on the other side."""
-        one = await self._library.summary(*_named(given))
+        one = await self._library.summary(*episode_named(given))
         twins, count = await self._twins(one)
         start = one.task.initial_state
         if start is None and one.place == PLACE and self._library.store is not None:
@@ -165,13 +161,13 @@ class Answers:
     async def steps(self, given: Parameters) -> JsonObject:
         """Some steps of an episode."""
         first, count = whole(given, "first", 1), whole(given, "count", STEPS, most=MOST)
-        found = await self._library.steps(*_named(given), first, count)
+        found = await self._library.steps(*episode_named(given), first, count)
         return {"first": first, "steps": [shown_step(number, step) for number, step in enumerate(found, start=first)]}
 
     async def step(self, given: Parameters) -> JsonObject:
         """One step with the whole of its texts and both states."""
         number = whole(given, "step", 1)
-        found = await self._library.steps(*_named(given), number, 1)
+        found = await self._library.steps(*episode_named(given), number, 1)
         if not found:
             raise InvalidInput(f"the episode has no step {number}")
         whole_states: JsonObject = {"before": found[0].state, "after": found[0].next_state}
@@ -179,7 +175,10 @@ class Answers:
 
     async def compare(self, given: Parameters) -> JsonObject:
         """Two episodes, call by call, and the first call at which they part."""
-        names = [_named(given), _named({"place": given.get("other_place", ""), "id": given.get("other", "")})]
+        names = [
+            episode_named(given),
+            episode_named({"place": given.get("other_place", ""), "id": given.get("other", "")}),
+        ]
         one, other = [await self._library.summary(*name) for name in names]
         parts_at = await self._library.parting(one, other)
         count = whole(given, "count", STEPS, most=MOST)
@@ -201,76 +200,26 @@ class Answers:
         found = {one.id: one for one in await self._library.recorded(given.get("env", ""), ids)}
         return {"recorded": [shown_recorded(found[one]) if one in found else {"id": one} for one in ids]}
 
-    async def coverage(self, given: Parameters) -> JsonObject:
-        """Which actions are recorded in which states of an environment."""
-        env = _env(given)
-        found = await StoredTransitions(self._library.stored().database).coverage(env)
-        if found is None:
-            return {"env": env, "map": None}
-        shown = found.model_dump(mode="json")
-        return {"env": env, "map": {**shown, "states": [cut(state, 300) for state in found.states]}}
-
-    async def search(self, given: Parameters) -> JsonObject:
-        """Recorded steps that hold a text."""
-        env, text = _env(given), given.get("text", "")
-        if not text:
-            raise InvalidInput("expected a text to search for")
-        database = self._library.stored().database
-        found = await StoredTransitions(database).holding(env, text, given.get("after") or None)
-        recorded = await self._library.recorded(env, list(found.ids))
-        return {
-            "recorded": [shown_recorded(one) for one in recorded],
-            "looked": found.looked,
-            "next": found.next,
-        }
-
-    async def near(self, given: Parameters) -> JsonObject:
-        """Recorded steps that are most like a call in a state: what a dream would be made from."""
-        buffer = self._library.buffer
-        if buffer is None:
-            raise InvalidInput(
-                "this process has not the encoder that the store was filled with: set DREAMGYM_ENCODER to its name"
-            )
-        try:
-            arguments = json.loads(given.get("arguments") or "{}")
-            action = ToolCall(name=given.get("tool", ""), arguments=arguments)
-        except ValueError as error:
-            raise InvalidInput(f"expected a tool, and its arguments as a JSON object: {first_reason(error)}") from error
-        env = _env(given)
-        asked = Retrieval(env=env, state=given.get("state", ""), action=action, k=NEAR, history=None)
-        found = await buffer.nearest(asked)
-        where = {one.id: one for one in await self._library.recorded(env, [one.id for one in found])}
-        return {
-            "recorded": [
-                {**shown_recorded(where[one.id]), "score": one.score, "exact": one.exact}
-                for one in found
-                if one.id in where
-            ]
-        }
-
     async def tasks(self, given: Parameters) -> JsonObject:
-        """Tasks of an environment by their value, and what each was varied from."""
-        env, buffer = _env(given), self._library.buffer
-        if buffer is None:
+        """Tasks by their value with parents and children: of a training run, else of an environment of the store."""
+        run, env, values = given.get("run", ""), "", dict[str, TaskValue]()
+        if run:
+            tasks, values = await asyncio.to_thread(curriculum_of, self._of_folder(), run)
+        else:
+            env, buffer = environment(given), self._library.buffer
             self._library.stored()
-            return {"env": env, "tasks": [], "total": 0}
-        values = {one.task_id: one for one in await buffer.task_values(env)}
-        tasks = await buffer.tasks(env)
-        ordered = sorted(tasks, key=lambda task: -values[task.id].variance if task.id in values else 1.0)
+            tasks = [] if buffer is None else [*await buffer.tasks(env)]
+            values = {} if buffer is None else {one.task_id: one for one in await buffer.task_values(env)}
         first = whole(given, "first", 1)
-        shown: list[JsonValue] = []
-        for task in ordered[first - 1 : first - 1 + MOST]:
-            value = values.get(task.id)
-            shown.append(
-                {
-                    "id": task.id,
-                    "instruction": cut(task.instruction, 300),
-                    "origin": task.origin.value,
-                    "parent": task.parent_id,
-                    "value": None if value is None else value.model_dump(mode="json", exclude={"task_id"}),
-                }
-            )
-        return {"env": env, "tasks": shown, "total": len(tasks), "first": first, "attempted": len(values)}
+        shown: list[JsonValue] = [*shown_tasks(tasks, values)[first - 1 : first - 1 + MOST]]
+        return {
+            "env": env,
+            "run": run,
+            "tasks": shown,
+            "total": len(tasks),
+            "first": first,
+            "attempted": len(values),
+        }
 
     async def runs(self, given: Parameters) -> JsonObject:
         """The training runs of the run folder."""
@@ -291,6 +240,29 @@ class Answers:
         page = await asyncio.to_thread(report_page, self._of_folder(), given.get("name", ""))
         names = {str(wrong["trajectory"]) for one in objects(page["settings"]) for wrong in objects(one["worst"])}
         return {**page, "places": {**await self._library.places(names)}}
+
+    async def behind(self, given: Parameters) -> JsonObject:
+        """Some of the steps behind a number of a report, with the place of each that is stored here."""
+        name, setting, cell = (given.get(one, "") for one in ("name", "setting", "cell"))
+        highest = given.get("order") == "highest"
+        found = await asyncio.to_thread(steps_behind, self._of_folder(), name, setting, cell, highest=highest)
+        first = whole(given, "first", 1)
+        shown = found[first - 1 : first - 1 + PAGE]
+        return {
+            "setting": setting,
+            "cell": cell,
+            "total": len(found),
+            "mean": sum(one.values[cell] for one in found) / len(found) if found else None,
+            "first": first,
+            "steps": [{**one.shown.model_dump(mode="json"), "value": one.values[cell]} for one in shown],
+            "places": {**await self._library.places({one.shown.trajectory for one in shown})},
+        }
+
+    async def all_behind(self, name: str) -> JsonObject:
+        """All steps behind the numbers of a report, for an exported page."""
+        lines = await asyncio.to_thread(lines_behind, self._of_folder(), name)
+        steps: list[JsonValue] = [{**one.shown.model_dump(mode="json"), **one.model_dump(include=OWN)} for one in lines]
+        return {"steps": steps, "places": {**await self._library.places({one.shown.trajectory for one in lines})}}
 
     async def tools(self, given: Parameters) -> JsonObject:
         """The tools of an episode that was forked here."""
@@ -341,30 +313,6 @@ class Answers:
         return sorted(found, key=lambda twin: twin.place != one.place), count
 
 
-def whole(given: Parameters, name: str, default: int, *, most: int = 2**31 - 1) -> int:
-    """A positive whole number among the parameters. Raises InvalidInput."""
-    text = given.get(name, "")
-    if not text:
-        return default
-    if not (text.isdigit() and text.isascii() and len(text) < 10 and int(text) > 0):
-        raise InvalidInput(f"{name}={text[:40]!r}: expected a whole number from 1")
-    return min(int(text), most)
-
-
-def _env(given: Parameters) -> str:
-    env = given.get("env", "")
-    if not env or "\x00" in env:
-        raise InvalidInput("expected the name of an environment")
-    return env
-
-
 def objects(value: JsonValue) -> list[JsonObject]:
     """The objects of a JSON list; none if it is no list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _named(given: Parameters) -> tuple[str, str]:
-    place, episode = given.get("place") or PLACE, given.get("id", "")
-    if not episode:
-        raise InvalidInput("expected the id of an episode")
-    return place, episode

@@ -25,6 +25,8 @@ POLICY = (
 )
 DATA = "data"
 SITE = "site.js"
+VENDORED = ".min.js"
+"""Ends of the names of scripts of others, which are no modules."""
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n', re.MULTILINE)
 
@@ -65,10 +67,15 @@ async def export(answers: Answers, folder: Path, say: Callable[[str], None]) -> 
         names = [str(each["name"]) for each in objects(some[many])]
         for name in names:
             shared[asked(one_of_them, {"name": name})] = await answers.by_name()[one_of_them]({"name": name})
-    for held in objects(about["store"]["environments"]) if isinstance(about["store"], dict) else ():
-        which = {"env": str(held["env"])}
-        shared[asked("tasks", which)] = await answers.tasks(which)
-    site = {"answers": shared, "episodes": listed, "files": where}
+    async for question, answer in _of_buffer(answers, about):
+        shared[question] = answer
+    behind: JsonObject = {}
+    for number, name in enumerate(str(each["name"]) for each in objects((await answers.reports({}))["reports"])):
+        behind[name] = f"b{number}"
+        steps = json.dumps(await answers.all_behind(name), ensure_ascii=True)
+        text = f"dreamgymExport.steps[{json.dumps(name)}] = {steps};\n"
+        (folder / DATA / f"b{number}.js").write_text(text, encoding="ascii")
+    site = {"answers": shared, "episodes": listed, "files": where, "behind": behind, "steps": {}}
     script = f"globalThis.dreamgymExport = {json.dumps(site, ensure_ascii=True)};\n"
     (folder / DATA / SITE).write_text(script, encoding="ascii")
     return len(listed)
@@ -84,7 +91,8 @@ def page_files() -> dict[str, bytes]:
         '<script type="module" src="app.js"></script>',
         f'<script src="{DATA}/{SITE}" defer></script>\n<script src="app.js" defer></script>',
     )
-    others = {name: content for name, content in own.items() if not name.endswith((".js", ".html"))}
+    modules = {name for name in own if name.endswith(".js") and not name.endswith(VENDORED)}
+    others = {name: content for name, content in own.items() if name not in modules and name != "index.html"}
     return {**others, "index.html": index.encode(), "app.js": one_script(own).encode()}
 
 
@@ -102,6 +110,22 @@ def one_script(own: dict[str, bytes]) -> str:
 
     take("app.js")
     return '"use strict";\n(() => {\n' + "\n".join(ordered.values()) + "})();\n"
+
+
+async def _of_buffer(answers: Answers, about: JsonObject) -> AsyncIterator[tuple[str, JsonObject]]:
+    """What the page asks of the tasks and the coverage of each environment, and the answers."""
+    store = about["store"]
+    of_store = [str(one["env"]) for one in objects(store["environments"])] if isinstance(store, dict) else []
+    folder = about["folder"] if isinstance(about["folder"], dict) else {"environments": [], "curricula": []}
+    kinds = answers.by_name()
+    for env in of_store:
+        for kind in ("tasks", "coverage"):
+            yield asked(kind, {"env": env}), await kinds[kind]({"env": env})
+    for played in folder["environments"] if isinstance(folder["environments"], list) else ():
+        which = {"place": "folder", "env": str(played)}
+        yield asked("coverage", which), await kinds["coverage"](which)
+    for run in folder["curricula"] if isinstance(folder["curricula"], list) else ():
+        yield asked("tasks", {"run": str(run)}), await answers.tasks({"run": str(run)})
 
 
 async def _episodes(answers: Answers, about: JsonObject) -> AsyncIterator[JsonObject]:

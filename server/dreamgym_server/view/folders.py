@@ -1,12 +1,12 @@
 """A run folder, for reading: its episodes, its training runs and its reports.
 
-A file is read again when it has changed. A line that is no episode, perhaps because it is still being written, is left
-out and counted. Nothing outside the folder is read: links are not followed.
+The lines of a file of episodes are those of `dreamgym.replay.grouped`. A file is read again when it has changed. A line
+that is no episode, perhaps because it is still being written, is left out and counted. Nothing outside the folder is
+read: links are not followed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from dreamgym.errors import UnknownEpisode
+from dreamgym.replay.grouped import parted
 from dreamgym.replay.keys import transition_id
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary, Outcome
-from dreamgym.replay.postgres.listing import EpisodeStep, Recorded, TaskPair
-from dreamgym.types import Source, StopReason, Trajectory
+from dreamgym.replay.postgres.listing import EpisodeStep, Recorded
+from dreamgym.replay.postgres.pairs import TaskPair
+from dreamgym.types import Source, StopReason, Task, Trajectory
 
 METRICS = "metrics.jsonl"
 REPORT = "report.json"
@@ -62,23 +62,25 @@ class EpisodeFile:
                 begins += len(line)
         self.stamp = stamp
 
-    def trajectory(self, episode: str) -> Trajectory:
-        """The whole episode. Raises UnknownEpisode."""
+    def text(self, episode: str) -> str:
+        """The line of the episode. Raises UnknownEpisode."""
         if episode not in self.spans:
             raise UnknownEpisode(episode)
         begins, length = self.spans[episode]
         with self.path.open("rb") as file:
             file.seek(begins)
-            line = file.read(length)
+            return file.read(length).decode("utf-8", "replace")
+
+    def trajectory(self, episode: str) -> Trajectory:
+        """The whole episode. Raises UnknownEpisode."""
         try:
-            return Trajectory.model_validate_json(line)
-        except ValidationError:  # the file was changed since it was read
+            return Trajectory.model_validate(parted(self.text(episode))[1])
+        except ValueError:  # the file was changed since it was read
             raise UnknownEpisode(episode) from None
 
     def _take(self, line: bytes, begins: int, at: datetime) -> None:
         try:
-            body = json.loads(line)
-            summary = _summary(self.place, body, at)
+            summary = _summary(self.place, *parted(line), at)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.broken += 1
             return
@@ -133,6 +135,15 @@ class RunFolder:
             looked=len(everything),
             next=str(first + limit) if goes_on else None,
         )
+
+    def tasks(self) -> dict[str, Task]:
+        """The tasks that were played, by their ids."""
+        return {one.task.id: one.task for file in self.episode_files() for one in file.episodes.values()}
+
+    def environments(self) -> list[str]:
+        """The environments that were played, those with most episodes first."""
+        found = Counter(env for file in self.episode_files() for (env, _), some in file.by_task.items() for _ in some)
+        return [env for env, _ in found.most_common()]
 
     def has(self, place: str) -> bool:
         """True if there is a file of episodes of this name."""
@@ -227,7 +238,7 @@ def _transitions_of(file: EpisodeFile) -> Iterator[tuple[str, tuple[str, int]]]:
             yield str(transition_id(step)), (one.id, number)
 
 
-def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
+def _summary(place: str, group: str | None, body: dict[str, Any], at: datetime) -> EpisodeSummary:
     """The summary of a trajectory's JSON. Raises ValueError, KeyError, TypeError or AttributeError for other JSON."""
     steps = body.pop("transitions")
     if not isinstance(steps, list):
@@ -252,6 +263,7 @@ def _summary(place: str, body: dict[str, Any], at: datetime) -> EpisodeSummary:
         source=bare.source,
         stop_reason=StopReason(bare.stop_reason),
         policy_version=bare.policy_version,
+        group=group,
         world=bare.world,
         answer=bare.answer,
         final_reward=bare.final_reward,

@@ -6,18 +6,32 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from dreamgym.errors import DreamGymError, InvalidInput, StoreError, UnknownEpisode
 from dreamgym.evaluation.parting import paired_calls, parting
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.listing import EpisodeFilter, EpisodePage, EpisodeSummary
 from dreamgym.replay.postgres.forget import Held, held
-from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, StoredEpisodes, TaskPair
+from dreamgym.replay.postgres.listing import PLACE, EpisodeStep, Recorded, StoredEpisodes
+from dreamgym.replay.postgres.pairs import StoredPairs, TaskPair
 from dreamgym.types import Transition
 from dreamgym_server.view.folders import RunFolder, strip
 
 FIRST_WINDOW = 32
 """Steps that are compared at first."""
+
+
+class Parting(NamedTuple):
+    """A dream and a real episode of one task."""
+
+    dream: EpisodeSummary
+    real: EpisodeSummary
+    at: int | None
+    """Number of the first call, counted from 1, at which they part; None: they are the same."""
+    same_call: bool
+    """True if they part by their answers to the same call."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,10 @@ class Library:
     async def parting(self, one: EpisodeSummary, other: EpisodeSummary) -> int | None:
         """Number of the first call, counted from 1, at which two episodes part; None: they are the same."""
         first, window = 1, FIRST_WINDOW
+        if self.store is not None and one.place == other.place == PLACE:
+            first += await StoredPairs(self.store.database).alike(
+                one.id, other.id
+            )  # most of two long episodes need not be read
         while first <= max(one.outcome.steps, other.outcome.steps):
             sides = [await self.steps(each.place, each.id, first, window) for each in (one, other)]
             found = parting(paired_calls(*sides))
@@ -73,6 +91,35 @@ class Library:
             first, window = first + window, 2 * window  # most part early; those that do not are read in few pieces
         return None
 
+    async def partings(self, pairs: Sequence[TaskPair]) -> list[Parting]:
+        """The newest two episodes of each pair, and where they part. A pair of which one was deleted is left out."""
+        names = [(pair.dreams[0], pair.real[0]) for pair in pairs]
+        stored = [identity for place, identity in chain(*names) if place == PLACE]
+        summaries = {one.id: one for one in await self.store.summaries(stored)} if self.store and stored else {}
+        openings = await self.store.openings(stored, FIRST_WINDOW) if self.store and stored else {}
+        found = []
+        for name in names:
+            try:
+                one, other = [
+                    summaries[identity] if identity in summaries else await self.summary(place, identity)
+                    for place, identity in name
+                ]
+                begun = paired_calls(
+                    *[
+                        openings[each.id] if each.id in openings else await self.steps(*which, 1, FIRST_WINDOW)
+                        for each, which in zip((one, other), name, strict=True)
+                    ]
+                )
+                at = parting(begun)
+                if at is None and max(one.outcome.steps, other.outcome.steps) > FIRST_WINDOW:
+                    at = await self.parting(one, other)
+                if at is not None and at > len(begun):
+                    begun = paired_calls(*[await self.steps(*which, at, 1) for which in name])
+            except UnknownEpisode:  # it was deleted meanwhile
+                continue
+            found.append(Parting(one, other, at, at is not None and begun[min(at, len(begun)) - 1].same_call))
+        return found
+
     async def pairs(self, env: str = "") -> list[TaskPair]:
         """Tasks that were played in a dream and in reality: those of the run folder first."""
         found = [] if self.folder is None else await asyncio.to_thread(self.folder.pairs)
@@ -80,7 +127,7 @@ class Library:
             try:
                 for one in await self.environments():
                     if env in {"", one.env} and one.synthetic and one.real + one.imported:
-                        found += await self.store.pairs(one.env)
+                        found += await StoredPairs(self.store.database).pairs(one.env)
             except StoreError:
                 if self.folder is None:
                     raise
@@ -104,9 +151,8 @@ class Library:
         for file in await asyncio.to_thread(self.folder.episode_files) if self.folder is not None else ():
             found |= dict.fromkeys(wanted & file.episodes.keys(), file.place)
         if self.store is not None:
-            for name in sorted(wanted - found.keys()):
-                with suppress(DreamGymError):
-                    found[name] = (await self.store.summary(name)).place
+            with suppress(DreamGymError):
+                found |= dict.fromkeys(await self.store.known(wanted - found.keys()), PLACE)
         return found
 
     def stored(self) -> StoredEpisodes:

@@ -97,6 +97,7 @@ def shown_step(number: int, step: Transition, *, most: int | None = CHARACTERS) 
         "cached_tokens": origin.cached_tokens,
         "completion_tokens": origin.completion_tokens,
         "dollars": None if price is None else price.of(origin),
+        "seconds": origin.seconds,
     }
 
 

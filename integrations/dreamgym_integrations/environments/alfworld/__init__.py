@@ -180,7 +180,12 @@ def seen(answer: JsonObject) -> StepResult:
 
 
 def game_of(task: Task) -> str:
-    """The game of a task. Raises InvalidInput where it names none."""
+    """The game of a task. Raises InvalidInput where it names none, or asks for something else than its game does."""
+    if task.metadata.get("success") is not None:
+        raise InvalidInput(
+            f"task {task.id!r} has a goal of its own (metadata.success), which the game of its room does not know: "
+            "play it in a dream"
+        )
     game = task.metadata.get("game")
     if not isinstance(game, str):
         raise InvalidInput(f"task {task.id!r}: expected the name of a game in metadata.game, got {game!r}")

@@ -35,7 +35,7 @@ class AlfworldGoals:
             return _looked_at(goal.thing, goal.place, start)
         places = _of_kind(start, "places", goal.place)
         things = _of_kind(start, "things", goal.thing)
-        if not places or len(things) < goal.count:
+        if not places or (goal.count > 1 and len(things) < goal.count):
             return None
         looks: JsonObject = {LOOKS[goal.change]: {"const": True}} if goal.change is not None else {}
         if goal.count == 1:

@@ -9,7 +9,7 @@ import { compareView } from "./compare.js";
 import { trainingView } from "./training.js";
 import { curriculumView } from "./curriculum.js";
 import { bufferView } from "./buffer.js";
-import { reportsView } from "./reports.js";
+import { behindView, reportsView } from "./reports.js";
 
 const VIEWS = {
   "": ["Overview", overview],
@@ -20,8 +20,11 @@ const VIEWS = {
   reports: ["Fidelity", reportsView],
   episode: [null, episodeView],
   compare: [null, compareView],
+  behind: [null, behindView],
 };
 const RETRY_MS = 3000;
+// Views that ask again by themselves while there is nothing in them; the others are told what happens.
+const WAITING = new Set(["", "training", "curriculum", "buffer", "reports"]);
 let life = new AbortController();
 
 function parsed() {
@@ -44,6 +47,7 @@ async function show() {
   const isNew = main.dataset.shown !== name;
   main.dataset.shown = name;
   if (isNew) main.replaceChildren(el("p.waiting", { role: "status" }, "Loading …"));
+  let again = false;
   while (!signal.aborted) {
     try {
       const about = await ask("about", {}, signal);
@@ -51,15 +55,23 @@ async function show() {
       const [title, view] = VIEWS[name];
       const content = await view(given, { signal, about, away });
       if (signal.aborted) return;
-      main.replaceChildren(...[content].flat().filter(Boolean));
+      const shown = el("div", {}, [content].flat().filter(Boolean));
+      if (again && shown.textContent === main.textContent) {
+        await pause(RETRY_MS, signal);
+        continue;
+      }
+      main.replaceChildren(...shown.childNodes);
       const heading = main.querySelector("h1");
       document.title = `${heading?.textContent.slice(0, 60) ?? title} – DreamGym`;
       if (isNew && document.activeElement !== document.body) main.focus({ preventScroll: true });
       main.dispatchEvent(new CustomEvent("shown"));
       content.afterShown?.();
       away("");
-      return;
+      if (isExport() || !WAITING.has(name) || !main.querySelector(".empty")) return;
+      again = true;
+      await pause(RETRY_MS, signal);
     } catch (error) {
+      again = false;
       if (signal.aborted) return;
       if (!(error instanceof Refused)) throw error;
       if (error.status === 401) {

@@ -1,52 +1,123 @@
-// Curves and shares over updates, as SVG of our own: the text in it is text, its colours are those of the page, and each
-// has its numbers as a table. A charting library would be more code than this, and draws what no reader can read.
+// Curves and shares over updates. The curves are drawn by uPlot (uplot.min.js, under the licence beside it); each chart
+// has its numbers as a table, for those who cannot see a picture or want the numbers.
 
 import { el, number, percent, svg } from "./dom.js";
 
-const WIDTH = 720;
-const HEIGHT = 240;
-const LEFT = 46;
-const RIGHT = 12;
-const TOP = 10;
-const BOTTOM = 30;
+const HEIGHT = 260;
+const MARGIN = 60;
 
 // A chart of lines.
 //   lines: [{name, className, points: [[x, y]], low?: [y], high?: [y]}]
-export function lineChart(title, lines, { share = false, onpick = null } = {}) {
+export function lineChart(title, lines, { share = false, onpick = null, note = "" } = {}) {
   const drawn = lines.filter((line) => line.points.length);
   if (!drawn.length) return null;
-  const xs = drawn.flatMap((line) => line.points.map(([x]) => x));
-  const ys = drawn.flatMap((line) => [...line.points.map(([, y]) => y), ...(line.high ?? []), ...(line.low ?? [])]);
-  const [x0, x1] = [Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)];
-  const top = share ? 1 : Math.max(...ys, 0) || 1;
-  const bottom = share ? 0 : Math.min(...ys, 0);
-  const x = (value) => LEFT + ((value - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT);
-  const y = (value) => HEIGHT - BOTTOM - ((value - bottom) / (top - bottom || 1)) * (HEIGHT - TOP - BOTTOM);
   const tell = share ? percent : number;
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": title });
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const value = bottom + part * (top - bottom);
-    picture.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid" }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, tell(value)));
-  }
-  for (const value of marks(x0, x1)) picture.append(svg("text", { x: x(value), y: HEIGHT - 10, "text-anchor": "middle" }, number(value)));
-  for (const line of drawn) {
-    if (line.low) {
-      const band = [...line.points.map(([at], i) => [x(at), y(line.high[i])]), ...line.points.map(([at], i) => [x(at), y(line.low[i])]).reverse()];
-      picture.append(svg("polygon", { points: band.map((point) => point.join(",")).join(" "), class: `band ${line.className}` }));
-    }
-    picture.append(svg("polyline", { points: line.points.map(([at, value]) => `${x(at)},${y(value)}`).join(" "), class: `line ${line.className}` }));
-    if (line.points.length <= 60) for (const [at, value] of line.points) picture.append(svg("circle", { cx: x(at), cy: y(value), r: line.low ? 4 : 2.5, class: line.className }, svg("title", {}, `${line.name}, update ${at}: ${tell(value)}`)));
-  }
-  if (onpick) {
-    picture.classList.add("picked");
-    picture.addEventListener("click", (event) => {
-      const place = picture.getBoundingClientRect();
-      const at = x0 + (((event.clientX - place.left) / place.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * (x1 - x0);
-      onpick(Math.round(Math.max(x0, Math.min(x1, at))));
-    });
-  }
+  const readout = el("p.readout.faint", { "aria-hidden": "true" }, "");
+  const box = el("div.chart", { role: "img", "aria-label": `${title}. Its numbers are in the table below.` });
+  whenPlaced(box, () => draw(box, drawn, { share, tell, onpick, readout }));
   const legend = el("p.legend", {}, drawn.map((line) => el(`span.key.${line.className.split(" ").join(".")}`, {}, line.name)));
-  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), legend), picture, numbers(drawn, tell));
+  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), legend, note ? el("p.faint.note-line", {}, note) : null), box, readout, numbers(title, drawn, tell));
+}
+
+// The library measures texts and widths, so it can only draw where the page shows it.
+function whenPlaced(box, make) {
+  let plot = null;
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  const again = () => {
+    if (!box.isConnected) return;
+    plot?.destroy();
+    plot = make();
+  };
+  new ResizeObserver(() => {
+    if (!box.isConnected || !box.clientWidth) return;
+    if (plot) plot.setSize({ width: box.clientWidth, height: HEIGHT });
+    else again();
+  }).observe(box);
+  scheme.addEventListener("change", again);
+}
+
+function draw(box, lines, { share, tell, onpick, readout }) {
+  const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+  const column = (points) => {
+    const at = new Map(points);
+    return xs.map((x) => at.get(x) ?? null);
+  };
+  const data = [xs];
+  const series = [{}];
+  const bands = [];
+  for (const line of lines) {
+    const colour = colourOf(box, line.className);
+    const probed = line.low !== undefined;
+    series.push({
+      stroke: colour,
+      width: 2,
+      dash: line.className.includes("dreamed") ? [6, 5] : undefined,
+      spanGaps: true,
+      points: { show: probed || line.points.length === 1, size: 8, fill: colour },
+    });
+    data.push(column(line.points));
+    if (!probed) continue;
+    for (const side of ["high", "low"]) {
+      series.push({ stroke: "transparent", width: 0, spanGaps: true, points: { show: false } });
+      data.push(column(line.points.map(([x], index) => [x, line[side][index]])));
+    }
+    bands.push({ series: [series.length - 2, series.length - 1], fill: translucent(colour) });
+  }
+  const faint = style(box, "--faint");
+  const axis = { stroke: faint, font: "12px system-ui, sans-serif", ticks: { show: false } };
+  const plot = new uPlot(
+    {
+      width: box.clientWidth,
+      height: HEIGHT,
+      series,
+      bands,
+      legend: { show: false },
+      scales: { x: { time: false, range: (_, from, to) => (from === to ? [from - 1, to + 1] : [from, to]) }, y: { range: share ? [0, 1] : (_, from, to) => [Math.min(0, from), Math.max(0, to) || 1] } },
+      axes: [
+        { ...axis, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000], values: (_, marks) => marks.map(number), label: "update", labelFont: axis.font, labelSize: 18, size: 30 },
+        { ...axis, grid: { stroke: style(box, "--line"), width: 1 }, values: (_, marks) => marks.map(tell), size: MARGIN },
+      ],
+      cursor: { points: { size: 9 }, y: false },
+      hooks: { setCursor: [(at) => (readout.textContent = told(at.cursor.idx, xs, lines, tell, onpick))] },
+    },
+    data,
+    box,
+  );
+  if (onpick) {
+    box.classList.add("picked");
+    plot.over.addEventListener("click", () => plot.cursor.idx !== null && plot.cursor.idx !== undefined && onpick(Math.max(1, xs[plot.cursor.idx])));
+  }
+  return plot;
+}
+
+function told(index, xs, lines, tell, onpick) {
+  if (index === null || index === undefined) return "";
+  const parts = lines.flatMap((line) => {
+    const found = line.points.findIndex(([x]) => x === xs[index]);
+    return found < 0 ? [] : [`${line.name} ${tell(line.points[found][1])}${interval(line, found, tell)}`];
+  });
+  return `update ${number(xs[index])}: ${parts.join(", ")}${onpick ? " (a click shows its rollouts)" : ""}`;
+}
+
+function interval(line, index, tell) {
+  return line.low ? ` [${tell(line.low[index])}, ${tell(line.high[index])}]` : "";
+}
+
+// The colour that the stylesheet gives a class, as the canvas needs it.
+function colourOf(box, className) {
+  const probe = el(`span.${className.split(" ").join(".")}`, { hidden: true });
+  box.append(probe);
+  const colour = style(probe, "--own");
+  probe.remove();
+  return colour;
+}
+
+function style(element, name) {
+  return getComputedStyle(element).getPropertyValue(name).trim();
+}
+
+function translucent(colour) {
+  return `color-mix(in srgb, ${colour} 16%, transparent)`;
 }
 
 // Shares of a whole over updates, stacked.
@@ -55,7 +126,7 @@ export function shareChart(title, columns, className) {
   const filled = columns.filter((column) => Object.keys(column.shares ?? {}).length);
   if (!filled.length) return null;
   const names = [...new Set(filled.flatMap((column) => Object.keys(column.shares)))];
-  const picture = svg("svg", { viewBox: `0 0 ${filled.length} 100`, preserveAspectRatio: "none", class: "shares", role: "img", "aria-label": title });
+  const picture = svg("svg", { viewBox: `0 0 ${filled.length} 100`, preserveAspectRatio: "none", class: "shares", role: "img", "aria-label": `${title}. Its numbers are in the table below.` });
   filled.forEach((column, index) => {
     const all = Object.values(column.shares).reduce((sum, count) => sum + count, 0);
     let from = 0;
@@ -69,10 +140,11 @@ export function shareChart(title, columns, className) {
     const points = filled.map((column) => [column.x, (column.shares[name] ?? 0) / Object.values(column.shares).reduce((sum, count) => sum + count, 0)]);
     return { name, points };
   });
-  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), el("p.legend", {}, names.map((name) => el(`span.tier.${className(name)}`, {}, name)))), picture, numbers(lines, percent));
+  const ends = el("p.ends.faint", { "aria-hidden": "true" }, el("span", {}, `update ${number(filled[0].x)}`), el("span", {}, `update ${number(filled.at(-1).x)}`));
+  return el("figure.figure", {}, el("figcaption", {}, el("h2", {}, title), el("p.legend", {}, names.map((name) => el(`span.tier.${className(name)}`, {}, name)))), picture, ends, numbers(title, lines, percent));
 }
 
-function numbers(lines, tell) {
+function numbers(title, lines, tell) {
   const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
   const body = () =>
     xs.map((x) =>
@@ -82,22 +154,12 @@ function numbers(lines, tell) {
         el("th", { scope: "row" }, number(x)),
         lines.map((line) => {
           const index = line.points.findIndex(([at]) => at === x);
-          if (index < 0) return el("td", {}, "");
-          const interval = line.low ? ` [${tell(line.low[index])}, ${tell(line.high[index])}]` : "";
-          return el("td", {}, tell(line.points[index][1]), interval);
+          return el("td", {}, index < 0 ? "" : `${tell(line.points[index][1])}${interval(line, index, tell)}`);
         }),
       ),
     );
   const table = el("tbody");
-  const details = el("details", {}, el("summary", {}, "Numbers"), el("div.scroll", { tabindex: 0, role: "region", "aria-label": "Numbers" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "update"), lines.map((line) => el("th", { scope: "col" }, line.name)))), table)));
+  const details = el("details", {}, el("summary", {}, "Numbers"), el("div.scroll", { tabindex: 0, role: "region", "aria-label": `Numbers of ${title}` }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "update"), lines.map((line) => el("th", { scope: "col" }, line.name)))), table)));
   details.addEventListener("toggle", () => table.childElementCount || table.append(...body()), { once: true });
   return details;
-}
-
-function marks(from, to) {
-  const step = Math.max(1, 10 ** Math.floor(Math.log10(to - from || 1)));
-  const every = (to - from) / step > 5 ? 2 * step : (to - from) / step < 2 ? step / 2 : step;
-  const found = [];
-  for (let value = Math.ceil(from / every) * every; value <= to; value += every) found.push(Number(value.toPrecision(6)));
-  return found;
 }

@@ -86,7 +86,7 @@ function cellOf(step, pair, episode, other) {
   return el(
     `div.cell${step.is_error ? ".refused" : ""}`,
     {},
-    el("p.said", {}, el("a.anchor", { href: episodeLink(episode, { step: pair.step }) }, number(pair.step)), sourceChip(episode.source), tierChip(step.tier), step.is_error ? el("span.badge.bad", {}, "refused") : null, step.reward ? el("span.badge.good", {}, `reward ${number(step.reward)}`) : null, step.terminated ? el("span.badge", {}, "ends the task") : null),
+    el("p.said", {}, el("a.anchor", { href: episodeLink(episode, { step: pair.step }), title: "This step, and where its answer came from" }, `#${number(pair.step)}`), sourceChip(episode.source), tierChip(step.tier), step.is_error ? el("span.badge.bad", {}, "refused") : null, step.reward ? el("span.badge.good", {}, `reward ${number(step.reward)}`) : null, step.terminated ? el("span.badge", {}, "ends the task") : null),
     call(step),
     el("div.answer", {}, other && pair.same_call ? marked(step.observation, other.observation, fetchWhole) : recordedText(step.observation, fetchWhole, "answer")),
   );

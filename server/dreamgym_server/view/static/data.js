@@ -135,6 +135,7 @@ function load(file) {
 async function exported(name, given) {
   const site = globalThis.dreamgymExport;
   if (name === "episodes") return filtered(site.episodes, given);
+  if (name === "behind") return behind(site, given);
   const key = `${name}?${Object.keys(given).sort().map((one) => `${one}=${given[one]}`).join("&")}`;
   if (key in site.answers) return site.answers[key];
   const file = site.files[`${given.place ?? ""}~${given.id ?? given.ids ?? ""}`];
@@ -145,6 +146,18 @@ async function exported(name, given) {
 }
 
 const CHUNK = 50;
+
+// The steps behind a number of a report, in the order that is asked for.
+async function behind(site, given) {
+  await load(site.behind[given.name]);
+  const { steps, places } = site.steps[given.name];
+  const turn = given.order === "highest" ? -1 : 1;
+  const found = steps.filter((one) => one.setting === given.setting && given.cell in one.values).map((one) => ({ ...one, value: one.values[given.cell] }));
+  found.sort((a, b) => turn * (a.value - b.value));
+  const first = Number(given.first ?? 1);
+  const mean = found.reduce((sum, one) => sum + one.value, 0) / found.length;
+  return { setting: given.setting, cell: given.cell, total: found.length, mean, first, steps: found.slice(first - 1, first - 1 + CHUNK), places };
+}
 
 function filtered(everything, given) {
   const text = (given.text ?? "").toLowerCase();

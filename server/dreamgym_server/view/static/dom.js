@@ -36,6 +36,10 @@ export function dollars(value) {
   return value >= 0.01 ? `$${value.toFixed(2)}` : `$${value.toPrecision(2)}`;
 }
 
+export function seconds(value) {
+  return value < 0.001 ? "under 1 ms" : value < 1 ? `${Math.round(1000 * value)} ms` : `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+}
+
 export function number(value) {
   return Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(3)).toString();
 }

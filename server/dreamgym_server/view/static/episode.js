@@ -1,7 +1,8 @@
 // One episode as a conversation of calls and answers, with what is known of each answer's origin.
 
-import { el, isCut, link, number, percent, plural, recordedText, svg, when, whole } from "./dom.js";
+import { el, isCut, link, number, percent, plural, recordedText, seconds, svg, when, whole } from "./dom.js";
 import { ask, isExport, watch } from "./data.js";
+import { differing } from "./difference.js";
 import { forkButton, handSection } from "./hand.js";
 import { call, compareLink, empty, ending, episodeLink, instruction, outcome, sourceChip, spent, stepsOf, tierBar, tierChip } from "./parts.js";
 
@@ -105,7 +106,7 @@ function facts(one) {
     ["Answered by", tierBar(one.tiers)],
     spent(one) ? ["Model", spent(one)] : null,
     one.policy_version === null ? null : ["Policy version", one.policy_version],
-    one.group ? ["Training run", el("a", { href: link("episodes", { place: one.place, group: one.group }) }, one.group)] : null,
+    one.group ? ["Group", el("a", { href: link("episodes", { place: one.place, group: one.group }) }, one.group)] : null,
     one.parent ? ["Varied from", el("a", { href: link("episodes", { place: one.place, task: one.parent }) }, one.parent)] : null,
     ["Episode", el("code", {}, one.id)],
     one.at ? ["When", when(one.at)] : null,
@@ -203,7 +204,7 @@ function finish(one) {
 export function stepView(step, one) {
   const name = { place: one.place, id: one.id };
   const fetchWhole = (part) => async () => (await ask("step", { ...name, step: step.step }))[part];
-  const share = el("a.anchor", { href: episodeLink(one, { step: step.step }), title: "A link to this step" }, `${step.step}`);
+  const share = el("a.anchor", { href: episodeLink(one, { step: step.step }), title: "A link to this step" }, `#${step.step}`);
   const article = el("li.step", { id: `step-${step.step}`, "data-step": step.step, tabindex: -1, value: step.step });
   const badges = [
     step.is_error ? el("span.badge.bad", {}, "refused") : null,
@@ -214,7 +215,7 @@ export function stepView(step, one) {
     step.unbounded ? el("span.badge", { title: "It changed the state in a way that no recording shows" }, "beyond recordings") : null,
   ];
   const parts = [
-    el("div.said", {}, share, call(step)),
+    el("div.said", {}, share, call(step), copyButton(one, step)),
     Object.values(step.arguments).some(isCut) ? el("details.more", {}, el("summary", {}, "Whole arguments"), later(async () => recordedText(JSON.stringify((await ask("step", { ...name, step: step.step })).arguments)))) : null,
     el(`div.answer${step.is_error ? ".refused" : ""}`, {}, recordedText(step.observation, fetchWhole("observation"), "answer")),
     el("p.origin", {}, tierChip(step.tier), ...badges, ...origin(step), one.forks && !step.terminated && !step.truncated ? forkButton(one, step.step) : null),
@@ -224,15 +225,30 @@ export function stepView(step, one) {
   return article;
 }
 
+function copyButton(one, step) {
+  const button = el("button.quiet.copy", { type: "button", "aria-label": `Copy the link to step ${step.step}` }, "copy link");
+  button.addEventListener("click", async () => {
+    const address = `${location.href.split("#")[0]}${episodeLink(one, { step: step.step })}`;
+    try {
+      await navigator.clipboard.writeText(address);
+      button.textContent = "copied";
+    } catch {
+      prompt("The link to this step", address); // a page of a file may not write to the clipboard everywhere
+    }
+  });
+  return button;
+}
+
 function origin(step) {
   return [
     step.blocks.length ? `with ${step.blocks.join(", ")}` : "",
-    step.model && step.tier !== "real" ? step.model : "",
+    step.model && step.tier !== "real" ? `model ${step.model}` : "",
     step.confidence === null ? "" : `confidence ${percent(step.confidence)}`,
     step.exact ? "same state and call recorded" : "",
     step.checked === null ? "" : `check: ${step.checked ? "accomplished" : "not accomplished"}`,
     step.judged === null ? "" : `judge: ${step.judged ? "accomplished" : "not accomplished"}`,
     spent(step) ?? "",
+    step.seconds === null ? "" : seconds(step.seconds),
   ]
     .filter(Boolean)
     .map((words) => el("span.faint", {}, words));
@@ -243,7 +259,12 @@ function reasons(step, one, fetchWhole) {
   if (step.state.kind === "fields") {
     parts.push(el("details", { open: step.state.changed <= 8 }, el("summary", {}, `State: ${plural(step.state.changed, "field")} changed`), fieldDiff(step, one)));
   } else if (step.state.kind === "text") {
-    parts.push(el("details", {}, el("summary", {}, "State: another text"), el("div.two", {}, el("div", {}, el("h4", {}, "before"), recordedText(step.state.before, wholeState(step, one, "before"), "state")), el("div", {}, el("h4", {}, "after"), recordedText(step.state.after, wholeState(step, one, "after"), "state")))));
+    const whole = isCut(step.state.before) || isCut(step.state.after) ? el("div.two", {}, el("div", {}, el("p.part", {}, "before"), recordedText(step.state.before, wholeState(step, one, "before"), "state")), el("div", {}, el("p.part", {}, "after"), recordedText(step.state.after, wholeState(step, one, "after"), "state"))) : null;
+    parts.push(el("details", {}, el("summary", {}, "State: what changed"), el("div", {}, differing(step.state.before, step.state.after), whole)));
+  } else if (step.state.kind === "same") {
+    parts.push(el("span.faint", {}, "State: unchanged"));
+  } else if (step.state.kind === "answer") {
+    parts.push(el("span.faint", {}, "State: what the answer says"));
   }
   if (step.reasoning) parts.push(el("details", {}, el("summary", {}, "Reasoning"), recordedText(step.reasoning, fetchWhole("reasoning"), "reasoning")));
   if (step.retrieved.length) {

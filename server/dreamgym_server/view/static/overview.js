@@ -2,12 +2,13 @@
 
 import { el, link, plural } from "./dom.js";
 import { ask } from "./data.js";
-import { compareLink, empty, instruction, sourceChip, tierBar } from "./parts.js";
+import { TIERS, compareLink, empty, instruction, sourceChip, tierBar, tierChip } from "./parts.js";
 
 export async function overview(given, { signal, about }) {
   const found = await ask("pairs", {}, signal);
   return [
     el("h1", {}, "See inside the dream"),
+    el("p.lead", {}, "A dream simulates an environment from recordings of it. Here is what agents did in dreams and in reality, where each answer of a dream came from, and how far it can be trusted."),
     about.absent ? el("p.note", {}, about.absent) : null,
     pairList(found),
     holdings(about),
@@ -29,9 +30,12 @@ function pairList(found) {
     return section;
   }
   section.append(el("p.lead", {}, "Tasks that were played in both. A pair opens at the first step at which the two part."));
+  const used = Object.keys(TIERS).filter((tier) => found.pairs.some((pair) => tier in pair.dream.tiers));
+  section.append(el("p.legend", {}, "The bar shows who answered in the dream: ", used.map((tier) => el("span.explained", {}, tierChip(tier), ` ${TIERS[tier]}`))));
   const list = el("ul.pairs", {});
   for (const pair of found.pairs) {
     const parts = pair.parts_at === null ? "the same to the end" : `they part at step ${pair.parts_at}`;
+    const how = pair.parts_at === null ? "" : pair.same_call ? "the same call, another answer" : "the agents made different calls";
     list.append(
       el(
         "li",
@@ -42,7 +46,7 @@ function pairList(found) {
           el("span.task", {}, instruction(pair.dream)),
           el("span.faint", {}, `${pair.dream.env} · ${pair.dream.task}`),
           el("span.sides", {}, sourceChip(pair.dream.source), tierBar(pair.dream.tiers), sourceChip(pair.real.source)),
-          el(`strong.${pair.parts_at === null ? "same" : "differs"}`, {}, parts),
+          el("span", {}, el(`strong.${pair.parts_at === null ? "same" : "differs"}`, {}, parts), how ? el("span.faint", {}, `: ${how}`) : null),
         ),
       ),
     );

@@ -3,7 +3,7 @@
 import { el, link, number, percent, plural } from "./dom.js";
 import { ask, isExport, pause } from "./data.js";
 import { lineChart, shareChart } from "./chart.js";
-import { empty, tierBar } from "./parts.js";
+import { empty, episodeLink, instruction, outcome, stepsOf, tierBar } from "./parts.js";
 
 const AT_ONCE = 4;
 const REFRESH_MS = 5000;
@@ -18,11 +18,13 @@ export async function trainingView(given, { signal, about, away }) {
   const names = runs.map((run) => run.name);
   const asked = (given.runs ?? "").split("|").filter((name) => names.includes(name));
   const chosen = asked.length ? asked : [(runs.find((run) => run.last_probe) ?? runs[0]).name];
+  const left = chosen.length - AT_ONCE;
   const curves = el("div.curves");
   const fill = async () => {
     const found = [];
     for (const name of chosen.slice(0, AT_ONCE)) found.push(await ask("run", { name }, signal));
-    curves.replaceChildren(...charts(found, given, about));
+    const some = left > 0 ? el("p.note", { role: "status" }, `${AT_ONCE} runs are drawn at once: ${chosen.slice(0, AT_ONCE).map(label).join(", ")}. Take off one of them to see ${left === 1 ? "the other one" : `another of the other ${left}`}.`) : null;
+    curves.replaceChildren(...[some, ...charts(found, given, await playedIn(found, given, signal, about))].filter(Boolean));
   };
   await fill();
   if (!isExport()) redraw(fill, signal, away);
@@ -69,7 +71,21 @@ function label(name) {
   return name === "." ? "this folder" : name;
 }
 
-function charts(found, given, about) {
+// The rollouts of the chosen update: those that the run folder keeps, else those of the store.
+async function playedIn(found, given, signal, about) {
+  if (found.length !== 1 || !found[0].group) return null;
+  const [run] = found;
+  const one = run.updates.find((each) => each.step + 1 === (Number(given.update) || run.updates.length));
+  if (!one) return null;
+  const group = `${run.group}${one.step}-`;
+  for (const place of ["folder", ...(about.store ? ["store"] : [])]) {
+    const page = await ask("episodes", { place, group }, signal).catch(() => ({ episodes: [] }));
+    if (page.episodes.length) return { ...page, group, place };
+  }
+  return { episodes: [], group };
+}
+
+function charts(found, given, played) {
   const several = found.length > 1;
   const of = (run, words) => (several ? `${label(run.name)}: ${words}` : words);
   const pick = several ? null : (update) => (location.hash = link("training", { ...given, runs: found[0].name, update }));
@@ -88,17 +104,17 @@ function charts(found, given, about) {
       high: run.probes.map((one) => one.real_high),
     },
   ]);
+  const note = `In the dream: the mean of ${SMOOTHED} updates, each of which plays other tasks. In reality: probes on tasks that are never practised.`;
   const parts = [
-    lineChart("Success over updates", success, { share: true, onpick: pick }),
-    rollouts(found, given, about),
+    lineChart("Success over updates", success, { share: true, onpick: pick, note }),
+    rollouts(found, given, played),
     ...found.map((run) => shareChart(of(run, "Steps by who answered"), run.updates.map((one) => ({ x: one.step + 1, shares: one.tiers })), (name) => `tier-${name}`)),
-    lineChart("Groups without a difference to learn from", found.map((run, index) => line(run, index, "dead groups", (one) => (one.groups ? one.dead_groups / one.groups : undefined))), { share: true }),
-    lineChart("Refused actions", found.map((run, index) => line(run, index, "refused", (one) => one.refused_share)), { share: true }),
-    lineChart("Steps of an episode", found.map((run, index) => line(run, index, "mean steps", (one) => one.mean_steps))),
+    lineChart("Dead groups", found.map((run, index) => line(run, index, "share of the groups", (one) => (one.groups ? one.dead_groups / one.groups : undefined))), { share: true, note: "All attempts at the task had the same reward, so there is nothing to learn from." }),
+    lineChart("Refused actions", found.map((run, index) => line(run, index, "share of the actions", (one) => one.refused_share)), { share: true, note: "Actions that the environment answered with an error." }),
+    lineChart("Length of an episode", found.map((run, index) => line(run, index, "mean steps", (one) => one.mean_steps))),
     ...["loss", "kl", "entropy"].map((name) => lineChart({ loss: "Loss", kl: "KL divergence from the start policy", entropy: "Entropy" }[name], found.map((run, index) => ({ name: of(run, name), className: `series-${index}`, points: run.learned.filter((one) => typeof one[name] === "number").map((one) => [one.step, one[name]]) })))),
   ];
-  const note = el("p.faint", {}, `In the dream: the mean of ${SMOOTHED} updates, each of which plays other tasks. In reality: a probe on tasks that teach nothing.`);
-  return [note, ...parts].filter(Boolean);
+  return parts.filter(Boolean);
 }
 
 const SMOOTHED = 5;
@@ -110,7 +126,7 @@ function smoothed(points) {
   });
 }
 
-function rollouts(found, given, about) {
+function rollouts(found, given, played) {
   if (found.length !== 1) return null;
   const [run] = found;
   const update = Number(given.update) || run.updates.length;
@@ -124,9 +140,10 @@ function rollouts(found, given, about) {
   });
   const told = [
     `success ${percent(one.inside_success ?? 0)}`,
-    one.groups ? `${number(one.dead_groups)} of ${plural(one.groups, "group")} dead` : "",
+    one.groups ? `nothing to learn from ${number(one.dead_groups)} of ${plural(one.groups, "group")}` : "",
     `${percent(one.refused_share ?? 0)} of actions refused`,
-    `${plural(one.environment_steps ?? 0, "step")}`,
+    one.mean_steps ? `${number(one.mean_steps)} steps per episode` : "",
+    `${plural(one.environment_steps ?? 0, "step")} in all`,
     one.unjudged ? `${plural(one.unjudged, "episode")} not judged` : "",
     one.failed ? `${plural(one.failed, "episode")} failed` : "",
   ].filter(Boolean);
@@ -136,8 +153,12 @@ function rollouts(found, given, about) {
     el("h2", {}, `Update ${number(update)}`),
     el("p", {}, told.join(", ")),
     form,
-    run.group && about.store
-      ? el("p", {}, el("a", { href: link("episodes", { place: "store", group: `${run.group}${one.step}-` }) }, "The rollouts of this update"), el("span.faint", {}, " are in the store while it keeps them."))
-      : null,
+    played?.episodes.length ? playedList(played) : el("p.faint", {}, "No rollout of this update is kept here any more."),
   );
+}
+
+function playedList({ episodes, matching, group, place }) {
+  const items = episodes.map((one) => el("li", {}, outcome(one), " ", el("a", { href: episodeLink(one) }, `${instruction(one)}`), el("span.faint", {}, ` ${one.task}, ${stepsOf(one)}${one.errors ? `, ${one.errors} refused` : ""} `), tierBar(one.tiers)));
+  const all = matching > episodes.length ? el("p", {}, el("a", { href: link("episodes", { place, group }) }, `All ${number(matching)} rollouts of this update that are kept`)) : null;
+  return el("div", {}, el("h3", {}, place === "folder" ? "A few whole rollouts of it" : "Its rollouts"), el("ul.played", {}, items), all);
 }

@@ -18,6 +18,7 @@ from dreamgym_integrations.trainers.policy.pointer.conversations import PointerC
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
 from dreamgym_integrations.trainers.policy.pointer.verbs import Verb
+from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader
 
 
 class PointerCodec:
@@ -26,14 +27,11 @@ class PointerCodec:
     Args:
         config: of the checkpoint.
         tokenizer: its words.
-
-    Raises:
-        InvalidInput: nobody reads the environment any more.
     """
 
     def __init__(self, config: PointerConfig, tokenizer: Any) -> None:
         self.spec = EnvironmentSpec.model_validate(config.environment)
-        self.reader = reader_for(self.spec)
+        self.reader = reader_for(self.spec, config.forms)
         self.map = StateMap(self.reader.schema, marks=config.marks)
         self.verbs = [Verb.model_validate(verb) for verb in config.verbs]
         self.most_entities: int = config.most_entities
@@ -121,15 +119,9 @@ class PointerTalk:
         return True
 
 
-def reader_for(spec: EnvironmentSpec) -> Reader:
-    """The reader of an environment. Raises InvalidInput if it has none."""
-    reader = reader_of(spec)
-    if reader is None:
-        raise InvalidInput(
-            f"a pointer policy points at what a reader knows, and nobody reads the words of {spec.name!r}: "
-            "take --policy tiny, a language model, or give its adapter a `reader` (dreamgym/reading.py)"
-        )
-    return reader
+def reader_for(spec: EnvironmentSpec, forms: Sequence[str]) -> Reader:
+    """The reader of an environment; of one that has none, that of its words with these forms of commands."""
+    return reader_of(spec) or WordsReader(spec, forms)
 
 
 def kind_word(kind: str) -> str:

@@ -11,13 +11,14 @@ from transformers import PreTrainedTokenizerFast
 
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
-from dreamgym.reading import with_readings
+from dreamgym.reading import reader_of, with_readings
 from dreamgym.state import parsed
 from dreamgym.types import Trajectory
 from dreamgym_integrations.trainers.policy.pointer.codec import kind_word, reader_for
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import REFUSED, STATE, WORD, StateMap, nothing_of
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig, PointerForCausalLM
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
+from dreamgym_integrations.trainers.policy.pointer.words_reader import learn_forms
 
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 """The words PAD, END and UNKNOWN."""
@@ -26,7 +27,7 @@ SPECIAL = ["<pad>", "<end>", "<unk>"]
 def create_pointer_policy(
     spec: EnvironmentSpec, trajectories: Iterable[Trajectory], folder: Path, *, seed: int, marks: bool = True
 ) -> None:
-    """Write an untrained policy that points at what the environment's reader knows.
+    """Write an untrained policy that points at what the environment's reader knows, or at words if it has none.
 
     Args:
         spec: of the environment.
@@ -36,14 +37,16 @@ def create_pointer_policy(
         marks: entities that the task names are marked.
 
     Raises:
-        InvalidInput: the environment has no reader, or no recorded call names what it knows.
+        InvalidInput: no recorded call names what the reader knows.
     """
-    recorded, reader = list(trajectories), reader_for(spec)
+    recorded = list(trajectories)
     if not any(trajectory.transitions for trajectory in recorded):
         raise InvalidInput(
             f"no recorded step of {spec.name!r} to learn words and verbs from: run `dreamgym collect` or "
             "`dreamgym seed` first"
         )
+    forms = [] if reader_of(spec) is not None else learn_forms(spec, recorded)
+    reader = reader_for(spec, forms)
     verbs, values = learn_verbs(recorded, reader), [*reader.schema.values]
     known, state_map = {REFUSED, *map(nothing_of, values)}, StateMap(reader.schema, marks=marks)
     for trajectory in recorded:
@@ -55,6 +58,7 @@ def create_pointer_policy(
         environment=spec.model_dump(
             mode="json", include={"name", "tools_list", "state", "adapter", "options"}, exclude_defaults=True
         ),
+        forms=forms,
         verbs=[verb.model_dump(mode="json") for verb in verbs],
         marks=marks,
         initializer_range=0.02,

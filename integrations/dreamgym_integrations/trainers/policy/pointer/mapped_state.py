@@ -4,7 +4,8 @@
     $word put, $word a, $word mug                    the words of the task
     places cabinet !named openable=yes open=no seen=yes @at has.where=plate has.where=!named
 
-Names are left out: any cabinet is any cabinet. An entity says what it is (its texts and flags), which values of the
+Names are left out: any cabinet is any cabinet. An entity says what it is (its texts and flags; of several texts, the
+later ones with their field), which values of the
 state point at it (`@at`), what the entities that it names are (`where.@at`), and what those are that name it
 (`has.where=mug`: a mug lies there). `!named` says that one of its texts stands in the task. This mark is a switch: it
 is what a policy from scratch does not learn by itself.
@@ -145,13 +146,15 @@ class _Mapping:
             entity: without its id.
             unknown: the fields that may be null.
         """
-        words = []
+        words: list[str] = []
+        texts = [name for name, value in entity.items() if isinstance(value, str) and value not in self._of]
         for field, value in entity.items():
             if isinstance(value, bool):
                 if value or field in unknown:  # where it cannot be unknown, a flag that is not told is false
                     words.append(f"{field}={'yes' if value else 'no'}")
-            elif isinstance(value, str) and value not in self._of:
-                words += self._text_words(value)
+            elif isinstance(value, str) and field in texts:
+                prefix = "" if field == texts[0] else f"{field}="
+                words += (f"{prefix}{word}" for word in self._text_words(value))
             elif value is None:
                 words.append(nothing_of(field))
         return words

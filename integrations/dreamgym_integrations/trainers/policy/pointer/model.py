@@ -32,6 +32,7 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is 
 
     Args:
         environment: the environment's description without its tasks; its reader is found by it.
+        forms: of commands, for an environment without a reader.
         verbs: `Verb`s as JSON.
         marks: entities that the task names are marked.
         most_entities: entities of a state that can be pointed at.
@@ -48,6 +49,7 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is 
     def __init__(
         self,
         environment: dict[str, Any] | None = None,
+        forms: list[str] | None = None,
         verbs: list[dict[str, Any]] | None = None,
         marks: bool = True,
         most_entities: int = 128,
@@ -60,7 +62,7 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is 
         num_attention_heads: int = 4,
         **options: Any,
     ) -> None:
-        self.environment, self.verbs, self.marks = environment or {}, verbs or [], marks
+        self.environment, self.forms, self.verbs, self.marks = environment or {}, forms or [], verbs or [], marks
         self.most_entities, self.words = most_entities, words
         self.kinds, self.applies, self.lacks = kinds or [], applies or [], lacks or []
         self.hidden_size, self.num_hidden_layers = hidden_size, num_hidden_layers

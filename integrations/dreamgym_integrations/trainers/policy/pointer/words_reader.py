@@ -1,0 +1,103 @@
+"""The reader of a text environment that has none: a policy points at words of the last observation and copies them.
+
+`say red`, recorded after "the lamp is red", is the form `say {word}` with the word *red*. At most one word of a command
+is copied, the last one that the observation or the task has; commands are written in lower case. Nothing is remembered
+but the last observation. The id of a word has quotes around it, for its text is no id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from dreamgym.environment import EnvironmentSpec
+from dreamgym.state import StateSchema
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
+from dreamgym_integrations.trainers.policy.pointer.mapped_state import words_of
+
+MOST_FORMS = 32
+"""Forms of commands that a policy has at most: those that were recorded most often."""
+SLOT = "{word}"
+SCHEMA = StateSchema.model_validate(
+    {"words": {"key": "word", "fields": {"text": "string", "among": "string"}, "complete": False}}
+)
+"""`among` holds the words of the same sentence, of all sentences that have the word."""
+_SENTENCE = re.compile(r"[.!?;:\n]+")
+
+
+class WordsReader:
+    """See `dreamgym.reading.Reader`.
+
+    Args:
+        spec: of an environment with one tool that takes one text.
+        forms: of commands.
+    """
+
+    schema = SCHEMA
+
+    def __init__(self, spec: EnvironmentSpec, forms: Sequence[str]) -> None:
+        assert spec.text_argument is not None, "an environment without a reader acts in words"
+        self._tool, self._argument = spec.text_argument
+        self.tools: Sequence[JsonObject] = [{"name": form, "inputSchema": {"type": "object"}} for form in forms]
+        self._patterns = {form: re.compile(re.escape(form).replace(re.escape(SLOT), r"(\w+)")) for form in forms}
+
+    def call(self, action: ToolCall) -> ToolCall:
+        command = " ".join(str(action.arguments.get(self._argument, "")).casefold().split())
+        for form, pattern in self._patterns.items():
+            if action.name == self._tool and (found := pattern.fullmatch(command)):
+                return ToolCall(name=form, arguments={"word": quoted(found[1])} if SLOT in form else {})
+        return action
+
+    def action(self, call: ToolCall) -> ToolCall:
+        if call.name not in self._patterns:
+            return call
+        command = call.name.replace(SLOT, str(call.arguments.get("word", "")).strip("'"))
+        return ToolCall(name=self._tool, arguments={self._argument: command})
+
+    def result(self, call: ToolCall, result: StepResult) -> StepResult:
+        return result
+
+    def observation(self, call: ToolCall, answer: JsonObject) -> str | None:
+        return None
+
+    def start(self, task: Task, first: StepResult) -> JsonObject:
+        return {"words": read_words(first.observation)}
+
+    def after(self, state: JsonObject, call: ToolCall, result: StepResult) -> JsonObject:
+        return {"words": read_words(result.observation)}
+
+
+def read_words(text: str) -> JsonObject:
+    """The words of a text as entities."""
+    among: dict[str, dict[str, None]] = {}
+    for sentence in _SENTENCE.split(text):
+        words = words_of(sentence)
+        for word in words:
+            among.setdefault(word, {}).update(dict.fromkeys(other for other in words if other != word))
+    return {
+        quoted(word): {"word": quoted(word), "text": word, "among": " ".join(others)} for word, others in among.items()
+    }
+
+
+def quoted(word: str) -> str:
+    """The id of a word."""
+    return f"'{word}'"
+
+
+def learn_forms(spec: EnvironmentSpec, trajectories: Iterable[Trajectory]) -> list[str]:
+    """The forms of the accepted commands, the most frequent first."""
+    assert spec.text_argument is not None, "an environment without a reader acts in words"
+    argument, forms = spec.text_argument[1], Counter[str]()
+    for trajectory in trajectories:
+        seen: Mapping[str, object] = read_words(spec.first(trajectory.task).observation)
+        told = set(words_of(trajectory.task.instruction))
+        for step in trajectory.transitions:
+            words = str(step.action.arguments.get(argument, "")).casefold().split()
+            copied = [number for number, word in enumerate(words) if quoted(word) in seen or word in told]
+            if copied:
+                words[copied[-1]] = SLOT
+            if not step.result.is_error:
+                forms[" ".join(words)] += 1
+            seen = read_words(step.result.observation)
+    return [form for form, _ in forms.most_common(MOST_FORMS)]
