@@ -33,7 +33,7 @@ class TrainConfig(Settings):
     agent: str | None = None
     """An agent by entry point or module:function, with the policy behind it; default: the policy acts by itself."""
     in_process: bool = False
-    """Play in the trainer's own process, without a server between: the same result in less time. Not with an agent."""
+    """Play in the trainer's own process, without a server between: the same result. Not with an agent."""
     probe: int = Field(default=200, ge=0)
     """Real dev episodes per probe; 0 for none."""
     stop: bool = True
