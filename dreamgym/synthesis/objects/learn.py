@@ -138,7 +138,7 @@ class _ToolSearch:
         return ToolRules(tuple(outcomes), refusal if outcomes or self._refused else None)
 
     def _precision(self, outcome: ObjectOutcome) -> float:
-        """Of the recorded successes that fit an outcome, the share that are of it: special outcomes come first."""
+        """Share of an outcome's own calls among the recorded successes that fit it: special outcomes come first."""
         fitting = [case for form in self._forms for case in form if outcome.holds(case.before, case.arguments)]
         return outcome.calls / max(1, len(fitting))
 

@@ -130,7 +130,7 @@ def _verbs_of(tool: str, used: Sequence[_Used], schema: StateSchema) -> Iterator
         return max(shares, default=(0.0, ""))
 
     def by_field(argument: str, pointed: str) -> tuple[float, str]:
-        """The same for the fields of the entity that is pointed at."""
+        """The share of calls in which the argument is a field of the entity that is pointed at, with that field."""
         fields = {field for kind in kinds[pointed] if kind in schema.collections for field in _fields(schema, kind)}
         shares = (
             (fmean(one.is_named(argument, field, pointed, schema) for one in used), field) for field in sorted(fields)
