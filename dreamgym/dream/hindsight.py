@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from dreamgym.dream.usual import UsualValues
 from dreamgym.reading import Reader
-from dreamgym.state import leaves, natural
+from dreamgym.state import as_object, leaves, natural
 from dreamgym.synthesis.objects import ObjectCall
 from dreamgym.types import JsonObject, StepResult, ToolCall, Trajectory
 
@@ -130,7 +130,7 @@ def _merged(episodes: Sequence[_Episode], shrinking: set[Field], reader: Reader)
     start = episodes[0].start
     if any(episode.start != start for episode in episodes):
         return start, "its recordings do not start alike"
-    collections = {name: {i: dict(_object(e)) for i, e in _entities(start, name).items()} for name in _names(reader)}
+    collections = {name: {i: dict(as_object(e)) for i, e in _entities(start, name).items()} for name in _names(reader)}
     conflict: str | None = None
     for episode in episodes:
         for one in episode.changes:
@@ -187,10 +187,6 @@ def _names(reader: Reader) -> Sequence[str]:
 def _entities(state: JsonObject, collection: str) -> JsonObject:
     part = state.get(collection)
     return part if isinstance(part, dict) else {}
-
-
-def _object(value: JsonValue) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: JsonValue) -> list[JsonValue]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
+from dreamgym.types import JsonObject
+
 _WORD = re.compile(r"[\w.@:+-]*\w")
 _DIGITS = re.compile(r"(\d+)")
 
@@ -95,6 +97,11 @@ def value_at(value: JsonValue, path: str) -> JsonValue:
     for name in unescaped(path):
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def as_object(value: object) -> JsonObject:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def short(value: JsonValue) -> str:

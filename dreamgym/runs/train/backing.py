@@ -15,6 +15,7 @@ from dreamgym_server.sources import DreamWorlds, RealWorlds, Worlds
 
 from dreamgym.dream.confidence import Calibration
 from dreamgym.dream.load import load_model
+from dreamgym.dream.model import Part
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, real_of
 from dreamgym.errors import StoreError
@@ -30,18 +31,36 @@ from dreamgym.types import Trajectory
 
 
 @dataclass
-class ServerAndStore:
-    """A running server, and the store that it shares with the trainer."""
+class _Watched:
+    """An environment whose episodes go to a store, and whether its database was restarted."""
 
     spec: EnvironmentSpec
     store: Store
-    server: ServerProcess
     _since: str | None = field(default=None, init=False)
     """When the database that was last seen had started."""
 
     async def begin(self) -> None:
-        """What goes away from now on is noticed."""
+        """Notice what goes away from now on."""
         self._since = await self.store.database.started_at()
+
+    async def _is_restarted(self) -> bool:
+        """Whether the database went away since `begin`; if so, wait until it answers. Raises StoreError."""
+        try:
+            now = await self.store.database.started_at()
+        except StoreError:
+            now = None  # it does not answer
+        if now == self._since:
+            return False
+        say("the database went away; waiting for it")
+        await self.store.recover()
+        return True
+
+
+@dataclass
+class ServerAndStore(_Watched):
+    """A running server, and the store that it shares with the trainer."""
+
+    server: ServerProcess
 
     async def recover(self) -> bool:
         """Bring back what went away since this was last asked; whether anything had.
@@ -56,7 +75,7 @@ class ServerAndStore:
         code = self.server.exit_code
         if code is not None:
             gone.append(f"the server ended with exit code {code}")
-        if await restarted(self.store, self._since):
+        if await self._is_restarted():
             gone.append("the database went away")
         if not gone:
             return False
@@ -86,28 +105,20 @@ class ServerAndStore:
 
 
 @dataclass
-class InProcess:
+class InProcess(_Watched):
     """The sessions of a server without the server: episodes of this process, whose trajectories the store keeps.
 
     Running episodes are in memory only. An update that is cut off is played again, so nothing is lost with them.
     """
 
-    spec: EnvironmentSpec
-    store: Store
     episodes: Episodes
     held: MemoryEpisodeStore
-    _since: str | None = field(default=None, init=False)
-    """When the database that was last seen had started."""
     _last: Sequence[Episode] = field(default=(), init=False)
-    """The episodes of the last update."""
+    """The episodes of the last update. All are over."""
 
     def environment(self, version: int, group: str) -> LocalEnvironment:
         """One to play in. The arguments are stored with each of its episodes."""
         return LocalEnvironment(self.episodes, self.spec.name, group=group, policy_version=version)
-
-    async def begin(self) -> None:
-        """What goes away from now on is noticed."""
-        self._since = await self.store.database.started_at()
 
     async def recover(self) -> bool:
         """Wait for what the last update stored; True if the database had gone away meanwhile, and is back.
@@ -117,7 +128,7 @@ class InProcess:
         """
         await self.episodes.archived()
         self._last = self.held.clear()
-        if not await restarted(self.store, self._since):
+        if not await self._is_restarted():
             return False
         await self.begin()
         say("the database went away in the middle of an update, which is played again")
@@ -136,28 +147,16 @@ class InProcess:
 
     async def examples(self, run: str, iteration: int, most: int) -> list[tuple[str, Trajectory]]:
         """Rollouts of the last update, one of each of its first groups, with the names of the groups."""
-        over = [one for one in self._last if one.stop_reason is not None]
-        first = {one.group: one for one in sorted(over, key=lambda one: (one.group or "", one.id), reverse=True)}
-        return rollouts_of(list(reversed(first.values()))[:most], self.spec)
+        first: dict[str, Episode] = {}
+        for episode in sorted(self._last, key=lambda one: (one.group or "", one.id)):
+            first.setdefault(episode.group or "", episode)
+        return rollouts_of(list(first.values())[:most], self.spec)
 
 
 def rollouts_of(episodes: Sequence[Episode], spec: EnvironmentSpec) -> list[tuple[str, Trajectory]]:
     """The trajectories of finished episodes, with the names of their groups."""
     played = [(episode.group or "", trajectory_of(episode, spec)) for episode in episodes]
     return [(group, trajectory) for group, trajectory in played if trajectory is not None]
-
-
-async def restarted(store: Store, since: str | None) -> bool:
-    """Whether the database is another one than at `since`; if so, wait until it answers. Raises StoreError."""
-    try:
-        now = await store.database.started_at()
-    except StoreError:
-        now = None  # it does not answer
-    if now == since:
-        return False
-    say("the database went away; waiting for it")
-    await store.recover()
-    return True
 
 
 @asynccontextmanager
@@ -177,8 +176,6 @@ async def in_process(spec: EnvironmentSpec, config: TrainConfig, store: Store) -
 
 async def _dream(spec: EnvironmentSpec, config: TrainConfig, store: Store, stack: AsyncExitStack) -> DreamWorlds:
     """The dream of what is stored. A model that does not learn from dreams sees recordings only: memory holds those."""
-    from dreamgym.dream.model import Part
-
     predictions = None if Part.CACHE in config.without else store.predictions
     model = load_model(config.model, env=spec.name, predictions=predictions)
     stack.push_async_callback(model.close)

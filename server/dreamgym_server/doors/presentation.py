@@ -21,6 +21,7 @@ from pydantic import JsonValue
 
 import dreamgym
 from dreamgym.environment import EnvironmentSpec
+from dreamgym.state import as_object
 from dreamgym.types import JsonObject
 
 LISTING_LIFETIME_MS = 3_600_000
@@ -94,7 +95,7 @@ class Presentation:
         cache: JsonObject = {}
         if method in CACHEABLE_METHODS:
             cache = {"ttlMs": LISTING_LIFETIME_MS, "cacheScope": "public"}
-        meta = {SERVER_INFO_META_KEY: self.server_info, **_object(result.get("_meta"))}
+        meta = {SERVER_INFO_META_KEY: self.server_info, **as_object(result.get("_meta"))}
         return {"resultType": "complete", **cache, **result, "_meta": meta}
 
     def _page(self, method: str, cursor: str | None) -> JsonObject:
@@ -126,7 +127,7 @@ class Presentation:
         recorded = spec.mirror
         for said in (recorded.initialize, recorded.discover):
             if isinstance(said.get("capabilities"), dict):
-                return _without_tasks(_object(said["capabilities"]))
+                return _without_tasks(as_object(said["capabilities"]))
         methods = {*recorded.listings, *(lookup.method for lookup in recorded.lookups)}
         offered: JsonObject = {name: {} for name, answered in _METHODS.items() if methods & set(answered)}
         return {**offered, "tools": {"listChanged": False}}
@@ -135,7 +136,7 @@ class Presentation:
 def _server_info(spec: EnvironmentSpec) -> JsonObject:
     recorded = spec.mirror.initialize.get("serverInfo")
     if not isinstance(recorded, dict):
-        recorded = _object(spec.mirror.discover.get("_meta")).get(SERVER_INFO_META_KEY)
+        recorded = as_object(spec.mirror.discover.get("_meta")).get(SERVER_INFO_META_KEY)
     return recorded if isinstance(recorded, dict) else {"name": spec.name, "version": dreamgym.__version__}
 
 
@@ -143,14 +144,14 @@ def _offered(capabilities: JsonObject) -> Iterable[str]:
     yield "tools/list"
     for name in _METHODS.keys() & capabilities.keys():
         yield from _METHODS[name]
-    if _object(capabilities.get("resources")).get("subscribe"):
+    if as_object(capabilities.get("resources")).get("subscribe"):
         yield from ("resources/subscribe", "resources/unsubscribe")
 
 
 def _without_tasks(capabilities: JsonObject) -> JsonObject:
     kept = {name: value for name, value in capabilities.items() if name != "tasks"}
     if isinstance(kept.get("extensions"), dict):
-        extensions = _object(kept["extensions"])
+        extensions = as_object(kept["extensions"])
         kept["extensions"] = {name: value for name, value in extensions.items() if name != TASKS_EXTENSION}
     return kept
 
@@ -188,7 +189,7 @@ def _key(params: JsonObject) -> str:
 
 def _name(params: JsonObject) -> str:
     """The URI or the prompt name that a request asks for."""
-    described = {**params, **_object(params.get("ref"))}
+    described = {**params, **as_object(params.get("ref"))}
     return str(described.get("uri") or described.get("name") or "")
 
 
@@ -212,7 +213,3 @@ def _refusal(method: str, params: JsonObject, version: str) -> JsonObject:
     if method == "prompts/get":
         return {"code": INVALID_PARAMS, "message": f"Prompt {name} not found"}
     return {"code": INVALID_PARAMS, "message": f"No completion is known for {name}"}
-
-
-def _object(value: object) -> JsonObject:
-    return value if isinstance(value, dict) else {}

@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue
 
 from dreamgym.errors import InvalidInput
 from dreamgym.reading import Reader, with_readings
-from dreamgym.state import StateSchema, parsed
+from dreamgym.state import StateSchema, as_object, parsed
 from dreamgym.types import Frozen, JsonObject, ToolCall, Trajectory
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import STATE, WORD, MappedEntity, words_of
 
@@ -48,7 +48,7 @@ class Verb(Frozen):
             arguments[self.points_at] = entity.id
         arguments |= {argument: state.get(value) for argument, value in self.values.items()}
         for argument, field in self.fields.items():
-            arguments[argument] = _named(_object(_object(state.get(entity.kind)).get(entity.id)).get(field), state)
+            arguments[argument] = _named(as_object(as_object(state.get(entity.kind)).get(entity.id)).get(field), state)
         return None if None in arguments.values() else ToolCall(name=self.tool, arguments=arguments)
 
     def pointed_at(self, call: ToolCall, entities: Sequence[MappedEntity]) -> int | None:
@@ -102,7 +102,7 @@ class _Used:
         if not isinstance(value, str):
             return None
         for name in schema.collections:
-            if value in _object(self.state.get(name)):
+            if value in as_object(self.state.get(name)):
                 return name
         return WORD if value.casefold() in self.words else None
 
@@ -113,7 +113,7 @@ class _Used:
     def is_named(self, argument: str, field: str, pointed: str, schema: StateSchema) -> bool:
         """The argument is named in this field of the entity that another argument points at."""
         kind, target = self.kind(pointed, schema), self.call.arguments.get(pointed)
-        named = _object(_object(self.state.get(kind or "")).get(str(target))).get(field)
+        named = as_object(as_object(self.state.get(kind or "")).get(str(target))).get(field)
         return self.call.arguments.get(argument) in (named if isinstance(named, list) else [named])
 
 
@@ -174,7 +174,3 @@ def _named(named: JsonValue, state: JsonObject) -> JsonValue:
         return named
     pointed = [one for one in named if isinstance(one, str) and one in state.values()]
     return next(iter([*pointed, *named]), None)
-
-
-def _object(value: JsonValue) -> JsonObject:
-    return value if isinstance(value, dict) else {}
