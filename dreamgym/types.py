@@ -102,6 +102,10 @@ class StopReason(StrEnum):
     """The environment or the agent failed; such a trajectory never enters a gradient."""
 
 
+SAYING_NOTHING = frozenset({StopReason.FINISHED, StopReason.CLOSED, StopReason.OUT_OF_SUPPORT})
+"""Ends that do not say what an episode was worth: the agent stopped, nobody ended it, or the dream could not go on."""
+
+
 class Task(Frozen):
     """A task for an agent in an environment."""
 
@@ -317,7 +321,7 @@ class Trajectory(Frozen):
 
     @property
     def reward(self) -> float | None:
-        """The total reward, or None if it is not known: the episode failed, or nobody could say how it ended.
+        """The total reward, or None if it is not known: the episode failed, or nobody said how it ended.
 
         An unknown reward is not 0, and nothing is learned from it.
         """
@@ -327,7 +331,12 @@ class Trajectory(Frozen):
         if has_ended or self.final_reward is not None:
             return self.total_reward
         is_open = any(transition.provenance.open_end for transition in self.transitions)
-        return None if is_open or self.stop_reason is StopReason.FINISHED else self.total_reward
+        return None if is_open or self.stop_reason in SAYING_NOTHING else self.total_reward
+
+    @property
+    def end(self) -> str:
+        """Why it ended and its reward, for a person: `finished, reward unknown`."""
+        return f"{self.stop_reason}, reward {'unknown' if self.reward is None else f'{self.reward:g}'}"
 
     @property
     def success(self) -> bool:

@@ -75,7 +75,7 @@ def told(title: str, episode: Trajectory) -> list[str]:
         arguments = ", ".join(str(value) for value in step.action.arguments.values())
         lines += ["", *textwrap.wrap(f"> {step.action.name}({arguments})", COLUMN), *shown(step.result.observation)]
         lines[-1] += f"  [{step.provenance.tier}]"
-    return [*lines, "", f"[{episode.stop_reason}, reward {episode.total_reward:g}]"]
+    return [*lines, "", f"[{episode.end}]"]
 
 
 def shown(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dreamgym.types import Frozen, Source, StopReason, Task, Tier
+from dreamgym.types import SAYING_NOTHING, Frozen, Source, StopReason, Task, Tier
 
 
 class EpisodeFilter(Frozen):
@@ -79,7 +79,7 @@ class EpisodeSummary(Frozen):
         total = self.outcome.total + (self.final_reward or 0.0)
         if self.outcome.terminated or self.final_reward is not None:
             return total
-        return None if self.outcome.is_open or self.stop_reason is StopReason.FINISHED else total
+        return None if self.outcome.is_open or self.stop_reason in SAYING_NOTHING else total
 
     @property
     def success(self) -> bool | None:

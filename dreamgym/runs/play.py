@@ -91,5 +91,5 @@ def render(trajectory: Trajectory, answer: str | None = None) -> str:
         lines[-1] += f"   [{transition.provenance.tier}]"
     if answer:
         lines.append(f"answer {answer}")
-    lines.append(f"end    {trajectory.stop_reason}, reward {trajectory.total_reward:g}")
+    lines.append(f"end    {trajectory.end}")
     return "\n".join(lines)

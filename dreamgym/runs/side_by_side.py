@@ -82,4 +82,4 @@ def _told(title: str, trajectory: Trajectory) -> list[str]:
     for transition in trajectory.transitions:
         lines.append(f"> {' '.join(str(value) for value in transition.action.arguments.values())}")
         lines += textwrap.wrap(transition.result.observation, COLUMN)
-    return [*lines, f"[{trajectory.stop_reason}, reward {trajectory.total_reward:g}]"]
+    return [*lines, f"[{trajectory.end}]"]

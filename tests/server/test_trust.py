@@ -75,7 +75,7 @@ async def test_an_episode_that_nobody_can_tell_the_rest_of_ends_without_reward(s
     assert (answer.is_error, answer.content[0].text) == (True, "The session has ended.")
     assert (answer.meta["dreamgym/reward"], answer.meta["dreamgym/truncated"]) == (0, True)
     assert (after.meta["dreamgym/uncounted"], after.meta["dreamgym/truncated"]) == ("ended", True)
-    assert (state["stop_reason"], state["reward"], state["truncated"]) == ("out_of_support", 0, True)
+    assert (state["stop_reason"], state["reward"], state["truncated"]) == ("out_of_support", None, True)
     trajectory = Trajectory.model_validate(state["trajectory"])
     assert (trajectory.stop_reason, trajectory.success) == (StopReason.OUT_OF_SUPPORT, False)
     assert trajectory.transitions[0].provenance.confidence is not None

@@ -74,6 +74,17 @@ def test_other_worlds_and_failed_environments_say_nothing_about_this_one(
         words(lamp_spec, lamp_policy, won, broken)
 
 
+def test_an_episode_that_nobody_judged_is_preferred_to_nothing_and_nothing_to_it(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path
+) -> None:
+    won, unjudged = said(lamp_spec, "say red"), said(lamp_spec, "say blue")
+    assert unjudged.reward is None
+    open_ended = lamp_spec.model_copy(update={"ends_itself": False})
+    with pytest.raises(InvalidInput, match="no preference in the 1 recorded episodes"):
+        words(open_ended, lamp_policy, won, unjudged)
+    assert words(lamp_spec, lamp_policy, won, unjudged) == {("say red", "say blue")}, "it ends what is accomplished"
+
+
 def test_a_policy_follows_its_preferences_and_serves_reinforcement_learning_as_a_start(
     lamp_spec: EnvironmentSpec,
     lamp_recordings: list[Trajectory],

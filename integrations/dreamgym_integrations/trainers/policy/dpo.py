@@ -78,10 +78,16 @@ def preferences(
 ) -> list[dict[str, list[int]]]:
     """All that the recordings prefer: `prompt_ids`, `chosen_ids` and `rejected_ids` of each, none of them twice.
 
+    An episode that nobody judged has not failed. It is left out, unless the environment ends what is accomplished.
+
     Raises:
         InvalidInput: there is none.
     """
-    valid = [trajectory for trajectory in trajectories if trajectory.stop_reason is not StopReason.ERROR]
+    valid = [
+        trajectory
+        for trajectory in trajectories
+        if trajectory.stop_reason is not StopReason.ERROR and (trajectory.reward is not None or spec.is_over_when_done)
+    ]
     good, bad = defaultdict[Place, set[str]](set), defaultdict[Place, set[str]](set)
     for trajectory in valid:
         for step, transition in enumerate(trajectory.transitions):
