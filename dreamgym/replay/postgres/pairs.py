@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.replay.keys import SOURCE_CODES
@@ -28,13 +27,14 @@ SELECT coalesce(min(step), 0) FROM (
 """An error flag that stands in a text has its quotes escaped there."""
 
 TWINS = """
-SELECT task_id, array_agg(id ORDER BY at DESC) FILTER (WHERE is_dream),
-  array_agg(id ORDER BY at DESC) FILTER (WHERE NOT is_dream), max(at)
+SELECT task_id, (array_agg(id ORDER BY at DESC) FILTER (WHERE is_dream))[1],
+  (array_agg(id ORDER BY at DESC) FILTER (WHERE NOT is_dream))[1], count(*) OVER ()
 FROM (
   SELECT id, body -> 'task' ->> 'id' AS task_id, source = %(dreamed)s AS is_dream, added_at AS at FROM trajectories
   WHERE env_id = (SELECT id FROM environments WHERE name = %(env)s)
 ) AS told
 GROUP BY task_id HAVING bool_or(is_dream) AND bool_or(NOT is_dream) ORDER BY max(at) DESC, task_id
+LIMIT %(most)s
 """
 
 
@@ -43,10 +43,10 @@ class TaskPair(Frozen):
 
     env: str
     task: str
-    dreams: tuple[tuple[str, str], ...]
-    """Place and id of each dreamed episode, newest first."""
-    real: tuple[tuple[str, str], ...]
-    """Place and id of each real or imported episode, newest first."""
+    dream: tuple[str, str]
+    """Place and id of the newest dreamed episode."""
+    real: tuple[str, str]
+    """Place and id of the newest real or imported episode."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,18 @@ class StoredPairs:
 
     database: Database
 
-    async def pairs(self, env: str) -> list[TaskPair]:
-        """Tasks of an environment that were played in a dream and in reality, the newest first."""
-        rows = await self.database.fetch(TWINS, {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC]})
-        return [
-            TaskPair(env=env, task=task, dreams=_placed(dreams), real=_placed(real)) for task, dreams, real, _ in rows
+    async def pairs(self, env: str, most: int) -> tuple[list[TaskPair], int]:
+        """Tasks of an environment that were played in a dream and in reality, the newest first; and how many there are.
+
+        Args:
+            env: its name.
+            most: so many are returned at most, 1 or more.
+        """
+        rows = await self.database.fetch(TWINS, {"env": env, "dreamed": SOURCE_CODES[Source.SYNTHETIC], "most": most})
+        pairs = [
+            TaskPair(env=env, task=task, dream=(PLACE, dream), real=(PLACE, real)) for task, dream, real, _ in rows
         ]
+        return pairs, int(rows[0][3]) if rows else 0
 
     async def alike(self, one: str, other: str) -> int:
         """Number of first steps that are the same transition in both episodes, with the same error flag.
@@ -69,7 +75,3 @@ class StoredPairs:
         """
         rows = await self.database.fetch(ALIKE, {"one": one, "other": other})
         return int(rows[0][0])
-
-
-def _placed(ids: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((PLACE, identity) for identity in ids)

@@ -112,8 +112,8 @@ class Answers:
 
     async def pairs(self, given: Parameters) -> JsonObject:
         """Tasks that were played in a dream and in reality, with the first step at which the newest two part."""
-        found = await self._library.pairs(given.get("env", ""))
-        parted = await self._library.partings(found[:PAIRS])
+        found, total = await self._library.pairs(given.get("env", ""), PAIRS)
+        parted = await self._library.partings(found)
         # first those in which the dream answered otherwise: where the calls differ, the agents did
         parted.sort(key=lambda pair: (not pair.same_call, pair.at is None))
         shown: list[JsonValue] = [
@@ -125,7 +125,7 @@ class Answers:
             }
             for one in parted
         ]
-        return {"pairs": shown, "total": len(found)}
+        return {"pairs": shown, "total": total}
 
     async def episodes(self, given: Parameters) -> JsonObject:
         """A page of the list of episodes."""

@@ -167,23 +167,13 @@ class RunFolder:
             by_task.setdefault((one.task.env, one.task.id), []).append(one)
         pairs = []
         for (env, task), some in by_task.items():
-            dreams = tuple((one.place, one.id) for one in some if one.source is Source.SYNTHETIC)
-            real = tuple((one.place, one.id) for one in some if one.source is not Source.SYNTHETIC)
+            dreams = [(one.place, one.id) for one in some if one.source is Source.SYNTHETIC]
+            real = [(one.place, one.id) for one in some if one.source is not Source.SYNTHETIC]
             if dreams and real:
                 both = {place for place, _ in dreams} & {place for place, _ in real}
-
-                def side_by_side(one: tuple[str, str], both: set[str] = both) -> bool:
-                    return one[0] not in both
-
-                pairs.append(
-                    TaskPair(
-                        env=env,
-                        task=task,
-                        dreams=tuple(sorted(dreams, key=side_by_side)),
-                        real=tuple(sorted(real, key=side_by_side)),
-                    )
-                )
-        return sorted(pairs, key=lambda pair: not {p for p, _ in pair.dreams[:1]} & {p for p, _ in pair.real[:1]})
+                dream, other = (min(these, key=lambda one: one[0] not in both) for these in (dreams, real))
+                pairs.append(TaskPair(env=env, task=task, dream=dream, real=other))
+        return sorted(pairs, key=lambda pair: pair.dream[0] != pair.real[0])
 
     def recorded(self, ids: list[str]) -> list[Recorded]:
         """Transitions with an episode of this folder in which each was seen, a recorded one before a dreamed one.

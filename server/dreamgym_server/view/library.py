@@ -93,7 +93,7 @@ class Library:
 
     async def partings(self, pairs: Sequence[TaskPair]) -> list[Parting]:
         """The newest two episodes of each pair, and where they part. A pair of which one was deleted is left out."""
-        names = [(pair.dreams[0], pair.real[0]) for pair in pairs]
+        names = [(pair.dream, pair.real) for pair in pairs]
         stored = [identity for place, identity in chain(*names) if place == PLACE]
         summaries = {one.id: one for one in await self.store.summaries(stored)} if self.store and stored else {}
         openings = await self.store.openings(stored, FIRST_WINDOW) if self.store and stored else {}
@@ -120,18 +120,26 @@ class Library:
             found.append(Parting(one, other, at, at is not None and begun[min(at, len(begun)) - 1].same_call))
         return found
 
-    async def pairs(self, env: str = "") -> list[TaskPair]:
-        """Tasks that were played in a dream and in reality: those of the run folder first."""
+    async def pairs(self, env: str, most: int) -> tuple[list[TaskPair], int]:
+        """Tasks that were played in a dream and in reality, those of the run folder first; and how many there are.
+
+        Args:
+            env: the name of one environment; empty: all.
+            most: so many are returned at most.
+        """
         found = [] if self.folder is None else await asyncio.to_thread(self.folder.pairs)
+        found = [pair for pair in found if env in {"", pair.env}]
+        total = len(found)
         if self.store is not None:
             try:
                 for one in await self.environments():
                     if env in {"", one.env} and one.synthetic and one.real + one.imported:
-                        found += await StoredPairs(self.store.database).pairs(one.env)
+                        stored, count = await StoredPairs(self.store.database).pairs(one.env, most)
+                        found, total = found + stored, total + count
             except StoreError:
                 if self.folder is None:
                     raise
-        return [pair for pair in found if env in {"", pair.env}]
+        return found[:most], total
 
     async def recorded(self, env: str, ids: list[str]) -> list[Recorded]:
         """Where transitions were recorded; one that is nowhere is left out."""
