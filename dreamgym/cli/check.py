@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ def check(
     held_out: HeldOut = 0.3,
     budget: Budget = None,
     json: Json = False,
+    out: Annotated[Path | None, typer.Option(help="Write the report here too: `dreamgym view` shows it.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Compare answers with recorded ones, per tool. No database is read or written.
@@ -33,7 +35,9 @@ def check(
     from dreamgym.runs import fidelity as runs
 
     with spending(budget) as ledger:
-        report = runs.check(env, against, model, trajectories=trajectories, held_out=held_out, seed=seed, say=say)
+        report = runs.check(
+            env, against, model, trajectories=trajectories, held_out=held_out, out=out, seed=seed, say=say
+        )
         typer.echo(report.as_json() if json else check_as_text(report))
         ledger.check()
     if not report.complete:

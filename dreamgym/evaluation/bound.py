@@ -56,7 +56,7 @@ def bound(
 ) -> Bound:
     """Measure the errors on compared calls, and put them into the bound."""
     clusters = [call.trajectory for call in calls]
-    scaled = clustered([_reward_error(call, max_reward) for call in calls], clusters, seed=seed)
+    scaled = clustered([reward_error(call, max_reward) for call in calls], clusters, seed=seed)
     reward = scaled.model_copy(update={name: getattr(scaled, name) * max_reward for name in ("mean", "low", "high")})
     transition = clustered([float(not is_outcome(call)) for call in calls], clusters, seed=seed)
 
@@ -83,8 +83,8 @@ def is_outcome(call: Compared) -> bool:
     )
 
 
-def _reward_error(call: Compared, max_reward: float) -> float:
-    """Between 0 and 1, in units of the largest reward."""
+def reward_error(call: Compared, max_reward: float) -> float:
+    """|R - R_hat| of one step, between 0 and 1, in units of the largest reward."""
     if (call.accomplished is True) != (call.claimed is True):
         return 1.0
     return min(1.0, abs(call.recorded.reward - (call.got.reward if call.got else 0.0)) / max_reward)

@@ -117,7 +117,6 @@ class Measurement:
             prices = prices.model_copy(update={"real_seconds": sum(steps_s) / len(steps_s)})
         known = sum(len(one.transitions) for one in self._given.known)
         judge = wanted.judge.name if wanted.judge is not None else None
-        largest = max([1.0, *(abs(call.recorded.reward) for call in calls)])
         return SettingReport(
             setting=self._setting,
             model=self._model.name,
@@ -126,7 +125,7 @@ class Measurement:
             calibration=calibrated(calls, model=self._model.name, env=spec.name, seed=seed),
             final_answers=final_answers(self._verdicts),
             criteria=criteria(calls, self._judged, explicit=explicit, judge=judge, seed=seed),
-            bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=largest, seed=seed),
+            bound=bound(calls, gamma=1 - 1 / spec.max_steps, max_reward=self._largest_reward, seed=seed),
             cost=cost(
                 calls,
                 prices,
@@ -150,8 +149,13 @@ class Measurement:
             judged=self._judged,
             verdicts=self._verdicts,
             price=price_of(self._setting.model),
+            max_reward=self._largest_reward,
             seed=given.seed,
         )
+
+    @property
+    def _largest_reward(self) -> float:
+        return max([1.0, *(abs(call.recorded.reward) for call in self.calls)])
 
     def save_calibration(self, path: Path) -> bool:
         """Write what `--calibration` takes, fitted on all that was predicted. False where the model was never asked."""

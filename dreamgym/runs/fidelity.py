@@ -6,7 +6,7 @@ Neither reads or writes a database: the dream knows the recorded trajectories th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from dreamgym.evaluation.differences import paired
 from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Say, Wanted, silent
 from dreamgym.evaluation.predictions import RecordedStep, as_done, dream_of, played_again, predictions
-from dreamgym.evaluation.report import CheckReport, FidelityReport, behind
+from dreamgym.evaluation.report import CHECK_FILE, CheckReport, FidelityReport, behind
 from dreamgym.evaluation.report.page import page
 from dreamgym.evaluation.setting import Setting, setting
 from dreamgym.llm import Reachable
@@ -34,7 +34,9 @@ from dreamgym.runs.cluster import Crew, workers
 from dreamgym.runs.console import now_and_then
 from dreamgym.runs.estimate import of_steps, say_estimate
 from dreamgym.runs.opening import Against
-from dreamgym.types import Source, Trajectory
+from dreamgym.types import Frozen, Source, Trajectory
+
+HELD_OUT_FILE = "held_out.jsonl"
 
 
 def check(
@@ -44,6 +46,7 @@ def check(
     *,
     trajectories: Path | None = None,
     held_out: float = 0.3,
+    out: Path | None = None,
     seed: int = 0,
     say: Say = silent,
 ) -> CheckReport:
@@ -57,6 +60,7 @@ def check(
         model: of the dream, as a setting: `nearest without history -k 5`; None: the default model.
         trajectories: JSONL of recorded trajectories; None: the folder's.
         held_out: share of the trajectories that is compared; a dream knows the others.
+        out: a folder for the report and the held-out trajectories, as `dreamgym view` shows them; None: neither.
         seed: of the split.
         say: is told how far it is.
 
@@ -100,7 +104,7 @@ def check(
 
         complete = _uninterrupted(predict())
         calls = measurement.calls
-    return CheckReport(
+    report = CheckReport(
         env=spec.name,
         against=against.value,
         model=name,
@@ -114,6 +118,10 @@ def check(
         tools=by_tool(calls),
         calls=tuple(calls),
     )
+    if out is not None:
+        _write_files(out, {CHECK_FILE: report.as_json(), HELD_OUT_FILE: _lines(given.held_out)})
+        say(f"{out / CHECK_FILE}: dreamgym view {out}")
+    return report
 
 
 def fidelity(
@@ -272,22 +280,30 @@ def _write(report: FidelityReport, given: Material, running: Sequence[Measuremen
 
     Each file is there whole or not at all.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    steps = "".join(f"{step.model_dump_json()}\n" for one in running for step in one.behind())
     files = {
-        behind.FILE: steps,
-        "held_out.jsonl": "".join(f"{one.model_dump_json()}\n" for one in given.held_out),
+        behind.FILE: _lines(step for one in running for step in one.behind()),
+        HELD_OUT_FILE: _lines(given.held_out),
         "played.jsonl": "".join(as_line(*played) for one in running for played in one.played),
         "report.html": page(report),
         "report.json": report.model_dump_json(indent=2),
     }
-    for name, text in files.items():
-        part = out / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(out / name)
+    _write_files(out, files)
     if len(running) == 1 and report.complete and running[0].save_calibration(out / "calibration.json"):
         say(f"{out / 'calibration.json'}: for --calibration, with --min-confidence")
     say(f"{out / 'report.html'}, or dreamgym view {out}")
+
+
+def _lines(some: Iterable[Frozen]) -> str:
+    return "".join(f"{one.model_dump_json()}\n" for one in some)
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files by name, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        part = folder / f"{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(folder / name)
 
 
 def recorded_of(spec: EnvironmentSpec, env: str, file: Path | None) -> list[Trajectory]:

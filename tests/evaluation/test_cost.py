@@ -6,7 +6,7 @@ from desk import START, Desk, call, task
 
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.cost import Cost, Prices, cost
-from dreamgym.evaluation.report.text import cost_notes
+from dreamgym.evaluation.report.text import cost_notes, plain
 from dreamgym.evaluation.stopwatch import Stopwatch
 from dreamgym.prices import Price
 from dreamgym.types import Tier
@@ -39,7 +39,7 @@ def test_costs_are_means_over_all_answered_steps_those_without_a_model_included(
 def test_what_is_not_known_is_said_and_not_guessed() -> None:
     one = found(Prices())
     assert (one.money, one.faster_from_sessions, one.cheaper_from_steps) == (None, None, None)
-    time, money = cost_notes(one)
+    time, money = map(plain, cost_notes(one))
     assert "not known; give them with --cost real_seconds" in time
     assert "not compared; it takes the price of the model (DREAMGYM_PRICE)" in money
 
@@ -55,7 +55,7 @@ def test_the_break_even_in_sessions_is_where_the_dream_does_more_steps_a_second(
 
 def test_the_report_words_the_break_even_in_sessions() -> None:
     def words(prices: Prices) -> str:
-        return cost_notes(found(prices))[0]
+        return plain(cost_notes(found(prices))[0])
 
     assert "faster from 9 parallel sessions on" in words(Prices(real_seconds=0.5, real_parallel=4))
     assert "faster from the first session on" in words(Prices(real_seconds=5.0, real_parallel=4))
@@ -70,8 +70,8 @@ def test_the_break_even_in_steps_counts_what_the_recordings_cost() -> None:
     assert found(prices, known=0, price=PRICE).cheaper_from_steps == 1
     as_dear = prices.model_copy(update={"real_price": 0.0015})
     assert found(as_dear, price=PRICE).cheaper_from_steps is None
-    assert "cheaper from 4 dreamed steps on" in cost_notes(found(prices, known=3, price=PRICE))[1]
-    assert "never cheaper" in cost_notes(found(as_dear, price=PRICE))[1]
+    assert "cheaper from 4 dreamed steps on" in plain(cost_notes(found(prices, known=3, price=PRICE))[1])
+    assert "never cheaper" in plain(cost_notes(found(as_dear, price=PRICE))[1])
 
 
 def test_nothing_is_compared_where_nothing_was_answered() -> None:

@@ -18,7 +18,7 @@ from dreamgym.evaluation.material import Material, material
 from dreamgym.evaluation.measurement import Measurement, Wanted
 from dreamgym.evaluation.report import FidelityReport
 from dreamgym.evaluation.report.page import page
-from dreamgym.evaluation.report.text import as_text, cost_notes
+from dreamgym.evaluation.report.text import as_text, cost_notes, plain
 from dreamgym.evaluation.setting import Setting
 from dreamgym.llm import ScriptedLLM
 
@@ -150,7 +150,7 @@ async def test_a_closed_loop_times_the_real_environment() -> None:
     assert found.attacks is not None
     assert found.attacks.rewarded.mean == 0.0
     assert found.cost.prices.real_seconds is not None
-    assert cost_notes(found.cost)[0].startswith("Time: a step takes")
+    assert plain(cost_notes(found.cost)[0]).startswith("Time: a step takes")
 
 
 async def test_without_the_real_environment_a_dream_is_attacked_all_the_same() -> None:

@@ -151,6 +151,20 @@ async def test_a_server_shows_the_page_to_whoever_has_its_token(stage: Stage, st
     assert [one["id"] for one in known.json()["episodes"]] == ["kept"]
 
 
+async def test_an_episode_that_a_trainer_played_in_its_own_process_is_listed_with_its_update(store: Store) -> None:
+    run, other = "ab" * 8, "cd" * 8
+    played = [f"{run}-7-0-{'1' * 32}", f"{run}-7-1-{'2' * 32}", f"{run}-8-0-{'3' * 32}", f"{other}-7-0-{'4' * 32}"]
+    await store.buffer.add([episode(name, ["one"], source=Source.SYNTHETIC) for name in [*played, f"{run}-recorded"]])
+    async with page(Library(store=StoredEpisodes(store.database))) as http:
+        of_update = await asked(http, "episodes", group=f"{run}-7-")
+        of_run = await asked(http, "episodes", group=f"{run}-")
+    assert {one["id"]: one["group"] for one in of_update["episodes"]} == {
+        played[0]: f"{run}-7-0",
+        played[1]: f"{run}-7-1",
+    }
+    assert {one["id"] for one in of_run["episodes"]} == set(played[:3])
+
+
 async def test_a_page_without_the_store_goes_on_with_its_folder_and_says_why(tmp_path: Path) -> None:
     library = in_folder(tmp_path, episode("a", ["one"]))
     shown = Library(folder=library.folder, absent="the store is not shown: start it")

@@ -53,6 +53,32 @@ async def test_a_number_of_a_report_leads_to_the_steps_behind_it_and_on_to_the_r
         await screen.page.locator(".step.wanted").wait_for()
 
 
+async def test_a_number_in_a_sentence_of_a_report_leads_to_its_steps(screen: Screen, everything: Path) -> None:
+    async with served(Library(folder=RunFolder(everything))) as address:
+        await screen.open(address, "#/reports?name=report")
+        sentence = screen.page.locator("p").filter(has_text="averages over the recorded steps")
+        told = await sentence.get_by_role("link").nth(1).inner_text()
+        await sentence.get_by_role("link").nth(1).click()
+        await screen.sees("eps_P")
+        values = await screen.page.locator(".neighbours .badge").all_inner_texts()
+        assert f"{sum(map(float, values)) / len(values):.4f}" == told.split(" [")[0]
+
+
+async def test_a_number_of_a_check_leads_to_its_steps_and_on_to_the_recording(screen: Screen, everything: Path) -> None:
+    async with served(Library(folder=RunFolder(everything))) as address:
+        await screen.open(address, "#/reports?name=report%2Fcheck.json")
+        table = screen.page.get_by_role("region", name="answers by tool")
+        row = table.get_by_role("row").filter(has=screen.page.get_by_role("rowheader", name="all", exact=True))
+        calls, exact = int(await row.get_by_role("cell").nth(0).inner_text()), row.get_by_role("cell").nth(4)
+        share = float((await exact.inner_text()).split(" %")[0])
+        await exact.get_by_role("link").click()
+        await screen.sees(f"The mean over {calls} steps is")
+        values = await screen.page.locator(".neighbours .badge").all_inner_texts()
+        assert round(100 * sum(map(float, values)) / calls) == share
+        await screen.page.locator(".neighbours a").first.click()
+        await screen.page.locator(".step.wanted").wait_for()
+
+
 async def test_a_row_of_a_report_leads_to_the_episodes_that_were_played_for_it(
     screen: Screen, everything: Path
 ) -> None:
@@ -168,7 +194,7 @@ async def test_a_step_tells_its_seconds_the_change_of_a_text_and_gives_its_link(
         await screen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         await screen.open(address, "#/episode?place=episodes.jsonl&id=dream-1")
         shown = screen.page.locator("#step-1")
-        assert "1.3 s" in await shown.inner_text()
+        await shown.filter(has_text="1.3 s").wait_for()
         await shown.get_by_text("State: what changed").click()
         assert await shown.locator("del").all_inner_texts() == ["It is off.\n"]
         assert await shown.locator("ins").all_inner_texts() == ["It is on.\n"]

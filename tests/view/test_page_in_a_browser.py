@@ -50,7 +50,7 @@ async def test_a_newcomer_finds_the_step_at_which_dream_and_reality_part_with_on
         await screen.page.get_by_role("link", name="they part at step 3").click()
         await screen.sees("The first 2 calls and their answers are the same. They part at step 3.")
         parting = screen.page.locator("#parting")
-        assert "Here they part: the same call, another answer." in await parting.inner_text()
+        await parting.filter(has_text="Here they part: the same call, another answer.").wait_for()
         assert await parting.locator("mark").all_inner_texts() == ["attic", "cellar"]
         assert await parting.evaluate("one => one === document.activeElement")
 
@@ -82,7 +82,7 @@ async def test_a_step_says_where_its_answer_came_from_and_links_there(screen: Sc
     async with served(run_folder(tmp_path, recorded, dream)) as address:
         await screen.open(address, "#/episode?place=episodes.jsonl&id=dream-1&step=1")
         step = screen.page.locator("#step-1")
-        assert "confidence 50 %" in await step.inner_text()
+        await step.filter(has_text="confidence 50 %").wait_for()
         assert "1,200 tokens in, 34 out" in await step.inner_text()
         await step.get_by_text("Reasoning").click()
         await screen.sees("It is next to the hall.")

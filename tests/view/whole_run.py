@@ -11,7 +11,7 @@ from screen import episode, run_folder
 
 from dreamgym.environment import load_spec
 from dreamgym.replay.grouped import as_line
-from dreamgym.runs.fidelity import fidelity
+from dreamgym.runs.fidelity import check, fidelity
 from dreamgym.types import Source, Task, Trajectory
 
 ENV = """name = "house"
@@ -103,6 +103,7 @@ def write_report(folder: Path) -> None:
     (home / "trajectories.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in recorded))
     assert load_spec(str(home)).name == "house"
     fidelity(str(home), ["nearest"], held_out=0.5, closed_loop=2, out=folder)
+    check(str(home), "dream", "nearest", held_out=0.5, out=folder)
 
 
 def whole_run(folder: Path) -> Library:

@@ -21,6 +21,8 @@ from dreamgym.evaluation.setting import Setting
 from dreamgym.evaluation.steps import StepFidelity, changes
 from dreamgym.types import Frozen, StepResult
 
+CHECK_FILE = "check.json"
+"""Name of the file that `dreamgym check --out` writes."""
 SHOWN = 12
 """Wrong steps in a report."""
 SHOWN_CHARACTERS = 1500
@@ -47,6 +49,13 @@ class CheckReport(Frozen):
     total: Agreement
     tools: dict[str, Agreement]
     calls: tuple[Compared, ...]
+
+    @property
+    def setting(self) -> str:
+        """What answered."""
+        if self.model is None:
+            return "the real system"
+        return f"dream of {self.model}, at most {self.k} transitions shown"
 
     def as_json(self) -> str:
         """The report that `--json` prints: each call with both answers, without states and provenance."""

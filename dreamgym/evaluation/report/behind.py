@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dreamgym.evaluation.bound import is_outcome, reward_error
 from dreamgym.evaluation.calibration import fitted, halves
 from dreamgym.evaluation.calls import Compared
 from dreamgym.evaluation.criteria import JudgedStep, exact_scores
 from dreamgym.evaluation.final_answers import EpisodeVerdict
-from dreamgym.evaluation.report import PredictedStep, in_short
+from dreamgym.evaluation.report import CheckReport, PredictedStep, in_short
+from dreamgym.evaluation.report.text import AGREEMENT
 from dreamgym.evaluation.steps import bucket, field_score
 from dreamgym.prices import Price
 from dreamgym.types import Frozen, Tier
@@ -44,6 +46,7 @@ def behind(
     judged: Sequence[JudgedStep] = (),
     verdicts: Sequence[EpisodeVerdict] = (),
     price: Price | None = None,
+    max_reward: float = 1.0,
     seed: int = 0,
 ) -> Iterator[StepBehind]:
     """The lines of one setting.
@@ -55,6 +58,7 @@ def behind(
         judged: the judge's scores of some of the steps.
         verdicts: the dream's verdicts on recorded episodes.
         price: of the model's tokens; None: not known.
+        max_reward: of the bound.
         seed: of the report, which draws what a calibration is fitted on.
     """
     scores = {(one.trajectory, one.step): one.scores for one in judged}
@@ -69,10 +73,30 @@ def behind(
             **_criteria(call, scores.get(key), explicit=explicit),
             **confidence.get(key, {}),
             **_cost(call, price),
+            cell("bound (Theorem 1)", "eps_R", ""): reward_error(call, max_reward) * max_reward,
+            cell("bound (Theorem 1)", "eps_P", ""): float(not is_outcome(call)),
         }
         yield StepBehind(setting=setting, shown=in_short(call, explicit=explicit), values=values)
     for verdict in verdicts:
         yield StepBehind(setting=setting, shown=_of_episode(verdict), values=_final(verdict))
+
+
+def behind_check(report: CheckReport) -> Iterator[StepBehind]:
+    """The lines of the table of `dreamgym check`."""
+    for call in report.calls:
+        values = {
+            "answered": call.got is not None,
+            "errors": call.errors_agree,
+            "exact": call.exact,
+            "similarity": call.similarity,
+            **({"schema": call.invalid is None} if call.has_schema else {}),
+        }
+        cells = {
+            cell(AGREEMENT, row, column): float(value)
+            for row in (call.action.name, "all")
+            for column, value in values.items()
+        }
+        yield StepBehind(setting=report.setting, shown=in_short(call, explicit=False), values=cells)
 
 
 def _state(call: Compared, *, explicit: bool) -> dict[str, float]:

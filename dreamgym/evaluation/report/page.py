@@ -9,7 +9,7 @@ from string import Template
 from dreamgym.errors import MissingPackage
 from dreamgym.evaluation.report import FidelityReport, PredictedStep
 from dreamgym.evaluation.report.plots import plots
-from dreamgym.evaluation.report.text import Section, difference_section, headline, sections
+from dreamgym.evaluation.report.text import Section, difference_section, headline, plain, sections
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -61,7 +61,7 @@ def page(report: FidelityReport) -> str:
 
 
 def _section(section: Section) -> str:
-    notes = "".join(f"<p>{escape(note)}</p>" for note in section.notes)
+    notes = "".join(f"<p>{escape(plain(note))}</p>" for note in section.notes)
     return f"<h3>{escape(section.title[0].upper() + section.title[1:])}</h3>{_table(section.rows)}{notes}"
 
 

@@ -31,6 +31,7 @@ from dreamgym.evaluation.report.tables import (
     tool_rows,
 )
 
+AGREEMENT = "answers by tool"
 LINE = 110
 """Characters of a line of the short report."""
 STATE_NOTES = (
@@ -50,12 +51,29 @@ CONFIDENCE_NOTES = (
 )
 
 
+class Number(NamedTuple):
+    """A number in a sentence, and the cell of the section whose steps or episodes it sums up."""
+
+    text: str
+    row: str
+    column: str = ""
+
+
+Sentence = str | tuple[str | Number, ...]
+
+
 class Section(NamedTuple):
     """A table and the sentences below it."""
 
     title: str
     rows: Sequence[Row] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[Sentence] = ()
+
+
+def plain(sentence: Sentence) -> str:
+    """A sentence without what is behind its numbers."""
+    parts = (sentence,) if isinstance(sentence, str) else sentence
+    return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
 def as_text(report: FidelityReport) -> str:
@@ -68,14 +86,7 @@ def as_text(report: FidelityReport) -> str:
 
 def check_as_text(report: CheckReport) -> str:
     """The table, and each differing answer in a few lines."""
-    against = f"dream of {report.model}, at most {report.k} transitions shown" if report.model else "the real system"
-    known = f"{len(report.known)} known with {report.known_transitions} transitions"
-    lines = [
-        f"{report.env} against {against}: {len(report.held_out)} trajectories held out, {known}"
-        + ("" if report.complete else "; interrupted, this is what there is"),
-        "",
-        *aligned(agreement_rows(report.total, report.tools)),
-    ]
+    lines = [check_headline(report), "", *aligned(agreement_section(report).rows)]
     differing = [call for call in report.calls if not call.exact]
     if differing:
         lines += ["", f"{len(differing)} of {len(report.calls)} answers differ:"]
@@ -89,6 +100,19 @@ def check_as_text(report: CheckReport) -> str:
         in_one_line = (line.replace("\n", " ⏎ ") for line in shown)
         lines += [line if len(line) <= LINE else f"{line[: LINE - 1]}…" for line in in_one_line]
     return "\n".join(lines)
+
+
+def check_headline(report: CheckReport) -> str:
+    """What answered how many held-out trajectories, from how much."""
+    known = f"{len(report.known)} known with {report.known_transitions} transitions"
+    return f"{report.env} against {report.setting}: {len(report.held_out)} trajectories held out, {known}" + (
+        "" if report.complete else "; interrupted, this is what there is"
+    )
+
+
+def agreement_section(report: CheckReport) -> Section:
+    """The table of `dreamgym check`."""
+    return Section(AGREEMENT, agreement_rows(report.total, report.tools), ["In brackets 95 % intervals."])
 
 
 def headline(report: FidelityReport) -> str:
@@ -148,50 +172,67 @@ def difference_section(report: FidelityReport) -> Section:
 
 
 def _lines(section: Section) -> list[str]:
-    return ["", section.title, *(f"  {line}" for line in [*aligned(section.rows), *section.notes])]
+    return ["", section.title, *(f"  {line}" for line in [*aligned(section.rows), *map(plain, section.notes)])]
 
 
-def criteria_notes(one: Criteria) -> list[str]:
+def criteria_notes(one: Criteria) -> list[Sentence]:
     """How the criteria are measured, and who judged."""
-    notes = [
+    notes: list[Sentence] = [
         "Exact, in this order: F1 of the changes; as many fields changed as in reality; share of the recorded facts "
         "that the answer has; share of its words that are grounded, none where error, success or end are wrong."
     ]
     if one.distinct is not None:
         notes.append(f"Distinct predicted outcomes over distinct recorded ones: {one.distinct:.2f}.")
     if one.judge:
-        notes.append(f"Judge: {one.judge}, {one.judged} steps; kappa has quadratic weights.")
+        judged = Number(f"{one.judged} steps", "consistency", "exact (judged steps)")
+        notes.append((f"Judge: {one.judge}, ", judged, "; kappa has quadratic weights."))
     return notes
 
 
-def loop_notes(one: ClosedLoop) -> list[str]:
+def loop_notes(one: ClosedLoop) -> list[Sentence]:
     """The closed loop over all players."""
-    notes = [
-        f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.undecided} of which "
-        "nobody can tell whether they succeeded. "
-        f"Dreamed calls made again in reality: {rate(one.replay.valid)} of the accepted ones are valid, success "
-        f"{rate(one.replay.dream_success)} in the dream, {rate(one.replay.success)} replayed."
+    notes: list[Sentence] = [
+        (
+            f"{one.tasks} tasks; {one.unknown_to_players} left out that a player does not know, {one.undecided} of "
+            "which nobody can tell whether they succeeded. Dreamed calls made again in reality: ",
+            Number(rate(one.replay.valid), "all", "dreamed calls valid"),
+            " of the accepted ones are valid, success ",
+            Number(rate(one.replay.dream_success), "all", "success in the dream"),
+            " in the dream, ",
+            Number(rate(one.replay.success), "all", "dreamed calls valid"),
+            " replayed.",
+        )
     ]
     if one.correlation is not None:
         notes.append(f"Rank correlation of the players' success, dream and reality: {points(one.correlation)}.")
     if one.play_along is not None:
         notes.append(
-            f"Play-along: success of players that are bad on purpose, dream minus reality, in points: "
-            f"{signed(one.play_along.difference)}. Of the calls that reality refuses the dream accepts "
-            f"{rate(one.play_along.accepted_wrongly)}."
+            (
+                "Play-along: success of players that are bad on purpose, dream minus reality, in points: ",
+                Number(signed(one.play_along.difference), "all", "success in the dream"),
+                ". Of the calls that reality refuses the dream accepts ",
+                Number(rate(one.play_along.accepted_wrongly), "all", "dreamed calls valid"),
+                ".",
+            )
         )
     return notes
 
 
-def bound_notes(one: Bound) -> list[str]:
+def bound_notes(one: Bound) -> list[Sentence]:
     """The bound in sentences."""
 
     def interval(value: Rate) -> str:
         return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"
 
-    lines = [
-        f"eps_R {interval(one.eps_reward)}, eps_P {interval(one.eps_transition)}: averages over the "
-        "recorded steps. The theorem takes the largest over all states and actions, which cannot be observed.",
+    lines: list[Sentence] = [
+        (
+            "eps_R ",
+            Number(interval(one.eps_reward), "eps_R"),
+            ", eps_P ",
+            Number(interval(one.eps_transition), "eps_P"),
+            ": averages over the recorded steps. The theorem takes the largest over all states and actions, which "
+            "cannot be observed.",
+        ),
         f"gamma {one.gamma:g}, R_max {one.max_reward:g}, KL {one.divergence:g}. "
         f"Lemma 1: |J - J_hat| <= {one.at_mean.model_error:.4g} (at the upper ends {one.at_upper.model_error:.4g}). "
         f"Theorem 1: the gain in the dream less {one.at_mean.trust_region:.4g} for the policy step less "
@@ -210,35 +251,37 @@ def bound_notes(one: Bound) -> list[str]:
     return lines
 
 
-def cost_notes(one: Cost) -> list[str]:
+def cost_notes(one: Cost) -> list[Sentence]:
     """Dream and reality compared in time and money; nothing if nothing was answered."""
     return [_time_note(one), _money_note(one)] if one.steps else []
 
 
-def _time_note(one: Cost) -> str:
+def _time_note(one: Cost) -> Sentence:
     real, limit = one.prices.real_seconds, one.prices.real_parallel
     if real is None:
         return "Time: the seconds of a real step are not known; give them with --cost real_seconds=SECONDS."
-    start = f"Time: a step takes {one.seconds:.3g} s in the dream and {real:.3g} s in reality"
+    there = f" in the dream and {real:.3g} s in reality"
     if limit is not None:
-        start += f", at most {limit} sessions at once there"
+        there += f", at most {limit} sessions at once there"
     if one.faster_from_sessions is None:
-        return f"{start}: the dream is never faster, as long as reality runs as many sessions at once."
-    if one.faster_from_sessions == 1:
-        return f"{start}: the dream is faster from the first session on."
-    return (
-        f"{start}: the dream is faster from {one.faster_from_sessions} parallel sessions on, if its steps take no "
-        "longer then."
-    )
+        verdict = "the dream is never faster, as long as reality runs as many sessions at once."
+    elif one.faster_from_sessions == 1:
+        verdict = "the dream is faster from the first session on."
+    else:
+        first = one.faster_from_sessions
+        verdict = f"the dream is faster from {first} parallel sessions on, if its steps take no longer then."
+    return "Time: a step takes ", Number(f"{one.seconds:.3g} s", "seconds", "dream"), f"{there}: {verdict}"
 
 
-def _money_note(one: Cost) -> str:
+def _money_note(one: Cost) -> Sentence:
     if one.money is None or one.prices.real_price is None:
         return "Money: not compared; it takes the price of the model (DREAMGYM_PRICE) and --cost real_price=."
-    start = f"Money: a step costs {one.money:.3g} dollars in the dream and {one.prices.real_price:.3g} in reality"
     if one.cheaper_from_steps is None:
-        return f"{start}: the dream is never cheaper."
-    return (
-        f"{start}. With the {one.known_transitions} real steps that the dream is made of, it is cheaper from "
-        f"{one.cheaper_from_steps} dreamed steps on."
-    )
+        verdict = ": the dream is never cheaper."
+    else:
+        verdict = (
+            f". With the {one.known_transitions} real steps that the dream is made of, it is cheaper from "
+            f"{one.cheaper_from_steps} dreamed steps on."
+        )
+    dreamed = Number(f"{one.money:.3g} dollars", "dollars", "dream")
+    return "Money: a step costs ", dreamed, f" in the dream and {one.prices.real_price:.3g} in reality{verdict}"

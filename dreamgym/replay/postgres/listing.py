@@ -26,11 +26,15 @@ WINDOW = 100
 REMEMBERED = 20_000
 """Episodes whose steps need not be read again for a list."""
 
+IN_PROCESS = r"^([0-9a-f]{16}-\d+-\d+)-[0-9a-f]{32}$"
+"""Ids of episodes that a trainer played in its own process: their group, `RUN-UPDATE-TASK`, and a number."""
+
 EPISODES = """
 SELECT trajectory.id, true AS kept, environment.name AS env, source, added_at AS at, trajectory.body,
   trajectory.body ->> 'stop_reason' AS stop_reason, trajectory.body ->> 'answer' AS answer,
   (trajectory.body ->> 'final_reward')::float8 AS final_reward, trajectory.body ->> 'error' AS error,
-  (SELECT played.body ->> 'group' FROM episodes AS played WHERE played.id = trajectory.id) AS group_name
+  coalesce((SELECT played.body ->> 'group' FROM episodes AS played WHERE played.id = trajectory.id),
+    substring(trajectory.id FROM '{in_process}')) AS group_name
 FROM trajectories AS trajectory JOIN environments AS environment ON environment.id = trajectory.env_id
 WHERE {trajectories}
 UNION ALL
@@ -38,8 +42,8 @@ SELECT id, false, body ->> 'env', NULL, used_at, body, stop_reason, answer, fina
 FROM episodes
 WHERE NOT EXISTS (SELECT FROM trajectories WHERE trajectories.id = episodes.id) AND {episodes}
 """
-OF_IDS = EPISODES.replace("{trajectories}", "trajectory.id = ANY (%(ids)s)").replace(
-    "{episodes}", "episodes.id = ANY (%(ids)s)"
+OF_IDS = EPISODES.format(
+    in_process=IN_PROCESS, trajectories="trajectory.id = ANY (%(ids)s)", episodes="episodes.id = ANY (%(ids)s)"
 )
 CONDITIONS = {
     "env": ("environment.name = %(env)s", "body ->> 'env' = %(env)s"),
@@ -47,8 +51,9 @@ CONDITIONS = {
     "source": ("source = %(source)s", "%(is_played_here)s"),
     "task": ("trajectory.body -> 'task' ->> 'id' = %(task)s", "body -> 'task' ->> 'id' = %(task)s"),
     "group": (
-        "trajectory.id = ANY (SELECT id FROM episodes WHERE (body ->> 'group') COLLATE \"C\" BETWEEN %(group)s "
-        "AND %(group_end)s)",
+        "(trajectory.id = ANY (SELECT id FROM episodes WHERE (body ->> 'group') COLLATE \"C\" BETWEEN %(group)s "
+        'AND %(group_end)s) OR (trajectory.id COLLATE "C" BETWEEN %(group)s AND %(group_end)s '
+        f"AND trajectory.id ~ '{IN_PROCESS}'))",
         "(body ->> 'group') COLLATE \"C\" BETWEEN %(group)s AND %(group_end)s",
     ),
     "policy_version": (
@@ -316,7 +321,7 @@ def _listed(chosen: EpisodeFilter, episode: str | None = None) -> tuple[str, dic
     if any("\x00" in text for text in (chosen.env, chosen.task, chosen.group, chosen.text)):
         raise InvalidInput("a NUL character is no text to search for")
     both = [" AND ".join(["true", *(CONDITIONS[name][table] for name in names)]) for table in (0, 1)]
-    listed = EPISODES.replace("{trajectories}", both[0]).replace("{episodes}", both[1])
+    listed = EPISODES.format(in_process=IN_PROCESS, trajectories=both[0], episodes=both[1])
     return listed, {
         "id": episode,
         "env": chosen.env,

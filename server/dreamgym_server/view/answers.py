@@ -23,7 +23,8 @@ from dreamgym_server.view.folders import RunFolder
 from dreamgym_server.view.hand import Hand
 from dreamgym_server.view.library import Library
 from dreamgym_server.view.parameters import Parameters, conditions, environment, episode_named, whole
-from dreamgym_server.view.runs import lines_behind, report_page, reports, steps_behind, training_run, training_runs
+from dreamgym_server.view.reports import lines_behind, report_page, reports, steps_behind
+from dreamgym_server.view.runs import training_run, training_runs
 from dreamgym_server.view.shown import cut, shown_pair, shown_recorded, shown_step, shown_strip, shown_summary
 from dreamgym_server.view.tasks import curricula, curriculum_of, shown_tasks
 

@@ -24,7 +24,6 @@ from dreamgym.replay.postgres.pairs import TaskPair
 from dreamgym.types import Source, StopReason, Task, Trajectory
 
 METRICS = "metrics.jsonl"
-REPORT = "report.json"
 LEFT_OUT = {"checkpoints", "policy", "best", "warm", "untrained", "node_modules", ".git"}
 """Folders of weights, which have nothing to show."""
 
@@ -103,6 +102,10 @@ class RunFolder:
             folders[:] = sorted(one for one in folders if one not in LEFT_OUT and not (Path(here) / one).is_symlink())
             found += [Path(here) / one for one in sorted(names) if one.endswith(name) and not one.startswith(".")]
         return [path for path in found if not path.is_symlink()]
+
+    def place_of(self, path: Path) -> str:
+        """The name of the folder in which a file of it lies; `.` for the run folder itself."""
+        return path.parent.relative_to(self.folder).as_posix()
 
     def episode_files(self) -> list[EpisodeFile]:
         """The files of episodes, as they are now."""

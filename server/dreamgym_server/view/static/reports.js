@@ -1,4 +1,4 @@
-// Reports of `dreamgym fidelity` as pages: their tables, in which a number leads to the steps or the episodes behind it.
+// Reports of `dreamgym fidelity` and `dreamgym check` as pages: their tables, in which a number leads to the steps or the episodes behind it.
 
 import { el, link, number, plural } from "./dom.js";
 import { ask } from "./data.js";
@@ -7,7 +7,7 @@ import { empty, episodeLink } from "./parts.js";
 export async function reportsView(given, { signal }) {
   const { reports } = await ask("reports", {}, signal);
   const heading = el("h1", {}, "Fidelity");
-  if (!reports.length) return [heading, el("p.lead", {}, "How often a dream answers as reality did, measured on recordings that it does not know."), empty("No report is in a run folder that is shown here. ", el("code", {}, "dreamgym fidelity ENV --out RUNFOLDER"), " writes one, and ", el("code", {}, "dreamgym view RUNFOLDER"), " shows it.")];
+  if (!reports.length) return [heading, el("p.lead", {}, "How often a dream answers as reality did, measured on recordings that it does not know."), empty("No report is in a run folder that is shown here. ", el("code", {}, "dreamgym fidelity ENV --out RUNFOLDER"), " writes one, or ", el("code", {}, "dreamgym check"), ", and ", el("code", {}, "dreamgym view RUNFOLDER"), " shows it.")];
   const name = reports.some((one) => one.name === given.name) ? given.name : reports[0].name;
   const report = await ask("report", { name }, signal);
   const others = reports.length > 1 ? el("ul", {}, reports.map((one) => el("li", {}, el("a", { href: link("reports", { name: one.name }), "aria-current": one.name === name ? "true" : null }, one.name === "." ? "this folder" : one.name), " ", el("span.faint", {}, one.about)))) : null;
@@ -38,9 +38,9 @@ function episodesOf(group, head) {
 function section(one, name) {
   const [head, ...rows] = one.rows;
   const titles = head?.cells.map((cell) => cell.text) ?? [];
-  const shown = (cell, index, group) => {
+  const shown = (cell, group, counts) => {
     if (cell.steps) return el("a", { href: link("behind", { name, setting: cell.setting, cell: cell.cell }), title: plural(cell.steps, "step") }, cell.text);
-    if (group && index && cell.text && cell.text !== "-") return el("a", { href: episodesOf(group, titles[index]) }, cell.text);
+    if (group && counts && cell.text && cell.text !== "-") return el("a", { href: episodesOf(group, counts) }, cell.text);
     return cell.text;
   };
   return el(
@@ -48,9 +48,9 @@ function section(one, name) {
     {},
     el("h3", {}, one.title),
     head
-      ? el("div.scroll", { tabindex: 0, role: "region", "aria-label": one.title }, el("table.report", {}, el("thead", {}, el("tr", {}, titles.map((title) => (title ? el("th", { scope: "col" }, title) : el("td"))))), el("tbody", {}, rows.map(({ cells, group }) => el("tr", {}, cells.map((cell, index) => (index ? el("td", {}, shown(cell, index, group)) : el("th", { scope: "row" }, cell.text))))))))
+      ? el("div.scroll", { tabindex: 0, role: "region", "aria-label": one.title }, el("table.report", {}, el("thead", {}, el("tr", {}, titles.map((title) => (title ? el("th", { scope: "col" }, title) : el("td"))))), el("tbody", {}, rows.map(({ cells, group }) => el("tr", {}, cells.map((cell, index) => (index ? el("td", {}, shown(cell, group, titles[index])) : el("th", { scope: "row" }, cell.text))))))))
       : null,
-    one.notes.map((note) => el("p.faint", {}, note)),
+    one.notes.map((parts) => el("p.faint", {}, parts.map((part) => shown(part, part.group, part.head)))),
   );
 }
 
