@@ -37,6 +37,8 @@ class Fitting(Frozen):
     """sha256 of its tokenizer.json: with another one, its weights mean nothing."""
     seed: int
     rows: int
+    longest_answer: int = 0
+    """Tokens of the longest answer that it learned; 0: not known."""
     steps: int
     learned: tuple[str, ...]
     """Ids of the trajectories that it was fitted to."""

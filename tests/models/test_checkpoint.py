@@ -1,6 +1,7 @@
 """The checkpoint backend with a tiny random Llama: batching changes nothing, and faults reach whoever asked."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from dreamgym_integrations.models.checkpoint import CheckpointModel, load
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from dreamgym.dream.fitted import FILE, Fitting, tokenizer_digest
 from dreamgym.dream.load import load_model
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput, PredictionError
 from dreamgym.llm import Completion, Message
@@ -147,3 +149,27 @@ async def test_rubbish_of_an_untrained_checkpoint_is_no_prediction(folder: Path)
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no config\.json"):
         load(str(tmp_path))
+
+
+async def test_a_fitted_model_is_stopped_where_its_answer_is_twice_as_long_as_any_that_it_learned(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "fitted")
+    fitting = Fitting(
+        env="lamps",
+        demonstrations=0,
+        base="tiny",
+        tokenizer=tokenizer_digest(folder),
+        seed=0,
+        rows=1,
+        longest_answer=3,
+        steps=1,
+        learned=(),
+        versions={},
+    )
+    (tmp_path / "fitted" / FILE).write_text(fitting.model_dump_json())
+    loaded = load(str(tmp_path / "fitted"))
+    answers = [await loaded.complete(said(text), max_tokens=40) for text in QUESTIONS]
+    await loaded.close()
+    assert max(answer.completion_tokens for answer in answers) == 6
+    assert {answer.finish_reason for answer in answers if answer.completion_tokens == 6} == {"length"}

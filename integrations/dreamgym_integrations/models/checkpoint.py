@@ -23,6 +23,8 @@ from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
 
 BATCH = 32
+LONGER = 2
+"""A fitted model's answer that is this many times as long as the longest it learned will not end any more."""
 
 
 def load(name: str) -> CheckpointModel:
@@ -44,6 +46,11 @@ class _Question:
     temperature: float
     seed: int
     answer: asyncio.Future[Completion]
+
+    @property
+    def size(self) -> int:
+        """Number of characters."""
+        return sum(len(message.content) for message in self.messages)
 
     @property
     def alone(self) -> bool:
@@ -109,9 +116,15 @@ class CheckpointModel:
                     question.answer.set_exception(failed)
 
     def _next_batch(self) -> list[_Question]:
-        """Greedy questions together, in order of arrival; a sampled one by itself."""
+        """Greedy questions together: the first and those nearest to it in length, for all are padded to the longest.
+
+        A sampled question comes by itself.
+        """
         first = self._waiting[0]
-        batch = [first] if first.alone else [question for question in self._waiting if not question.alone][:BATCH]
+        greedy = sorted(
+            (question for question in self._waiting if not question.alone), key=lambda one: abs(one.size - first.size)
+        )
+        batch = [first] if first.alone else greedy[:BATCH]
         self._waiting = [question for question in self._waiting if question not in batch]
         return batch
 
@@ -143,6 +156,8 @@ class CheckpointModel:
         model, tokenizer = self._loaded()
         width = max(len(prompt) for prompt in prompts)
         limit = max(question.max_tokens for question in batch)
+        if self.fitting is not None and self.fitting.longest_answer:
+            limit = min(limit, LONGER * self.fitting.longest_answer)
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
         tokens = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=model.device)
         mask = torch.tensor(

@@ -29,7 +29,7 @@ from dreamgym.types import Frozen, Trajectory
 from dreamgym_integrations.models.checkpoint import check_tokenizer
 from dreamgym_integrations.trainers.common.distributed import Processes, of_first
 from dreamgym_integrations.trainers.common.progress import Say, TimeLeft
-from dreamgym_integrations.trainers.experience.rows import Example, examples, row
+from dreamgym_integrations.trainers.experience.rows import Example, answer_ids, examples, row
 
 logging.disable_progress_bar()
 disable_progress_bars()
@@ -81,6 +81,8 @@ class PreparedFit(Frozen):
     """Known calls that another recording contradicts: the same was done, something else happened. They are learned."""
     tokens: int
     longest: int
+    longest_answer: int = 0
+    """Tokens of the longest answer that is learned; 0: made by a version that did not count them."""
     seconds: float
     """Spent on retrieval and tokenisation."""
 
@@ -202,6 +204,7 @@ def _prepared(
         contradicted=len(contradicted(spec, known)),
         tokens=sum(one.tokens for one in train),
         longest=max(one.tokens for one in (*train, *test)),
+        longest_answer=max(len(answer_ids(tokenizer, example)) for example in learned),
         seconds=time.monotonic() - started,
     )
     write_whole(work / PREPARED_FILE, prepared.model_dump_json(indent=2))

@@ -111,6 +111,7 @@ def finish(
         tokenizer=tokenizer_digest(trained),
         seed=settings.seed,
         rows=prepared.rows,
+        longest_answer=prepared.longest_answer,
         steps=int(max((line["step"] for line in losses), default=0)),
         learned=prepared.known,
         versions={name: version(name) for name in VERSIONS},

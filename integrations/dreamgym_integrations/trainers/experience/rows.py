@@ -117,5 +117,10 @@ async def examples(
 def row(tokenizer: Any, example: Example, *, whole: bool = False) -> TokenRow:
     """The tokens of an example; only the answer and its end are learned, or the `whole` of it."""
     prompt = prompt_ids(tokenizer, example.messages)
-    said = [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    said = answer_ids(tokenizer, example)
     return TokenRow(input_ids=[*prompt, *said], labels=[*(prompt if whole else [IGNORED] * len(prompt)), *said])
+
+
+def answer_ids(tokenizer: Any, example: Example) -> list[int]:
+    """The tokens of an example's answer, with its end."""
+    return [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
