@@ -144,16 +144,15 @@ class Answers:
     async def episode(self, given: Parameters) -> JsonObject:
         """An episode with all its steps in short, and the episodes of its task on the other side."""
         one = await self._library.summary(*episode_named(given))
-        twins, count = await self._twins(one)
-        start = one.task.initial_state
-        if start is None and one.place == PLACE and self._library.store is not None:
-            start = await self._library.store.initial(one.id)
-        is_on_a_server = one.place == PLACE and await self._library.stored().is_on_a_server(one.id)
+        # of a long episode each of them takes a while
+        (twins, count), strip, start, is_on_a_server = await asyncio.gather(
+            self._twins(one), self._library.strip(one), self._start(one), self._is_on_a_server(one)
+        )
         return {
             **shown_summary(one),
             "instruction": one.task.instruction,
             "start": None if start is None else cut(start),
-            **shown_strip(await self._library.strip(one)),
+            **shown_strip(strip),
             "twins": [shown_summary(twin) for twin in twins],
             "twins_in_all": count,
             "on_a_server": is_on_a_server,
@@ -294,6 +293,16 @@ class Answers:
                     return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), WATCH_INTERVAL_S)
+
+    async def _start(self, one: EpisodeSummary) -> str | None:
+        """The state in which an episode began, if it is known."""
+        store = self._library.store
+        if one.task.initial_state is None and one.place == PLACE and store is not None:
+            return await store.initial(one.id)
+        return one.task.initial_state
+
+    async def _is_on_a_server(self, one: EpisodeSummary) -> bool:
+        return one.place == PLACE and await self._library.stored().is_on_a_server(one.id)
 
     async def _twins(self, one: EpisodeSummary) -> tuple[list[EpisodeSummary], int]:
         """Episodes of the same task on the other side: dreams of a real one, real ones of a dream; and how many."""
