@@ -11,13 +11,14 @@ import typer
 
 
 def demo(
+    env: Annotated[str, typer.Argument(help="coin, or alfworld with the games from your own download.")] = "coin",
     out: Annotated[Path | None, typer.Option(help="Run folder; naming an interrupted one continues it.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One agent at a simulated shop, in seconds: nothing is trained.")
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Three seeds, 100 updates, more arms: about an hour.")] = False,
 ) -> None:
-    """Show the whole loop on the game coin: at most five minutes on two cores, no GPU, no key.
+    """Show the whole loop on a real game: at most five minutes on two cores, no GPU, no key.
 
     Example: dreamgym demo
     """
@@ -28,4 +29,4 @@ def demo(
         return
     from dreamgym.runs.demo import demo as run
 
-    typer.echo(run(out or Path("runs") / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}", full=full))
+    typer.echo(run(out or Path("runs") / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}", env, full=full))

@@ -6,6 +6,7 @@ import shutil
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from dreamgym.errors import InvalidInput, UnknownName
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.compare import compare
 from dreamgym.runs.experiment.plan import read_plan
@@ -13,18 +14,30 @@ from dreamgym.runs.experiment.prepared import database_folder, prepared_seeds
 from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.side_by_side import side_by_side
 
+DEMONSTRATED = {"coin": "demo", "alfworld": "demo-alfworld"}
 
-def demo(out: Path, *, full: bool = False) -> str:
+
+def demo(out: Path, env: str = "coin", *, full: bool = False) -> str:
     """Train a policy in a dream of recorded play and measure it in the real game; then play one episode in both.
 
     Args:
         out: run folder; an interrupted demonstration in it is continued.
-        full: three seeds and 100 updates instead of one seed and 25.
+        env: the game, `coin` or `alfworld`.
+        full: of `coin`: three seeds and 100 updates instead of one seed and 25.
 
     Returns:
         The report and the two episodes, as text.
+
+    Raises:
+        UnknownName: another game.
+        InvalidInput: `full` is for `coin`, or the game's data are not here.
     """
-    name, command = ("demo-full", "dreamgym demo --full") if full else ("demo", "dreamgym demo")
+    if env not in DEMONSTRATED:
+        raise UnknownName("demonstration", env, DEMONSTRATED)
+    if full and env != "coin":
+        raise InvalidInput(f"--full is for coin; for {env} use examples/experiments/{env}.toml")
+    name = "demo-full" if full else DEMONSTRATED[env]
+    command = f"dreamgym demo{'' if env == 'coin' else f' {env}'}{' --full' if full else ''}"
     say(f"everything goes to {out}; `{command} --out {out}` continues an interrupted run")
     with as_file(files("dreamgym.runs") / f"{name}.toml") as file:
         return demonstrate(file, out, command)

@@ -18,7 +18,7 @@ from dreamgym.episode import load_agent
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import Against
 from dreamgym.runs.server_process import server
-from dreamgym.types import JsonObject, Task, ToolCall, Trajectory
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall, Trajectory
 
 if TYPE_CHECKING:
     from dreamgym_integrations.models.chat_server import Reply
@@ -33,7 +33,7 @@ def side_by_side(file: Path, env: str, task: Task, dsn: str) -> str:
         played = [asyncio.run(_played(env, against, task, dsn)) for against in (Against.DREAM, Against.REAL)]
         both = "".join(episode.model_dump_json() + "\n" for episode in played)
         file.with_suffix(".jsonl").write_text(both, encoding="utf-8")  # for `dreamgym view`
-        described = "chat model: scripted (a depth-first search)"
+        described = f"chat model: scripted ({SCRIPTS[env]})"
         file.write_text(f"{described}\n{columns(*played)}\n", encoding="utf-8")
     return file.read_text(encoding="utf-8")
 
@@ -43,7 +43,7 @@ async def _played(env: str, against: Against, task: Task, dsn: str) -> Trajector
     from dreamgym_integrations.models.chat_server import chat_server
 
     with server(env, against, model="nearest", dsn=dsn) as url:
-        async with chat_server(explore) as policy_url:
+        async with chat_server(SCRIPTED[env]) as policy_url:
             return (await play_agent(url, env, load_agent("langgraph"), policy_url, task, 0)).trajectory
 
 
@@ -62,6 +62,34 @@ def explore(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
                 return Reply(text="I have the coin." if text.startswith("you") else "I did not find the coin.")
             command = explorer.look(text.removeprefix("unknown action. "))
     return Reply(tool_calls=(ToolCall(name="act", arguments={"command": command}),))
+
+
+def keep_house(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
+    """A scripted chat model for ALFWorld: fetches what the task names, and searches for it where it usually lies."""
+    from dreamgym_integrations.environments.alfworld.players import HouseholdGoal, HouseholdPlayer
+    from dreamgym_integrations.environments.alfworld.wording import REFUSAL
+    from dreamgym_integrations.models.chat_server import Reply
+
+    player, command = None, "look"
+    for message in messages:
+        text = text_of(message["content"])
+        if message["role"] == "user":
+            goal = next(line for line in text.splitlines() if line.startswith("Your task is to: "))
+            player = HouseholdPlayer(HouseholdGoal(goal), Random(0))
+            text, command = text[text.index("You are in the middle of a room") :], "look"
+        elif message["role"] != "tool":
+            continue
+        if text == "The session has ended.":
+            return Reply(text="The session has ended.")
+        assert player is not None, "the task comes first"
+        player.see(StepResult(observation=text, is_error=text == REFUSAL), command)
+        command = player.command()
+    return Reply(tool_calls=(ToolCall(name="act", arguments={"command": command}),))
+
+
+SCRIPTED = {"coin": explore, "alfworld": keep_house}
+"""By environment, what plays there where no chat model is given."""
+SCRIPTS = {"coin": "a depth-first search", "alfworld": "it searches where such a thing usually lies"}
 
 
 def text_of(content: JsonValue) -> str:

@@ -17,6 +17,7 @@ from dreamgym_integrations.environments.base import act
 from dreamgym.episode import play
 from dreamgym.errors import EpisodeFinished, InvalidInput
 from dreamgym.runs.environments import listed
+from dreamgym.runs.side_by_side import keep_house
 from dreamgym.runs.versions import GROUP, packages_of
 from dreamgym.testing import check_environment
 from dreamgym.types import JsonObject, Source, StepResult
@@ -283,3 +284,15 @@ async def same(results: Sequence[StepResult]) -> StepResult:
     first, second = results
     assert first == second
     return first
+
+
+def test_the_scripted_chat_model_of_the_demonstration_wins_by_what_the_conversation_says() -> None:
+    playing = HouseholdPlay(HouseholdGame.of(problem(SIMPLE)))
+    messages: list[JsonObject] = [{"role": "user", "content": f"Your task is to: put a mug in desk.\n\n{START}"}]
+    while not playing.is_won:
+        (call,) = keep_house(messages, []).tool_calls
+        messages.append({"role": "assistant", "content": ""})
+        messages.append({"role": "tool", "content": playing.step(str(call.arguments["command"]))})
+        assert len(messages) < 40
+    messages.append({"role": "tool", "content": "The session has ended."})
+    assert keep_house(messages, []).text
