@@ -87,6 +87,14 @@ class Settings(Frozen):
     """Updates between two checkpoints: a run that is killed repeats those since the last one."""
     lora: int = Field(default=0, ge=0)
     """Rank of the LoRA adapter; 0 trains all weights."""
+    turn_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of one answer of the policy, which keeps it; default: what the checkpoint says, or 64."""
+    episode_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of an episode, which is cut there. The policy keeps it; default: as the checkpoint says, or 4096."""
+    bf16: bool = False
+    """Learn in 16-bit floats (bfloat16). Weights and optimiser keep 32 bits."""
+    gradient_checkpointing: bool = False
+    """Compute what a layer held again when its gradient is due, instead of keeping it: less memory, more time."""
     staleness: int = Field(default=0, ge=0)
     """Number of updates that the policy that plays is behind the one that learns, so that both work at once; 0 plays
     and learns in turn. Each token is weighed by how likely the newer policy is to say it, at most 2."""

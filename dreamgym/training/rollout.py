@@ -19,8 +19,9 @@ from dreamgym.environment import Environment, EnvironmentSpec
 from dreamgym.errors import BudgetSpent, DreamGymError, InvalidInput
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
-MAX_TOKENS = 4096
-"""Tokens of an episode at most; a longer one is cut there."""
+TURN_TOKENS = 64
+EPISODE_TOKENS = 4096
+"""Most tokens of one answer of a policy, and of an episode, which is cut there; its checkpoint may say others."""
 
 
 @dataclass(frozen=True)

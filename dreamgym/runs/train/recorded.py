@@ -15,6 +15,9 @@ from dreamgym.runs.opening import served, stored_trajectories
 from dreamgym.runs.train.config import TrainConfig
 from dreamgym.types import Trajectory
 
+LIMITS = ("turn_tokens", "episode_tokens", "bf16", "gradient_checkpointing")
+"""Settings of a language model's answers and of the memory that it learns in."""
+
 
 async def learn_from_recordings(
     spec: EnvironmentSpec, config: TrainConfig, base: Path, out: Path, dsn: str | None
@@ -31,19 +34,22 @@ async def learn_from_recordings(
 
         if config.agent is not None or config.lora:
             raise InvalidInput("dpo learns without an agent and without lora: leave them out, or take sft")
+        if any(getattr(config, name) for name in LIMITS):
+            raise InvalidInput(f"dpo has no {', '.join(LIMITS)}: leave them out, or take sft")
         learn = partial(prefer, spec, recorded)
     else:
         from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec
         from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
 
         succeeded = [trajectory for trajectory in recorded if trajectory.success and trajectory.transitions]
-        codec = load_codec(base)
+        codec = load_codec(base, episode_tokens=config.episode_tokens)
         # a mapped state is the same in an agent's conversation
         if config.agent is None or not succeeded or not isinstance(codec, ChatCodec):
             rows = rows_of(spec, codec, succeeded, mask_refused=config.mask_refused)
         else:
             rows = await _conversations(spec, config, config.agent, base, succeeded)
-        learn = partial(imitate, rows, lora=config.lora, accumulate=config.accumulate)
+        asked = {name: getattr(config, name) for name in ("lora", "accumulate", *LIMITS)}
+        learn = partial(imitate, rows, **asked)
     learn(
         base,
         out,
@@ -67,7 +73,8 @@ async def _conversations(
 
     some = random.Random(config.seed).sample(succeeded, min(len(succeeded), config.steps * config.batch))
     say(f"{agent} plays {len(some)} recorded episodes again")
+    _, codec = load_chat_policy(base, episode_tokens=config.episode_tokens)
     async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, some))) as url:
-        segments = await replay_through_agent(load_agent(agent), load_chat_policy(base)[1], spec, some, url=url)
+        segments = await replay_through_agent(load_agent(agent), codec, spec, some, url=url)
     say(f"{len(segments)} conversations of {max(len(segment.ids) for segment in segments)} tokens at most")
     return [conversation_row(segment) for segment in segments]

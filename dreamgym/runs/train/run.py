@@ -249,6 +249,20 @@ class TrainRun:
             settings = settings.model_copy(update={"steps": steps})
         return settings, probed
 
+    def _say_memory(self, settings: Settings) -> None:
+        """What practice will take, if that is much."""
+        from dreamgym_integrations.trainers.policy.memory import free, needed
+
+        if settings.tinker or self.config.policy in NEW or not self._is_first:
+            return
+        memory, room = needed(self.base, settings, processes=self._processes.count), free()
+        if memory is None:
+            return
+        say(f"memory for the longest episodes: {memory}")
+        if room is not None and memory.total > room:
+            less = "raise accumulate, lower episode_tokens, or set gradient_checkpointing, bf16 or lora"
+            say(f"    {room / 2**30:.1f} GiB are free: if it does not fit, {less}")
+
     def _practise(
         self, settings: Settings, probed: Sequence[Task], on_note: Callable[[JsonObject], None]
     ) -> str | None:
@@ -295,6 +309,7 @@ class TrainRun:
                 assert served.url is not None, "several processes play at the first one's server"
                 return player_at(served.url, self.spec, policy, codec, agent=config.agent)
 
+            self._say_memory(settings)
             train_policy(
                 practice,
                 self.base,

@@ -12,14 +12,24 @@ import torch
 from transformers import PrinterCallback
 
 
-def base_options(folder: Path, *, steps: int, learning_rate: float, seed: int) -> dict[str, Any]:
-    """Arguments of every trainer's config: 32-bit floats on a CPU or a GPU, no report, no progress bar.
+def base_options(
+    folder: Path,
+    *,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+    bf16: bool = False,
+    gradient_checkpointing: bool = False,
+) -> dict[str, Any]:
+    """Arguments of every trainer's config: on a CPU or a GPU, no report, no progress bar.
 
     Args:
         folder: for the trainer's own files.
         steps: optimiser steps.
         learning_rate: the highest one.
         seed: fixes every random draw of the trainer.
+        bf16: compute in 16-bit floats, with weights of 32.
+        gradient_checkpointing: compute activations again instead of keeping them.
     """
     return {
         "output_dir": str(folder),
@@ -27,8 +37,8 @@ def base_options(folder: Path, *, steps: int, learning_rate: float, seed: int) -
         "learning_rate": learning_rate,
         "seed": seed,
         "use_cpu": not torch.cuda.is_available(),
-        "bf16": False,
-        "activation_checkpointing": False,
+        "bf16": bf16,
+        "activation_checkpointing": gradient_checkpointing,
         "report_to": "none",
         "disable_tqdm": True,
     }

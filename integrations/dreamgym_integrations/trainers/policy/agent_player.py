@@ -20,7 +20,7 @@ from dreamgym_client.playing import begin, stop
 
 from dreamgym.episode import Agent
 from dreamgym.errors import DreamGymError
-from dreamgym.training.rollout import MAX_TOKENS, Policy, Rollout, draw_seed
+from dreamgym.training.rollout import Policy, Rollout, draw_seed
 from dreamgym.types import StopReason, Task
 from dreamgym_integrations.trainers.policy.conversation import SpokenCodec
 from dreamgym_integrations.trainers.policy.endpoint import PolicyEndpoint, PolicySession
@@ -49,7 +49,7 @@ class AgentPlayer:
         url: of the server that has the environment, with its token; the agent is given the URL of its episode alone.
         env: the environment's name there.
         limit_s: an agent that takes longer is stopped.
-        max_tokens: a conversation that is longer is at its end.
+        max_tokens: a conversation that is longer is at its end; None: the codec says it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class AgentPlayer:
         url: str,
         env: str,
         limit_s: float = LIMIT_S,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int | None = None,
     ) -> None:
         self._agent, self._policy, self._codec = agent, policy, codec
         self._url, self._env = url, env

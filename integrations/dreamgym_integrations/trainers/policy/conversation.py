@@ -53,6 +53,10 @@ class ConversationCodec(Protocol):
 class SpokenCodec(Protocol):
     """The codec of any policy that can be served; it makes the conversations of an episode."""
 
+    @property
+    def max_tokens(self) -> int:
+        """A conversation that is longer is at its end."""
+
     def conversations(self) -> EpisodeConversations:
         """Those of a new episode."""
 

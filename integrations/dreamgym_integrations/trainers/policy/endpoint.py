@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from http import HTTPStatus
 
 from dreamgym.errors import DreamGymError, InvalidInput, MissingPackage, UnknownEpisode
-from dreamgym.training.rollout import MAX_TOKENS, Policy, Segment, draw_seed
+from dreamgym.training.rollout import Policy, Segment, draw_seed
 from dreamgym_integrations.models.chat_server import (
     Ask,
     Reply,
@@ -69,12 +69,12 @@ class PolicyEndpoint:
     Args:
         policy: samples; called in a thread, one batch at a time.
         codec: how to talk to it.
-        max_tokens: a conversation that is longer is at its end.
+        max_tokens: a conversation that is longer is at its end; None: the codec says it.
     """
 
-    def __init__(self, policy: Policy, codec: SpokenCodec, *, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, policy: Policy, codec: SpokenCodec, *, max_tokens: int | None = None) -> None:
         self._codec = codec
-        self._max_tokens = max_tokens
+        self._max_tokens = codec.max_tokens if max_tokens is None else max_tokens
         self._batches = Batches(policy)
         self._sessions: dict[str, PolicySession] = {}
         self._numbers = itertools.count()

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput
-from dreamgym.training.rollout import MAX_TOKENS, Generation, Segment
+from dreamgym.training.rollout import EPISODE_TOKENS, TURN_TOKENS, Generation, Segment
 from dreamgym.types import JsonObject, StepResult, Task
 from dreamgym_integrations.trainers.policy.conversation import Conversations
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
@@ -44,11 +44,13 @@ class ChatCodec:
 
     Args:
         tokenizer: a transformers tokenizer with a chat template and an end-of-sequence token.
+        max_tokens: of an episode; it is cut there.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, max_tokens: int = EPISODE_TOKENS) -> None:
         if not tokenizer.chat_template:
             raise InvalidInput("the policy's tokenizer has no chat template: it cannot hold a conversation")
+        self.max_tokens = max_tokens
         self._tokenizer = tokenizer
         self._eos: int = tokenizer.eos_token_id
 
@@ -151,7 +153,7 @@ class ChatTalk:
 
     def hear(self, result: StepResult) -> bool:
         heard = self._codec.turn(result.observation, ended=self._ended)
-        if len(self.prompt) + len(heard) >= MAX_TOKENS:
+        if len(self.prompt) + len(heard) >= self._codec.max_tokens:
             return False
         self.segments[0].hear(heard)
         return True
@@ -272,23 +274,61 @@ PolicyCodec = ChatCodec | PointerCodec
 """The codec of a checkpoint: of a language model, or of a policy that points."""
 
 
-def load_codec(folder: Path) -> PolicyCodec:
-    """The codec of the policy in a checkpoint folder. Raises InvalidInput if there is none."""
+def load_codec(folder: Path, *, episode_tokens: int | None = None) -> PolicyCodec:
+    """The codec of the policy in a checkpoint folder, see `load_policy`. Raises InvalidInput if there is none."""
     tokenizer, config = _tokenizer(folder), AutoConfig.from_pretrained(folder)
-    return PointerCodec(config, tokenizer) if isinstance(config, PointerConfig) else ChatCodec(tokenizer)
+    _limit(config, max_episode_tokens=episode_tokens)
+    return _codec(config, tokenizer)
 
 
-def load_policy(folder: Path, *, max_new_tokens: int = 64) -> tuple[TransformersPolicy, PolicyCodec]:
-    """The policy in a checkpoint folder, and its codec. Raises InvalidInput if there is none."""
-    codec, tokenizer = load_codec(folder), _tokenizer(folder)
+def load_policy(
+    folder: Path, *, turn_tokens: int | None = None, episode_tokens: int | None = None
+) -> tuple[TransformersPolicy, PolicyCodec]:
+    """The policy in a checkpoint folder, and its codec.
+
+    Args:
+        folder: as training saves it.
+        turn_tokens: most tokens of one answer; None: what the checkpoint says, or 64. The model's config keeps it.
+        episode_tokens: most tokens of an episode; None: what the checkpoint says, or 4096. The config keeps it.
+
+    Raises:
+        InvalidInput: there is no policy in the folder, or it is a pointer, which has no such limits.
+    """
+    tokenizer = _tokenizer(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    limit = getattr(model.config, "max_action_tokens", max_new_tokens)
-    return TransformersPolicy(model, tokenizer, max_new_tokens=limit), codec
+    _limit(model.config, max_action_tokens=turn_tokens, max_episode_tokens=episode_tokens)
+    policy = TransformersPolicy(model, tokenizer, max_new_tokens=turn_limit(model.config))
+    return policy, _codec(model.config, tokenizer)
 
 
-def load_chat_policy(folder: Path) -> tuple[TransformersPolicy, ChatCodec]:
-    """The language model in a checkpoint folder, and its codec. Raises InvalidInput if there is none."""
-    policy, codec = load_policy(folder)
+def _limit(config: Any, **given: int | None) -> None:
+    """Write limits into a checkpoint's config. Raises InvalidInput for a pointer, which has none."""
+    limits = {name: value for name, value in given.items() if value is not None}
+    if limits and isinstance(config, PointerConfig):
+        raise InvalidInput("a pointer policy answers by one token: leave turn_tokens and episode_tokens out")
+    for name, value in limits.items():
+        setattr(config, name, value)
+
+
+def turn_limit(config: Any) -> int:
+    """The most tokens of one answer, as a checkpoint's config says it."""
+    return int(getattr(config, "max_action_tokens", TURN_TOKENS))
+
+
+def episode_limit(config: Any) -> int:
+    """The most tokens of an episode, as a checkpoint's config says it."""
+    return int(getattr(config, "max_episode_tokens", EPISODE_TOKENS))
+
+
+def _codec(config: Any, tokenizer: Any) -> PolicyCodec:
+    if isinstance(config, PointerConfig):
+        return PointerCodec(config, tokenizer)
+    return ChatCodec(tokenizer, max_tokens=episode_limit(config))
+
+
+def load_chat_policy(folder: Path, *, episode_tokens: int | None = None) -> tuple[TransformersPolicy, ChatCodec]:
+    """The language model in a checkpoint folder, and its codec, see `load_policy`. Raises InvalidInput without one."""
+    policy, codec = load_policy(folder, episode_tokens=episode_tokens)
     if not isinstance(codec, ChatCodec):
         raise InvalidInput(
             f"expected a language model in {folder}, found a pointer policy, which holds no conversation"

@@ -90,9 +90,10 @@ class PrefixCache:
         """
         if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
             return
-        computed = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
         for b, conversation in enumerate(conversations_B):
-            self._hold(_key(conversation), computed[:, :, b, :, mask_BP[b].bool()], len(conversation))
+            own = mask_BP[b].bool()
+            computed = [torch.stack((layer.keys[b][:, own], layer.values[b][:, own])) for layer in cache.layers]
+            self._hold(_key(conversation), torch.stack(computed), len(conversation))
         while self._bytes > self._limit:
             self._forget(next(iter(self._held)))
 

@@ -101,6 +101,10 @@ def imitate(
     seed: int,
     lora: int = 0,
     accumulate: int = 1,
+    turn_tokens: int | None = None,
+    episode_tokens: int | None = None,
+    bf16: bool = False,
+    gradient_checkpointing: bool = False,
     on_progress: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
     """Teach the policy in `base` the labelled tokens, and save it to `out`.
@@ -115,6 +119,10 @@ def imitate(
         seed: fixes the order of the rows, and an adapter's first weights.
         lora: rank of the adapter that is trained; 0 trains all weights.
         accumulate: number of forward passes that one update's batch is split into.
+        turn_tokens: that the saved policy keeps, see `load_policy`.
+        episode_tokens: that the saved policy keeps.
+        bf16: learn in 16-bit floats.
+        gradient_checkpointing: compute activations again instead of keeping them.
         on_progress: called after every 25th update, with the updates done and those in all.
 
     Raises:
@@ -123,8 +131,9 @@ def imitate(
     if batch % accumulate:
         raise InvalidInput(f"a batch of {batch} does not split into {accumulate} equal passes")
     set_seed(seed)
-    policy, _ = load_policy(base)
-    shared = options(out, steps, batch // accumulate, learning_rate, seed)
+    policy, _ = load_policy(base, turn_tokens=turn_tokens, episode_tokens=episode_tokens)
+    memory = {"bf16": bf16, "gradient_checkpointing": gradient_checkpointing}
+    shared = options(out, steps, batch // accumulate, learning_rate, seed, **memory)
     with known_warnings_ignored():
         trainer = SFTTrainer(
             model=policy.model,
@@ -139,10 +148,10 @@ def imitate(
     save_model(merged(trainer.model) if lora else policy.model, policy.tokenizer, out)
 
 
-def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int) -> dict[str, Any]:
+def options(out: Path, steps: int, batch: int, learning_rate: float, seed: int, **memory: bool) -> dict[str, Any]:
     """Arguments of a trainer's config for learning from recordings: a cosine, and no checkpoints on the way."""
     return {
-        **base_options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed),
+        **base_options(out / "trainer", steps=steps, learning_rate=learning_rate, seed=seed, **memory),
         "per_device_train_batch_size": batch,
         "lr_scheduler_type": "cosine",
         "max_length": None,

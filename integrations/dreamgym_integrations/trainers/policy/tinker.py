@@ -27,11 +27,11 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.files import write_whole
 from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
-from dreamgym.training.rollout import Generation, Player, Policy, Segment
+from dreamgym.training.rollout import EPISODE_TOKENS, Generation, Player, Policy, Segment
 from dreamgym.types import JsonObject
 from dreamgym_integrations.trainers.common.checkpoints import checkpoints, step_of
 from dreamgym_integrations.trainers.policy.grpo import check_alive, scored_rows
-from dreamgym_integrations.trainers.policy.model import ChatCodec, PolicyCodec
+from dreamgym_integrations.trainers.policy.model import ChatCodec, PolicyCodec, turn_limit
 from dreamgym_integrations.trainers.policy.rounds import Round, RoundsOnDemand
 from dreamgym_integrations.trainers.policy.run_folder import (
     begin,
@@ -44,7 +44,6 @@ from dreamgym_integrations.trainers.policy.vllm import MOST_APART
 
 RANK = 32
 """Rank of the adapter if the settings name none."""
-MAX_TOKENS = 64
 """Tokens of an answer at most, if the base model's config does not say."""
 WEIGHTS = "tinker.json"
 """File that names weights at the server: `base` (the base model), `state` (to train on) and `sampler`."""
@@ -142,8 +141,9 @@ def train_at_tinker(
         practice.curriculum.restore(read_curriculum(checkpoint))
     name, state = _start(base if checkpoint is None else checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(name)
-    longest = getattr(AutoConfig.from_pretrained(name), "max_action_tokens", MAX_TOKENS)
-    policy, codec = TinkerPolicy(tokenizer, longest, url), ChatCodec(tokenizer)
+    longest = settings.turn_tokens or turn_limit(AutoConfig.from_pretrained(name))
+    codec = ChatCodec(tokenizer, max_tokens=settings.episode_tokens or EPISODE_TOKENS)
+    policy = TinkerPolicy(tokenizer, longest, url)
     rounds = RoundsOnDemand(practice, player(policy, codec), portal)
 
     def look(update: int) -> Seen:

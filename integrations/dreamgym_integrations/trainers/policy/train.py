@@ -146,7 +146,7 @@ def _trainer(
     on_learned: Callable[[JsonObject], None],
 ) -> RolloutTrainer:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
-    policy, codec = load_policy(base)
+    policy, codec = load_policy(base, turn_tokens=settings.turn_tokens, episode_tokens=settings.episode_tokens)
     if isinstance(codec, PointerCodec) and (settings.vllm or settings.lora):
         raise InvalidInput(
             "a pointer policy is sampled in this process, and all its weights are trained: leave vllm and lora out"
@@ -213,6 +213,8 @@ def _config(out: Path, settings: Settings, policy: TransformersPolicy, processes
             steps=settings.steps * updates,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
+            bf16=settings.bf16,
+            gradient_checkpointing=settings.gradient_checkpointing,
         ),
         per_device_train_batch_size=settings.groups * settings.group_size // (processes * batches),
         gradient_accumulation_steps=settings.accumulate,

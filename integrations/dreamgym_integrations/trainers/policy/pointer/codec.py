@@ -12,7 +12,7 @@ from typing import Any
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import InvalidInput
 from dreamgym.reading import Reader, reader_of
-from dreamgym.training.rollout import Generation, Segment, action_text, parse_action
+from dreamgym.training.rollout import EPISODE_TOKENS, Generation, Segment, action_text, parse_action
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.trainers.policy.pointer.conversations import PointerConversations
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
@@ -35,6 +35,7 @@ class PointerCodec:
         self.map = StateMap(self.reader.schema, marks=config.marks)
         self.verbs = [Verb.model_validate(verb) for verb in config.verbs]
         self.most_entities: int = config.most_entities
+        self.max_tokens = EPISODE_TOKENS
         self._ids: dict[str, int] = tokenizer.get_vocab()
         self._unknown: int = tokenizer.unk_token_id
 

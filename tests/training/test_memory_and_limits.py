@@ -1,0 +1,78 @@
+"""The limits of a policy's words, and the memory that it learns in."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.policy.memory import Memory, needed
+from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_codec, load_policy
+from dreamgym_integrations.trainers.policy.sft import imitate
+from lamp_runs import trained, weights
+
+from dreamgym import EnvironmentSpec
+from dreamgym.training.practice import Settings, read_record
+
+
+def test_a_policy_keeps_the_limits_that_it_was_trained_with(lamp_policy: Path, tmp_path: Path) -> None:
+    row = {"input_ids": [3, 4, 5], "labels": [-100, 4, 5]}
+    limits = {"turn_tokens": 3, "episode_tokens": 40}
+    imitate([row], lamp_policy, tmp_path / "taught", steps=1, batch=1, learning_rate=1e-3, seed=0, **limits)
+    policy, codec = load_chat_policy(tmp_path / "taught")
+    assert (policy.max_new_tokens, codec.max_tokens) == (3, 40)
+    ((generation,), again) = policy.generate([[3, 4]], seeds_B=[0]), load_codec(tmp_path / "taught")
+    assert len(generation.ids) <= 3
+    assert again.max_tokens == 40
+
+
+def test_an_episode_is_cut_where_the_settings_say(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    lengths = []
+    for limit in (4096, 24):
+        settings = Settings(steps=1, groups=8, group_size=2, episode_tokens=limit)
+        trained(lamp_spec, lamp_policy, tmp_path / str(limit), settings, portal)
+        (played,) = (line for line in read_record(tmp_path / str(limit) / "m.jsonl") if "mean_steps" in line)
+        lengths.append(played["mean_steps"])
+    assert lengths[1] < lengths[0]
+
+
+def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_32(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    whole = Settings(steps=1, groups=4, group_size=4, learning_rate=1e-3)
+    less = whole.model_copy(update={"bf16": True, "gradient_checkpointing": True})
+    for name, settings in (("whole", whole), ("less", less)):
+        trained(lamp_spec, lamp_policy, tmp_path / name, settings, portal)
+    before = weights(lamp_policy)
+    one, other = ({k: v - before[k] for k, v in weights(tmp_path / n / "policy").items()} for n in ("whole", "less"))
+    both = [torch.cat([moved[name].flatten() for name in before]) for moved in (one, other)]
+    assert float(both[0].abs().max()) > 0
+    assert torch.nn.functional.cosine_similarity(*both, dim=0) > 0.9
+    assert {weight.dtype for weight in weights(tmp_path / "less" / "policy").values()} == {torch.float32}
+
+
+def memory(base: Path, **settings: object) -> Memory:
+    found = needed(base, Settings.model_validate({"episode_tokens": 500, **settings}))
+    assert found is not None
+    return found
+
+
+def test_what_practice_takes_follows_from_the_settings(lamp_policy: Path) -> None:
+    policy, _ = load_policy(lamp_policy)
+    usual = memory(lamp_policy)
+    assert usual.weights == 4 * policy.model.num_parameters()
+    assert usual.optimiser == 3 * usual.weights
+    assert memory(lamp_policy, groups=16).learning == 2 * usual.learning
+    assert memory(lamp_policy, accumulate=4).learning == usual.learning // 4
+    assert memory(lamp_policy, accumulate=4).playing == usual.playing
+    assert memory(lamp_policy, gradient_checkpointing=True).learning < usual.learning
+    assert memory(lamp_policy, bf16=True).learning < usual.learning
+    assert memory(lamp_policy, lora=1).optimiser < usual.optimiser
+    assert "GiB" in str(usual)
+
+
+@pytest.mark.parametrize("name", ["turn_tokens", "episode_tokens"])
+def test_a_limit_of_no_token_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        Settings.model_validate({name: 0})
