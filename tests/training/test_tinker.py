@@ -48,6 +48,7 @@ def successes(run: Path) -> list[float]:
     return [float(str(line["inside_success"])) for line in read_record(run / "m.jsonl") if "rollout_s" in line]
 
 
+@pytest.mark.long
 def test_updates_at_the_server_raise_success_and_sampler_and_trainer_agree(
     double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
@@ -66,7 +67,11 @@ def test_updates_at_the_server_raise_success_and_sampler_and_trainer_agree(
 def test_a_run_that_was_cut_off_goes_on_with_the_weights_and_the_optimiser_of_its_checkpoint(
     double: TinkerDouble, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
-    trained(lamp_spec, lamp_policy, tmp_path / "whole", at(double.url), portal)
+    figures: list[JsonObject] = []
+    trained(lamp_spec, lamp_policy, tmp_path / "whole", at(double.url), portal, on_learned=figures.append)
+    apart = [float(str(line["apart"])) for line in figures if "apart" in line]
+    assert apart, "sampler and trainer are compared"
+    assert max(apart) < 1e-5
     ended = double.policy.model.state_dict()
     with tinker_double(lamp_policy) as other:
         settings, cut = at(other.url, probe_every=2), tmp_path / "cut"

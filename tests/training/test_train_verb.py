@@ -93,7 +93,10 @@ def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
 IN_PROCESS = ("--in-process", "true")
 
 
-@pytest.mark.parametrize("where", [DREAM, ("--against", "real")], ids=["dream", "real"])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(DREAM, id="dream"), pytest.param(("--against", "real"), id="real", marks=pytest.mark.long)],
+)
 def test_practice_in_process_is_practice_behind_a_server(
     train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path, where: tuple[str, ...]
 ) -> None:

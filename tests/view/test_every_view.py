@@ -287,7 +287,6 @@ async def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         for view in VIEWS:
             await screen.go(view)
             await screen.page.locator(".waiting").wait_for(state="detached")
-            await screen.page.wait_for_load_state("networkidle")
             await screen.page.evaluate("() => document.querySelectorAll('details').forEach((one) => (one.open = true))")
             await screen.page.wait_for_load_state("networkidle")
             await screen.page.evaluate(AXE.read_text(encoding="utf-8"))
