@@ -84,11 +84,33 @@ def test_a_first_look_is_one_unchanged_agent_at_a_simulated_shop(dreamgym: Comma
     assert "reward 1" in out
 
 
-@pytest.mark.parametrize("name", ["demo", "demo-full"])
-def test_the_files_of_the_demonstration_can_be_read(name: str) -> None:
+@pytest.mark.parametrize(("name", "env"), [("demo", "coin"), ("demo-full", "coin"), ("demo-alfworld", "alfworld")])
+def test_the_files_of_the_demonstration_can_be_read(name: str, env: str) -> None:
     from importlib.resources import as_file, files
 
     from dreamgym.runs.experiment.plan import read_plan
 
     with as_file(files("dreamgym.runs") / f"{name}.toml") as file:
-        assert read_plan(file).env == "coin"
+        assert read_plan(file).env == env
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("chess",), "unknown demonstration 'chess': there is alfworld, coin"),
+        (("alfworld", "--full"), "--full is for coin; for alfworld use examples/experiments/alfworld.toml"),
+    ],
+)
+def test_a_demonstration_that_there_is_not_is_named(dreamgym: Command, arguments: tuple[str, ...], told: str) -> None:
+    code, _, err = dreamgym("demo", *arguments)
+    assert code == 2
+    assert told in err
+
+
+def test_without_the_games_the_demonstration_says_what_brings_them(
+    dreamgym: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "nothing"))
+    code, _, err = dreamgym("demo", "alfworld", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "alfworld-download" in err
