@@ -16,8 +16,17 @@ from dreamgym.training.practice import Settings, read_record
 
 def test_a_policy_keeps_the_limits_that_it_was_trained_with(lamp_policy: Path, tmp_path: Path) -> None:
     row = {"input_ids": [3, 4, 5], "labels": [-100, 4, 5]}
-    limits = {"turn_tokens": 3, "episode_tokens": 40}
-    imitate([row], lamp_policy, tmp_path / "taught", steps=1, batch=1, learning_rate=1e-3, seed=0, **limits)
+    imitate(
+        [row],
+        lamp_policy,
+        tmp_path / "taught",
+        steps=1,
+        batch=1,
+        learning_rate=1e-3,
+        seed=0,
+        turn_tokens=3,
+        episode_tokens=40,
+    )
     policy, codec = load_chat_policy(tmp_path / "taught")
     assert (policy.max_new_tokens, codec.max_tokens) == (3, 40)
     ((generation,), again) = policy.generate([[3, 4]], seeds_B=[0]), load_codec(tmp_path / "taught")
@@ -33,7 +42,7 @@ def test_an_episode_is_cut_where_the_settings_say(
         settings = Settings(steps=1, groups=8, group_size=2, episode_tokens=limit)
         trained(lamp_spec, lamp_policy, tmp_path / str(limit), settings, portal)
         (played,) = (line for line in read_record(tmp_path / str(limit) / "m.jsonl") if "mean_steps" in line)
-        lengths.append(played["mean_steps"])
+        lengths.append(float(str(played["mean_steps"])))
     assert lengths[1] < lengths[0]
 
 
