@@ -81,7 +81,7 @@ TOKENIZER = byte_pairs()
 CODEC = ChatCodec(TOKENIZER)
 
 
-def call(tool: str, **arguments: object) -> str:
+def call(tool: str, /, **arguments: object) -> str:
     """A tool call in the words of the template."""
     return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
 
