@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from dreamgym_integrations.trainers.policy.agent_player import AgentPlayer
+from dreamgym_integrations.trainers.policy.model import ChatCodec
 from dreamgym_server.sources import RealWorlds, Worlds
 from echo import SPEC, Echo, tiny
 from openai import AsyncOpenAI
@@ -235,7 +236,7 @@ async def test_an_agent_that_answers_without_acting_is_a_valid_episode(name: str
 @pytest.mark.parametrize("name", AGENTS)
 async def test_an_agent_whose_conversation_has_no_room_left_ends_by_itself(name: str) -> None:
     speaker = Speaker(lambda prompt: "I wait. " * 30 + call("add", n=0))
-    async with stage(load_agent(name), speaker, worlds=counter(), max_tokens=3000) as play:
+    async with stage(load_agent(name), speaker, ChatCodec(TOKENIZER, max_tokens=3000), worlds=counter()) as play:
         (rollout,) = await play()
     assert rollout.error is None
     assert 0 < len(rollout.actions) < COUNTER.max_steps

@@ -23,9 +23,9 @@ USER: Any = {"role": "user", "content": "Reach 10."}
 
 
 @asynccontextmanager
-async def serving(say: Callable[[str], str], **options: Any) -> AsyncIterator[tuple[PolicyEndpoint, Speaker]]:
+async def serving(say: Callable[[str], str], codec: ChatCodec = CODEC) -> AsyncIterator[tuple[PolicyEndpoint, Speaker]]:
     speaker = Speaker(say)
-    async with PolicyEndpoint(speaker, CODEC, **options) as endpoint:
+    async with PolicyEndpoint(speaker, codec) as endpoint:
         try:
             yield endpoint, speaker
         finally:
@@ -145,7 +145,7 @@ async def test_once_the_episode_is_over_every_answer_is_empty_and_nothing_is_sam
 
 
 async def test_a_conversation_without_room_is_ended_and_another_of_the_episode_goes_on() -> None:
-    async with serving(counts, max_tokens=400) as (endpoint, speaker):
+    async with serving(counts, ChatCodec(TOKENIZER, max_tokens=400)) as (endpoint, speaker):
         session = endpoint.open(seed=0)
         async with client_of(session) as client:
             flooded = await ask(client, [{"role": "user", "content": "flood " * 400}])

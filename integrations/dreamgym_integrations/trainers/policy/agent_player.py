@@ -49,7 +49,6 @@ class AgentPlayer:
         url: of the server that has the environment, with its token; the agent is given the URL of its episode alone.
         env: the environment's name there.
         limit_s: an agent that takes longer is stopped.
-        max_tokens: a conversation that is longer is at its end; None: the codec says it.
     """
 
     def __init__(
@@ -61,11 +60,10 @@ class AgentPlayer:
         url: str,
         env: str,
         limit_s: float = LIMIT_S,
-        max_tokens: int | None = None,
     ) -> None:
         self._agent, self._policy, self._codec = agent, policy, codec
         self._url, self._env = url, env
-        self._limit_s, self._max_tokens = limit_s, max_tokens
+        self._limit_s = limit_s
         self._logged: set[str] = set()
         """Kinds of crashes that the policy caused; each is logged once."""
 
@@ -83,7 +81,7 @@ class AgentPlayer:
 
         With `first`, these are the episodes from that number on, and are sampled as they would be among all.
         """
-        endpoint = PolicyEndpoint(self._policy, self._codec, max_tokens=self._max_tokens)
+        endpoint = PolicyEndpoint(self._policy, self._codec)
         async with endpoint, ControlClient(self._url) as control, asyncio.TaskGroup() as playing:
             playing_B = [
                 playing.create_task(

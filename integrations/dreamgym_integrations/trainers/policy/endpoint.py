@@ -68,13 +68,11 @@ class PolicyEndpoint:
 
     Args:
         policy: samples; called in a thread, one batch at a time.
-        codec: how to talk to it.
-        max_tokens: a conversation that is longer is at its end; None: the codec says it.
+        codec: how to talk to it, and where a conversation is at its end.
     """
 
-    def __init__(self, policy: Policy, codec: SpokenCodec, *, max_tokens: int | None = None) -> None:
+    def __init__(self, policy: Policy, codec: SpokenCodec) -> None:
         self._codec = codec
-        self._max_tokens = codec.max_tokens if max_tokens is None else max_tokens
         self._batches = Batches(policy)
         self._sessions: dict[str, PolicySession] = {}
         self._numbers = itertools.count()
@@ -142,7 +140,7 @@ class PolicyEndpoint:
 
     async def _answer(self, session: PolicySession, ask: Ask, request: Request) -> Response:
         prompt = session.conversations.prompt(ask.messages, ask.tools)
-        if await session.over() or len(prompt.ids) >= self._max_tokens:
+        if await session.over() or len(prompt.ids) >= self._codec.max_tokens:
             return answered(ask, Reply(text=""), name="end", usage=Usage(len(prompt.ids)))
         number = next(session.sampled)
         try:

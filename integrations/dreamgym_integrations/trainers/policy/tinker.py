@@ -266,7 +266,7 @@ def datum(row: Segment, advantage: float) -> Any:
 def check_settings(settings: Settings, processes: int) -> None:
     """Raises InvalidInput for what such a server cannot do, or would do otherwise."""
     plain = Settings()
-    own = ("algorithm", "staleness", "beta", "accumulate", "vllm")
+    own = ("algorithm", "staleness", "beta", "accumulate", "vllm", "bf16", "gradient_checkpointing")
     if named := [name for name in own if getattr(settings, name) != getattr(plain, name)]:
         raise InvalidInput(f"a Tinker server samples and trains by grpo in its own way: leave out {', '.join(named)}")
     if processes > 1:
