@@ -60,7 +60,7 @@ DOORS = ("north", "south", "east", "west", "up", "down")
 STEPS = 10
 LOADED = 20_000
 """Steps that are stored in one transaction."""
-QUESTIONS = 40
+QUESTIONS = 100
 NEIGHBOURS = 5
 TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
 FILTERS = ("none", "the tool of the call", "one tool, whatever the call", "as of the middle")
