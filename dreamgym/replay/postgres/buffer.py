@@ -25,10 +25,12 @@ from dreamgym.replay.keys import (
     KeyEncoder,
     check_kept,
     check_storable,
+    digest_bytes,
     digest_id,
     goal_id,
     source_mask,
 )
+from dreamgym.replay.postgres import binary
 from dreamgym.replay.postgres.add import add_trajectories, insert_tasks
 from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.replay.postgres.retire import retire_dreams, take_back
@@ -300,7 +302,7 @@ def _statement(asked: str, encoder: int, env: int, drawn_by_world: bool, limit: 
 def _parameters(retrieval: Retrieval, asked: Key) -> dict[str, object]:
     return {
         "key": digest_id(*asked),
-        "seen": [digest_id(state) for state in seen_states(retrieval)],
+        "seen": binary.array("uuid", binary.uuid(map(digest_bytes, seen_states(retrieval)))),
         "mask": source_mask(retrieval.sources),
         "world": retrieval.world,
         "goal": goal_id(retrieval.goal),
