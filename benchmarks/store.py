@@ -1,6 +1,6 @@
 """What a store of many transitions costs: loading it, an exact search and one of the approximate index, beside faiss.
 
-    python benchmarks/store.py [--steps 10000 --steps 100000 --steps 1000000]
+    python benchmarks/store.py [--steps 10000 --steps 100000 --steps 1000000] [--questions 100]
 
 Every size has an embedded PostgreSQL of its own in a temporary folder (7 GB for a million) that is deleted.
 Each step has a state of its own, so there are as many keys as steps. faiss is measured if it is installed (pip install
@@ -60,7 +60,6 @@ DOORS = ("north", "south", "east", "west", "up", "down")
 STEPS = 10
 LOADED = 20_000
 """Steps that are stored in one transaction."""
-QUESTIONS = 100
 NEIGHBOURS = 5
 TABLES = ("transitions", "trajectory_steps", "vectors_1", "sightings", "world_states", "trajectories")
 FILTERS = ("none", "the tool of the call", "one tool, whatever the call", "as of the middle")
@@ -184,10 +183,10 @@ async def load(store: Store, clock: Clock, steps: int, dim: int) -> None:
     )
 
 
-def asked(steps: int) -> list[Retrieval]:
+def asked(steps: int, count: int) -> list[Retrieval]:
     """Questions without an identical key: every second one in a stored state, the others in a new state."""
     draw, questions = random.Random(0), []
-    for number in range(QUESTIONS):
+    for number in range(count):
         stored = draw.randrange(steps // STEPS // 10) * 10
         transition = play(10**9 + number).transitions[number % STEPS]
         state = transition.state.replace(f"House {(10**9 + number) // 10}", f"House {stored // 10}")
@@ -230,7 +229,7 @@ def recall(found: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]) -
     return hits / sum(len(best) for best in truth)
 
 
-async def measure(steps: int, dim: int) -> None:
+async def measure(steps: int, dim: int, count: int) -> None:
     """Print all that is measured at one size."""
     print(f"\n## {steps:,} steps\n")
     async with opened(dim) as (store, clock):
@@ -249,7 +248,7 @@ async def measure(steps: int, dim: int) -> None:
             f"Index: {wall:.0f} s, {cpu:.0f} s of CPU, {size / 2**20:.0f} MB; recall that it measured: {own:.3f}, "
             f"with {width} candidates.\n"
         )
-        questions = asked(steps)
+        questions = asked(steps, count)
         keys = [(question.state, question.action.canonical()) for question in questions]
         vectors = await KeyEncoder(TrigramEncoder(dim // 2)).encode(keys)
         # only recordings are in the index: a search that may return dreams as well is exact
@@ -324,13 +323,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, action="append", help="may be given several times")
     parser.add_argument("--dim", type=int, default=384, help="of a key's vector")
+    parser.add_argument("--questions", type=int, default=100, help="at each size")
     given = parser.parse_args()
     print(
-        f"{QUESTIONS} questions at each size; vectors of {given.dim} dimensions of hashed trigrams, which are embedded "
+        f"{given.questions} questions at each size; vectors of {given.dim} dimensions of hashed trigrams, which are embedded "
         "in 5 us a text; a model takes a hundred times as long."
     )
     for steps in given.steps or [10_000, 100_000, 1_000_000]:
-        asyncio.run(measure(steps, given.dim))
+        asyncio.run(measure(steps, given.dim, given.questions))
 
 
 if __name__ == "__main__":
