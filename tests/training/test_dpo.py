@@ -8,7 +8,7 @@ import torch
 from anyio.from_thread import BlockingPortal
 from dreamgym_integrations.trainers.policy.dpo import prefer, preferences
 from dreamgym_integrations.trainers.policy.model import load_chat_policy
-from dreamgym_integrations.trainers.policy.sft import rows
+from dreamgym_integrations.trainers.policy.sft import rows_of
 from lamp import LampEnvironment
 from lamp_runs import trained, weights
 
@@ -57,7 +57,7 @@ def test_the_conversation_so_far_is_the_successful_episodes_own_token_by_token(
     won = said(lamp_spec, "say green", "say red")
     lost = said(lamp_spec, "say green", "say blue", "say blue")
     (pair,) = preferences(lamp_spec, codec, [won, lost])
-    (row,) = rows(lamp_spec, codec, won)
+    (row,) = rows_of(lamp_spec, codec, [won])
     assert pair["prompt_ids"] + pair["chosen_ids"] == row["input_ids"]
     assert codec.decode(pair["rejected_ids"]) == "say blue"
 

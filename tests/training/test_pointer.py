@@ -19,7 +19,7 @@ from dreamgym_integrations.trainers.policy.pointer.create import create_pointer_
 from dreamgym_integrations.trainers.policy.pointer.mapped_state import MappedEntity, StateMap
 from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_integrations.trainers.policy.pointer.words_reader import WordsReader, learn_forms
-from dreamgym_integrations.trainers.policy.sft import clone, rows
+from dreamgym_integrations.trainers.policy.sft import clone, rows_of
 from lamp_runs import broken_after, same, trained, weights
 from safetensors.torch import load_file
 
@@ -199,7 +199,7 @@ def test_a_recorded_episode_is_a_row_for_each_action_and_refused_ones_can_be_lef
     trajectory = max(recordings(), key=lambda one: sum(step.result.is_error for step in one.transitions))
     refused = sum(step.result.is_error for step in trajectory.transitions)
     assert refused
-    every, accepted = (rows(SPEC, codec, trajectory, mask_refused=masked) for masked in (False, True))
+    every, accepted = (rows_of(SPEC, codec, [trajectory], mask_refused=masked) for masked in (False, True))
     assert len(every) - len(accepted) == refused
     assert all(sum(label >= 0 for label in row["labels"]) == 1 for row in every)
 

@@ -8,6 +8,7 @@ round of play and all optimiser steps that learn from it.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 from trl import GRPOTrainer
 
 from dreamgym.errors import TrainingStopped
-from dreamgym.training.advantages import group_advantages, weighted
+from dreamgym.training.advantages import group_advantages, returns_of, state_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Rollout, Segment
 from dreamgym_integrations.trainers.common.checkpoints import saving
@@ -26,6 +27,8 @@ from dreamgym_integrations.trainers.policy.rounds import Round, Rounds
 
 MOST_WEIGHT = 2.0
 """Highest importance weight of a token."""
+STATE_DISCOUNT = 0.95
+"""Discount factor of `state_credit`, per action, as in GiGPO: what wins in fewer steps is better."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     Args:
         practice: knows what an episode is worth.
         settings: see Settings.
+        recorded: successes that `imitate` draws from.
         options: as TRL's trainer takes them.
     """
 
@@ -56,8 +60,12 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     round: Round
     """What the running update learns from."""
 
-    def __init__(self, practice: Practice, settings: Settings, **options: Any) -> None:
-        self._practice, self._settings = practice, settings
+    def __init__(
+        self, practice: Practice, settings: Settings, *, recorded: Sequence[Segment] = (), **options: Any
+    ) -> None:
+        self._practice, self._settings, self._recorded = practice, settings, recorded
+        self._logprobs_BT: torch.Tensor
+        """Of the completion's tokens in the last forward pass."""
         self.waited_s = 0.0
         """Seconds that the running update has waited for its rollouts."""
         self._rows: list[Segment] = []
@@ -81,6 +89,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         check_alive(self.round, self._settings)
         scored = scored_groups(self.round, self._practice)
         rows = [row for group in scored for one in group for row in one.rows]
+        rows += self._imitated()
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
@@ -90,14 +99,24 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` in: those of each episode within its group, for all its rows, in the order of the rows."""
-        of_rows: list[float] = []
+        """Put `advantages` in, shape (B, T): those of each episode within its group, and of its actions in equal states.
+
+        What is imitated has 1, the advantage of an episode that is a standard deviation above its group.
+        """
+        advantages_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
+        b = 0
         for group_G in groups:
-            advantages_G = advantages_of(group_G, self._settings)
-            for one, advantage in zip(group_G, advantages_G, strict=True):
-                of_rows += [advantage] * len(one.rows)
-        of_rows += [0.0] * (len(self._rows) - len(of_rows))
-        output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
+            for row_T in token_advantages(group_G, self._settings):
+                advantages_BT[b, : len(row_T)] = torch.tensor(row_T)
+                b += 1
+        advantages_BT[b : b + self._settings.imitate] = 1.0  # rows after these say nothing
+        output["advantages"] = advantages_BT
+
+    def _imitated(self) -> list[Segment]:
+        """Recorded successes, drawn for the running update."""
+        wanted = self._settings.imitate if self.accelerator.is_main_process else 0
+        draw = random.Random(f"{self._settings.seed}:{self.updates}")
+        return draw.sample(self._recorded, min(wanted, len(self._recorded)))
 
     def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token when it was sampled, shape (B, T).
@@ -152,9 +171,19 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             "env_mask": [row.mask for row in self._rows],
         }
 
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*arguments, **options)
+        self._logprobs_BT = found[0]
+        return found
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """TRL's loss. Raises TrainingStopped where it is no number."""
+        """TRL's loss, and that of the answers that the policy heard. Raises TrainingStopped where it is no number."""
         loss: torch.Tensor = super()._compute_loss(model, inputs)
+        if self._settings.observation_loss:
+            heard_BT = inputs["completion_mask"] * (1 - inputs["tool_mask"])
+            surprise = -(self._logprobs_BT * heard_BT).sum() / heard_BT.sum().clamp(min=1)
+            self._metrics["train"]["observation_loss"].append(surprise.item())
+            loss = loss + self._settings.observation_loss * surprise / self.current_gradient_accumulation_steps
         self.check_finite("the loss", loss)
         return loss
 
@@ -197,6 +226,27 @@ def scored_groups(played: Round, practice: Practice) -> list[list[ScoredRollout]
 def advantages_of(group_G: Sequence[ScoredRollout], settings: Settings) -> list[float]:
     """The advantage of each episode within its group; 0 for one without a reward."""
     return by_confidence(group_advantages([one.reward for one in group_G]), group_G, settings)
+
+
+def token_advantages(group_G: Sequence[ScoredRollout], settings: Settings) -> list[list[float]]:
+    """The advantage of each token of a group's rows: that of its episode, and with `state_credit` of its action."""
+    rows = [row for one in group_G for row in one.rows]
+    of_episodes = zip(group_G, advantages_of(group_G, settings), strict=True)
+    found = [[advantage] * len(row.mask) for one, advantage in of_episodes for row in one.rows]
+    if not settings.state_credit:
+        return found
+    turns = [(b, turn) for b, row in enumerate(rows) for turn in row.turns]
+    returns_N: list[float] = []
+    for one in group_G:
+        rewards_T = [sum(row.rewards[t] for t in turn.places) for row in one.rows for turn in row.turns]
+        if rewards_T:  # what no action was credited with is the last one's
+            rewards_T[-1] += one.episode.total_reward - sum(rewards_T)
+        returns_N += returns_of(rewards_T, discount=STATE_DISCOUNT)
+    advantages_N = state_advantages([turn.heard for _, turn in turns], returns_N)
+    for (b, turn), advantage in zip(turns, advantages_N, strict=True):
+        for t in turn.places:
+            found[b][t] += settings.state_credit * advantage
+    return found
 
 
 def by_confidence(advantages: Sequence[float], episodes: Sequence[ScoredRollout], settings: Settings) -> list[float]:
