@@ -326,8 +326,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="at each size")
     given = parser.parse_args()
     print(
-        f"{given.questions} questions at each size; vectors of {given.dim} dimensions of hashed trigrams, which are embedded "
-        "in 5 us a text; a model takes a hundred times as long."
+        f"{given.questions} questions at each size; vectors of {given.dim} dimensions of hashed trigrams, which are "
+        "embedded in 5 us a text; a model takes a hundred times as long."
     )
     for steps in given.steps or [10_000, 100_000, 1_000_000]:
         asyncio.run(measure(steps, given.dim, given.questions))

@@ -116,7 +116,7 @@ class Settings(Frozen):
     observation_loss: float = Field(default=0.0, ge=0)
     """Weight of the loss of a language model that predicts the environment's answers too; 0 leaves it out."""
     imitate: int = Field(default=0, ge=0)
-    """grpo: so many recorded successes (of a pointer policy, their steps) are imitated in each update beside practice."""
+    """grpo: so many recorded successes (of a pointer policy, steps of them) are imitated in each update as well."""
     dead_updates: int = Field(default=20, ge=0)
     """Stop after this many updates in a row without a success and without a group to learn from; 0: never."""
     ppo: PPOSettings = PPOSettings()

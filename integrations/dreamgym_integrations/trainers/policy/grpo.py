@@ -99,7 +99,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` in, shape (B, T): those of each episode within its group, and of its actions in equal states.
+        """Put `advantages` in, shape (B, T): see `token_advantages`.
 
         What is imitated has 1, the advantage of an episode that is a standard deviation above its group.
         """
