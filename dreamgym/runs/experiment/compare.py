@@ -66,7 +66,8 @@ def compare(
         given = opened.enter_context(prepared_seeds(plan, folder))
         spec, real = given[0].spec, given[0].real
         trained = [task for split in ("train", "dev") for task in tasks_of(spec, split, real)]
-        plays = asyncio.run(check_apart(real, trained, tasks_of(spec, plan.test.split, real)[-plan.test.episodes :]))
+        tested = plan.tested(tasks_of(spec, plan.test.split, real))
+        plays = asyncio.run(check_apart(real, trained, tested))
         say(f"no world of the test occurs in training: {plays} plays told apart those that begin alike")
         make: Make | None = None
         if cluster is not None:

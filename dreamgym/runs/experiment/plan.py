@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -19,7 +19,7 @@ from dreamgym.environment import first_reason
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.settings import settings_of
 from dreamgym.runs.train.config import NewPolicy, TrainConfig
-from dreamgym.types import Frozen, JsonObject
+from dreamgym.types import Frozen, JsonObject, Task
 
 Spoiled = Literal["next states", "calls and next states", "every reward", "no reward"]
 
@@ -162,6 +162,8 @@ class Plan(Frozen):
     recorded: tuple[Play, ...] = Field(min_length=1)
     warm: WarmStart = WarmStart()
     test: Measured = Measured()
+    held_out: str = ""
+    """Tasks whose id holds this text are tested, and no others are; those others alone are recorded."""
     arm: tuple[Arm, ...] = Field(min_length=1)
     compare: tuple[Comparison, ...] = ()
 
@@ -181,13 +183,29 @@ class Plan(Frozen):
         for one in self.compare:
             if unknown := {one.arm, one.against} - set(names):
                 raise ValueError(f"[[compare]] names no arm: {', '.join(sorted(unknown))}")
+        real = [
+            arm.name for arm in self.arm if "real" in ((arm.train or {}).get("against"), (arm.train or {}).get("then"))
+        ]
+        if self.held_out and real:
+            raise ValueError(f"held_out: practice in reality plays tasks of all kinds; leave out {', '.join(real)}")
         if not any(play.warm for play in self.recorded):
             raise ValueError("no [[recorded]] play has warm = true: the warm start has nothing to imitate")
         return self
 
+    def recordable(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those of the training tasks that may be recorded."""
+        return [task for task in tasks if not self.held_out or self.held_out not in task.id]
+
+    def tested(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those of the split's tasks that are tested. Raises InvalidInput if there are none."""
+        found = [task for task in tasks if self.held_out in task.id][-self.test.episodes :]
+        if not found:
+            raise InvalidInput(f"held_out: no task of the split {self.test.split!r} has {self.held_out!r} in its id")
+        return found
+
     def difference(self, other: Plan) -> str | None:
         """What of that which all arms share `other` has different, as words; None where nothing is."""
-        shared = ("env", "recorded", "warm", "test")
+        shared = ("env", "recorded", "warm", "test", "held_out")
         return ", ".join(name for name in shared if getattr(self, name) != getattr(other, name)) or None
 
 

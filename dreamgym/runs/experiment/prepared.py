@@ -128,7 +128,7 @@ class Prepared:
 
     async def _played(self, number: int, play: Play) -> list[Trajectory]:
         say(f"seed {self.seed}: recording {play.episodes} real episodes of {play.behaviour}")
-        tasks = tasks_of(self.spec, "train", self.real)[: play.tasks]
+        tasks = self.plan.recordable(tasks_of(self.spec, "train", self.real))[: play.tasks]
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
         return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
 

@@ -338,8 +338,7 @@ def attempts(folder: Path) -> list[tuple[float, float]]:
 
 
 async def _measured(prepared: Prepared, arm: Arm, folder: Path) -> Evaluation:
-    test = prepared.plan.test
-    tasks = tasks_of(prepared.spec, test.split, prepared.real)[-test.episodes :]
+    tasks = prepared.plan.tested(tasks_of(prepared.spec, prepared.plan.test.split, prepared.real))
     if arm.behaviour is not None:
         behaviour = prepared.real.behaviours[arm.behaviour]
         episodes = await play_in_order(prepared.worlds, behaviour, tasks, len(tasks), seed=PLAYING_SEED)

@@ -48,6 +48,10 @@ def report(published: Published) -> str:
     plan, results = published.plan, published.by_arm
     numbers = ", ".join(map(str, plan.seeds[: min(len(some) for some in results.values())]))
     recorded = mean(one.recorded_steps for some in results.values() for one in some)
+    tested = max(len(one.outcomes) for some in results.values() for one in some)
+    apart = (
+        f"They are those with `{plan.held_out}` in their id, of which nothing was recorded. " if plan.held_out else ""
+    )
     commits = ", ".join(sorted({one.commit for one in published.results}))
     lines = [
         f"# {plan.title}",
@@ -56,7 +60,7 @@ def report(published: Published) -> str:
         "",
         f"Environment `{plan.env}`, seeds {numbers}: each has its own recordings, warm start and training. "
         f"{recorded:,.0f} real steps were recorded per seed. Success is in the real environment, on "
-        f"{plan.test.episodes} tasks of the split `{plan.test.split}`, each played once per seed. Brackets hold 95 % "
+        f"{tested} tasks of the split `{plan.test.split}`, each played once per seed. {apart}Brackets hold 95 % "
         "intervals by Student's t: for success over seeds and tasks, for areas under the curve of real probes and for "
         "dead groups over seeds. Differences are paired. **Bold**: the interval leaves out 0. Probes teach nothing and "
         'are not counted as real steps. "Answered by" is the share of the dream\'s steps that each tier answered.',
