@@ -104,6 +104,11 @@ def test_an_arm_s_settings_become_options_of_dreamgym_train(tmp_path: Path) -> N
         ("steps = 3", "vary = 3", "arm 'dream': .*vary: it is gone: two tasks are varied"),
         ("epochs = 2", "decay = 0.9", "arm 'dream': .*ppo.decay: it is gone"),
         ("steps = 3", "against = 'real'", "arm 'dream': .*without is for dreams"),
+        (
+            "seeds = [0, 1]\n",
+            'seeds = [0]\nheld_out = "a"\n[[arm]]\nname = "there"\ntrain = { against = "real" }\n',
+            "plays tasks of all kinds; leave out there",
+        ),
     ],
 )
 def test_a_fault_in_the_file_is_named(tmp_path: Path, before: str, after: str, words: str) -> None:
@@ -114,6 +119,15 @@ def test_a_fault_in_the_file_is_named(tmp_path: Path, before: str, after: str, w
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
 def test_every_published_experiment_can_be_begun(file: Path) -> None:
     assert len(read_plan(file).seeds) >= 1
+
+
+def test_tasks_of_a_kind_that_is_held_out_are_tested_alone_and_never_recorded(tmp_path: Path) -> None:
+    tasks = [Task(id=f"{kind}-{n}", env="coin", instruction="go") for n in range(3) for kind in ("wash", "cook")]
+    plan = read(tmp_path, GOOD.replace("[[recorded]]", 'held_out = "wash"\n[test]\nepisodes = 2\n[[recorded]]', 1))
+    assert [task.id for task in plan.recordable(tasks)] == ["cook-0", "cook-1", "cook-2"]
+    assert [task.id for task in plan.tested(tasks)] == ["wash-1", "wash-2"]
+    with pytest.raises(InvalidInput, match="no task of the split 'test' has 'wash' in its id"):
+        plan.tested(plan.recordable(tasks))
 
 
 def test_files_that_agree_in_what_arms_begin_with_may_share_a_folder(tmp_path: Path) -> None:
