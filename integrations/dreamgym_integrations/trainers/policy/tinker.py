@@ -266,8 +266,8 @@ def datum(row: Segment, advantage: float) -> Any:
 def check_settings(settings: Settings, processes: int) -> None:
     """Raises InvalidInput for what such a server cannot do, or would do otherwise."""
     plain = Settings()
-    own = ("algorithm", "staleness", "beta", "accumulate", "vllm", "bf16", "gradient_checkpointing")
-    own += ("state_credit", "observation_loss", "imitate")
+    memory = ("accumulate", "bf16", "gradient_checkpointing")
+    own = ("algorithm", "staleness", "beta", "vllm", "state_credit", "observation_loss", "imitate", *memory)
     if named := [name for name in own if getattr(settings, name) != getattr(plain, name)]:
         raise InvalidInput(f"a Tinker server samples and trains by grpo in its own way: leave out {', '.join(named)}")
     if processes > 1:
