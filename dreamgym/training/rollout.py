@@ -46,7 +46,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
-class Turn:
+class SampledTurn:
     """One answer of the policy in a segment."""
 
     heard: tuple[int, ...]
@@ -74,7 +74,7 @@ class Segment:
         return self.prompt_ids + self.completion_ids
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[SampledTurn]:
         """The policy's answers."""
         found, heard = [], (0, 0)
         for sampled, run in groupby(range(len(self.mask)), key=self.mask.__getitem__):
@@ -83,7 +83,7 @@ class Segment:
                 heard = places[0], places[-1] + 1
                 continue
             said = self.completion_ids[slice(*heard)] if heard[1] else self.prompt_ids
-            found.append(Turn(tuple(said), range(places[0], places[-1] + 1)))
+            found.append(SampledTurn(tuple(said), range(places[0], places[-1] + 1)))
         return found
 
     def say(self, sampled: Generation) -> None:
