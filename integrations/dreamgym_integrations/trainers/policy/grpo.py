@@ -65,7 +65,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     ) -> None:
         self._practice, self._settings, self._recorded = practice, settings, recorded
         self._logprobs_BT: torch.Tensor
-        """Of the completion's tokens in the last forward pass."""
+        """Log-probabilities of the completion's tokens in the last forward pass, shape (B, T)."""
         self.waited_s = 0.0
         """Seconds that the running update has waited for its rollouts."""
         self._rows: list[Segment] = []
