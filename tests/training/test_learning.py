@@ -1,6 +1,6 @@
 """What GRPO and PPO share: adapters, the pull of the start policy, and how far the dream is trusted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,11 @@ from dreamgym.types import JsonObject
 SETTINGS = Settings(steps=3, groups=4, group_size=4)
 
 
-class Sure:
-    """A player whose dream was so sure of every episode."""
+class Changed:
+    """A player whose episodes are changed after they were played."""
 
-    def __init__(self, player: Player, confidence: float | None) -> None:
-        self._player, self._confidence = player, confidence
+    def __init__(self, player: Player, change: Callable[[Rollout], None]) -> None:
+        self._player, self._change = player, change
 
     async def play(
         self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
@@ -32,8 +32,28 @@ class Sure:
             tasks, groups=groups, seeds=seeds, version=version, sampling_seed=sampling_seed
         )
         for rollout in rollouts:
-            rollout.confidence = self._confidence
+            self._change(rollout)
         return rollouts
+
+
+def sure(confidence: float | None) -> Callable[[Player], Player]:
+    """The dream was so sure of every episode."""
+
+    def change(rollout: Rollout) -> None:
+        rollout.confidence = confidence
+
+    return lambda player: Changed(player, change)
+
+
+def rewarded(reward: float) -> Callable[[Player], Player]:
+    """All episodes end with the same reward."""
+
+    def change(rollout: Rollout) -> None:
+        rollout.total_reward = reward
+        for segment in rollout.segments:
+            segment.rewards = [0.0] * len(segment.rewards)
+
+    return lambda player: Changed(player, change)
 
 
 def test_an_adapter_is_merged_into_the_policy_that_is_saved(
@@ -72,7 +92,7 @@ def test_episodes_that_the_dream_was_unsure_of_teach_nothing(
     algorithm: str, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     settings = SETTINGS.model_copy(update={"algorithm": algorithm, "least_confidence": 0.5})
-    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, within=lambda player: Sure(player, 0.4))
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, within=sure(0.4))
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 
 
@@ -82,7 +102,7 @@ def test_confidence_weighs_an_episode_only_where_it_is_asked_to(
     def after(name: str, confidence: float | None, **changes: object) -> Path:
         settings = SETTINGS.model_copy(update=changes)
         folder = tmp_path / name
-        trained(lamp_spec, lamp_policy, folder, settings, portal, within=lambda player: Sure(player, confidence))
+        trained(lamp_spec, lamp_policy, folder, settings, portal, within=sure(confidence))
         return folder / "policy"
 
     off = weights(after("off", 0.0))
@@ -91,32 +111,13 @@ def test_confidence_weighs_an_episode_only_where_it_is_asked_to(
     assert same(weights(after("on", 0.0, weigh_confidence=True)), weights(lamp_policy))
 
 
-class Rewarded:
-    """A player all of whose episodes end with the same reward."""
-
-    def __init__(self, player: Player, reward: float) -> None:
-        self._player, self._reward = player, reward
-
-    async def play(
-        self, tasks: Sequence[Task], *, groups: Sequence[str], seeds: Sequence[int], version: int, sampling_seed: int
-    ) -> list[Rollout]:
-        rollouts = await self._player.play(
-            tasks, groups=groups, seeds=seeds, version=version, sampling_seed=sampling_seed
-        )
-        for rollout in rollouts:
-            rollout.total_reward = self._reward
-            for segment in rollout.segments:
-                segment.rewards = [0.0] * len(segment.rewards)
-        return rollouts
-
-
 def test_credit_by_state_tells_episodes_apart_that_all_won(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     def after(credit: float) -> dict[str, torch.Tensor]:
         folder = tmp_path / str(credit)
         settings = SETTINGS.model_copy(update={"state_credit": credit})
-        trained(lamp_spec, lamp_policy, folder, settings, portal, within=lambda player: Rewarded(player, 1.0))
+        trained(lamp_spec, lamp_policy, folder, settings, portal, within=rewarded(1.0))
         return weights(folder / "policy")
 
     assert same(after(0.0), weights(lamp_policy))
@@ -150,7 +151,7 @@ def test_a_policy_may_learn_what_the_environment_answers_beside_what_to_do(
         tmp_path,
         settings,
         portal,
-        within=lambda player: Rewarded(player, 0.0),
+        within=rewarded(0.0),
         on_learned=figures.append,
     )
     surprise = [float(str(line["observation_loss"])) for line in figures]
@@ -172,7 +173,7 @@ def test_recorded_successes_are_imitated_beside_practice(
         tmp_path,
         settings,
         portal,
-        within=lambda player: Rewarded(player, 0.0),
+        within=rewarded(0.0),
         recorded=won,
     )
     refused = [

@@ -114,9 +114,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def _imitated(self) -> list[Segment]:
         """Recorded successes, drawn for the running update."""
-        wanted = self._settings.imitate if self.accelerator.is_main_process else 0
         draw = random.Random(f"{self._settings.seed}:{self.updates}")
-        return draw.sample(self._recorded, min(wanted, len(self._recorded)))
+        return draw.sample(self._recorded, min(self._settings.imitate, len(self._recorded)))
 
     def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token when it was sampled, shape (B, T).
