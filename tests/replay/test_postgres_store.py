@@ -18,7 +18,7 @@ from dreamgym.replay.postgres import Store, open_store
 from dreamgym.replay.postgres.database import Database
 from dreamgym.replay.postgres.episodes import CHANGING
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
-from dreamgym.types import StepResult, Task
+from dreamgym.types import Source, StepResult, Task
 
 pytestmark = pytest.mark.anyio
 
@@ -306,8 +306,10 @@ async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_re
 ) -> None:
     folder = resources.files("dreamgym.replay.postgres").joinpath("migrations")
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    later = ["0006_digests.sql", "0007_recordings.sql", "0008_identities.sql", "0009_vector_indexes.sql"]
-    assert names[5:] == later, "a later migration may have to bring this test's store back further"
+    later = ["digests", "recordings", "identities", "vector_indexes", "dreamed_keys"]
+    assert [name[5:-4] for name in names[5:]] == later, (
+        "a later migration may have to bring this test's store back further"
+    )
     same = sample_trajectory("same", sample_transition("kitchen", "north", "hall"))
     other = sample_trajectory("other", sample_transition("kitchen", "south", "cellar"))
     store = await open_store(dsn, TrigramEncoder())
@@ -318,6 +320,9 @@ async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_re
         old.execute("DROP INDEX trajectories_recorded")
         old.execute("ALTER TABLE environments DROP COLUMN identity, DROP COLUMN folder")
         old.execute("DROP TABLE vector_indexes")
+        ((encoder,),) = old.execute("SELECT id FROM encoders").fetchall()
+        old.execute(f"DROP INDEX vectors_{encoder}_missing")
+        old.execute(f"ALTER TABLE vectors_{encoder} ALTER COLUMN embedding SET NOT NULL")
         old.execute("DELETE FROM schema_migrations WHERE version > 5")
     store = await open_store(dsn, TrigramEncoder())
     assert await store.buffer.trajectories(ENV) == (same, other)
@@ -328,6 +333,42 @@ async def test_what_the_fifth_edition_stored_without_a_digest_is_compared_and_re
     with psycopg.connect(dsn) as admin:
         kept: dict[str, bytes] = dict(admin.execute("SELECT id, digest FROM trajectories").fetchall())
     assert kept == {"same": same.digest(), "other": labelled.digest()}
+
+
+class Counting(TrigramEncoder):
+    """Counts the texts that it embeds."""
+
+    texts = 0
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.texts += len(texts)
+        return super().encode(texts)
+
+
+async def test_dreams_are_embedded_once_a_question_searches_among_them(dsn: str) -> None:
+    encoder = Counting()
+    store = await open_store(dsn, encoder)
+    await store.buffer.add([sample_trajectory("real", sample_transition("attic", "down", "hall"))])
+    recorded = encoder.texts
+    step = sample_transition("kitchen", "north", "hall")
+    await store.buffer.add([sample_trajectory("dream", step, source=Source.SYNTHETIC)])
+    assert encoder.texts == recorded
+    among_dreams = sample_retrieval("kitchen", "northward", sources=frozenset(Source))
+    assert (await store.buffer.nearest(among_dreams))[0].transition == step
+    embedded = encoder.texts
+    assert embedded == recorded + 3, "state and call of the question, and the dreamed call; the state is known by then"
+    assert (await store.buffer.nearest(among_dreams))[0].transition == step
+    assert encoder.texts == embedded
+    await store.close()
+
+
+async def test_a_recording_of_what_was_dreamed_is_found_by_a_search_for_recordings(store: Store) -> None:
+    step = sample_transition("kitchen", "north", "hall")
+    await store.buffer.add([sample_trajectory("dream", step, source=Source.SYNTHETIC)])
+    asked = sample_retrieval("kitchen", "northward")
+    assert not await store.buffer.nearest(asked)
+    await store.buffer.add([sample_trajectory("real", step)])
+    assert (await store.buffer.nearest(asked))[0].transition == step
 
 
 async def test_two_that_store_the_same_change_at_once_store_it_once(store: Store, dsn: str) -> None:

@@ -87,17 +87,19 @@ async def test_what_is_retired_while_it_is_stored_again_is_there_all_the_same(st
     """A writer looks up which vectors are there before it takes the lock."""
     await store.buffer.add([*dreams(range(2)), sample_trajectory("other", source=Source.SYNTHETIC)])
     await solve(store)
+    asked = sample_retrieval("kitchen", "go!", sources=frozenset(Source))
+    assert await store.buffer.nearest(asked), "a search among dreams, which computes their vectors"
     loop, encoder, retired = asyncio.get_running_loop(), Retiring(), []
     encoder.meanwhile = lambda: retired.append(
         asyncio.run_coroutine_threadsafe(store.buffer.retire(ENV, keep=1), loop).result(60)
     )
-    again = [dream.model_copy(update={"id": f"again {dream.id}"}) for dream in dreams(range(2))]
-    new = sample_trajectory("new", sample_transition("cellar", "up", "kitchen"), source=Source.SYNTHETIC)
+    again = [dream.model_copy(update={"id": f"again {dream.id}", "source": Source.REAL}) for dream in dreams(range(2))]
+    new = sample_trajectory("new", sample_transition("cellar", "up", "kitchen"))
     writer = await open_store(store.dsn, encoder)
     assert await writer.buffer.add([*again, new]) == 3
     await writer.close()
     assert retired == [2]
-    found = await store.buffer.nearest(sample_retrieval("kitchen", "go!", sources=frozenset(Source)))
+    found = await store.buffer.nearest(asked)
     assert {shown.transition.next_state for shown in found} == {"dream 0", "dream 1", "kitchen"}
 
 

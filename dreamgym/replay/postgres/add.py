@@ -12,9 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dreamgym.replay.keys import (
     SOURCE_CODES,
     Key,
@@ -24,10 +21,10 @@ from dreamgym.replay.keys import (
     digest_bytes,
 )
 from dreamgym.replay.postgres import binary
-from dreamgym.replay.postgres.database import Connection, Database
+from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
+from dreamgym.replay.postgres.vectors import Vectors, encode, store_keys
 from dreamgym.types import Task, Trajectory
 
-WRITE_LOCK = 728_903
 MANY_STEPS = 1_000
 
 Id = bytes
@@ -192,34 +189,6 @@ async def batches_of(
     }
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """The vectors of some keys."""
-
-    rows: Mapping[Id, int]
-    """Key to its row in `values`."""
-    values: NDArray[np.float16]
-
-    @classmethod
-    async def of(cls, encoder: KeyEncoder, keys: Mapping[Id, Key], wanted: Sequence[Id]) -> Vectors:
-        """Embed the wanted ones of these keys."""
-        values = await encoder.encode([keys[key] for key in wanted])
-        return cls({key: row for row, key in enumerate(wanted)}, values)
-
-
-NO_VECTORS = Vectors({}, np.empty((0, 0), dtype=np.float16))
-
-
-async def encode(database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int, batch: Batch) -> Vectors:
-    """Vectors of the keys that the store lacks. `_copy_vectors` adds those of keys that are retired meanwhile."""
-    rows = await database.fetch(
-        f"SELECT uuid_send(key) FROM vectors_{encoder_id}_{env_id} WHERE env_id = {env_id} AND key = ANY (%(keys)s)",
-        {"keys": binary.array("uuid", binary.uuid(batch.keys))},
-    )
-    known = {row[0] for row in rows}
-    return await Vectors.of(encoder, batch.keys, [key for key in batch.keys if key not in known])
-
-
 async def store(
     connection: Connection,
     encoder: KeyEncoder,
@@ -238,7 +207,7 @@ async def store(
     stored = await _copy_transitions(connection, env_id, batch)
     await _copy_trajectories(connection, env_id, batch, worlds, stored)
     position = await _position(connection, env_id)
-    await _copy_vectors(connection, encoder, encoder_id, env_id, batch, vectors, position)
+    await store_keys(connection, encoder, encoder_id, env_id, batch, vectors, position)
     await _store_sightings(connection, env_id, batch, worlds, position, known_transitions=stored.keys())
     await _store_states(connection, env_id, batch, worlds, position, known_worlds)
     await _analyze(connection, encoder_id, env_id, len(batch.steps))
@@ -335,48 +304,6 @@ def _trajectory_columns(
         binary.text(batch.serialized[one.id].body for one in found),
         binary.raw(batch.serialized[one.id].digest for one in found),
     )
-
-
-async def _copy_vectors(
-    connection: Connection,
-    encoder: KeyEncoder,
-    encoder_id: int,
-    env_id: int,
-    batch: Batch,
-    vectors: Vectors,
-    position: int,
-) -> None:
-    table = f"vectors_{encoder_id}_{env_id}"
-    cursor = await connection.execute(
-        f"SELECT uuid_send(key), sources FROM {table} WHERE env_id = {env_id} AND key = ANY (%s)",
-        [binary.array("uuid", binary.uuid(batch.keys))],
-        binary=True,
-    )
-    known: dict[Id, int] = dict(await cursor.fetchall())
-    if new := [key for key in batch.keys if key not in known]:
-        # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
-        if any(key not in vectors.rows for key in new):
-            vectors = await Vectors.of(encoder, batch.keys, new)
-        await binary.copy(
-            connection,
-            f"{table} (env_id, key, sources, state, action, embedding, first_at)",
-            binary.int2([env_id] * len(new)),
-            binary.uuid(new),
-            binary.int2(batch.key_sources[key] for key in new),
-            binary.text(batch.keys[key][0] for key in new),
-            binary.text(batch.keys[key][1] for key in new),
-            binary.halfvec(vectors.values[[vectors.rows[key] for key in new]]),
-            binary.int8(batch.first_at.get(key, position) for key in new),
-        )
-    # a search skips keys whose mask holds no allowed source, so a known key gets the sources of this batch as well
-    wider = {key: sources | batch.key_sources[key] for key, sources in known.items()}
-    if changed := {key: sources for key, sources in wider.items() if sources != known[key]}:
-        await connection.execute(
-            f"UPDATE {table} AS old SET sources = new.sources "
-            f"FROM unnest(%s::uuid[], %s::smallint[]) AS new (key, sources) "
-            f"WHERE env_id = {env_id} AND old.key = new.key",
-            [binary.array("uuid", binary.uuid(changed)), binary.array("int2", binary.int2(changed.values()))],
-        )
 
 
 async def _store_sightings(

@@ -36,6 +36,7 @@ from dreamgym.replay.postgres.database import Database, Row
 from dreamgym.replay.postgres.retire import retire_dreams, take_back
 from dreamgym.replay.postgres.upsert import READ, trajectory_of, upsert
 from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, VectorIndexes
+from dreamgym.replay.postgres.vectors import embed_dreams
 from dreamgym.replay.ranking import EXACT_SCORE, SIMILAR_KEYS, Candidate, rank, seen_states, similarity_to
 from dreamgym.spans import timed
 from dreamgym.types import Source, Task, Trajectory, Transition
@@ -109,6 +110,8 @@ class PostgresBuffer:
         self, env: int, drawn_by_world: bool, asked: Mapping[str, object], retrieval: Retrieval
     ) -> list[Row]:
         """Rows of the nearest keys. An approximate search that finds too few is followed by an exact one."""
+        if not retrieval.sources <= GROUNDED:
+            await embed_dreams(self._database, self._encoder, self._encoder_id, env)
         width = await self.indexes.ef_search(env) if retrieval.sources <= GROUNDED else None
         if width is not None:
             for limit in (SIMILAR_KEYS, 4 * SIMILAR_KEYS):  # of some keys, nothing but the excluded episode is known

@@ -33,6 +33,8 @@ Parameters = Mapping[str, object]
 OLDEST_SERVER = 150_000
 OLDEST_PGVECTOR = (0, 8, 0)
 MIGRATION_LOCK = 728_900
+WRITE_LOCK = 728_903
+"""Taken together with the number of an environment by those who write in it."""
 OPEN_LIMIT_S = 30.0
 """How long opening a pool waits for its first connection."""
 WAIT_FOR_CONNECTION_S = 800.0

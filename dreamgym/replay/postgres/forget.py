@@ -12,8 +12,7 @@ from datetime import datetime
 
 from dreamgym.errors import UnknownName
 from dreamgym.replay.keys import SOURCE_CODES
-from dreamgym.replay.postgres.add import WRITE_LOCK
-from dreamgym.replay.postgres.database import Connection, Database
+from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
 from dreamgym.replay.postgres.retire import clean_up, remove
 from dreamgym.types import Frozen, Source
 

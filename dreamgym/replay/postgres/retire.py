@@ -11,8 +11,7 @@ from uuid import UUID
 
 from dreamgym.replay.buffer import SATURATED_GROUPS, SATURATED_VARIANCE
 from dreamgym.replay.keys import SOURCE_CODES
-from dreamgym.replay.postgres.add import WRITE_LOCK
-from dreamgym.replay.postgres.database import Connection, Database
+from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
 from dreamgym.types import Source
 
 SYNTHETIC, REAL = SOURCE_CODES[Source.SYNTHETIC], SOURCE_CODES[Source.REAL]

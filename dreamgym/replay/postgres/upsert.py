@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dreamgym.replay.buffer import Upserted
 from dreamgym.replay.keys import KeyEncoder, check_storable, check_trajectories, stored_elsewhere
 from dreamgym.replay.postgres import binary
-from dreamgym.replay.postgres.add import NO_VECTORS, WRITE_LOCK, Batch, batches_of, encode, insert_tasks, store
-from dreamgym.replay.postgres.database import Connection, Database
+from dreamgym.replay.postgres.add import Batch, batches_of, insert_tasks, store
+from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
 from dreamgym.replay.postgres.retire import clean_up, remove
+from dreamgym.replay.postgres.vectors import NO_VECTORS, encode
 from dreamgym.types import Task, Trajectory, Transition
 
 READ = """

@@ -61,6 +61,7 @@ FROM (
   SELECT key, state, action, (embedding <=> %(vector)s) + 0 AS distance  -- no index is in the order of a sum
   FROM vectors_{encoder}_{env}
   WHERE env_id = {env} AND sources & %(mask)s <> 0 AND first_at <= %(as_of)s AND starts_with(action, %(tool)s)
+    AND embedding IS NOT NULL
   ORDER BY distance
   LIMIT %(keys)s + (SELECT count(DISTINCT transition_id) FROM trajectory_steps WHERE trajectory_id = %(exclude)s)
 ) AS nearest"""

@@ -23,6 +23,8 @@ from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
 
 BATCH = 32
+CPU_CHUNK = 128
+"""Tokens of a prompt that a CPU reads at a time: the intermediate values of a whole one would not fit its cache."""
 LONGER = 2
 """A fitted model's answer that is this many times as long as the longest it learned will not end any more."""
 
@@ -175,6 +177,7 @@ class CheckpointModel:
                 attention_mask=mask,
                 max_new_tokens=limit if room is None else min(limit, room - width),
                 pad_token_id=pad,
+                prefill_chunk_size=CPU_CHUNK if model.device.type == "cpu" else None,
                 logits_processor=[] if watching is None else [watching],
                 **sampled,
             )[:, width:].tolist()
