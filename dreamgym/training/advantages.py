@@ -6,8 +6,7 @@ Plain numbers, no tensors: a trainer puts them where its tokens are.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 EPSILON = 1e-4
 """Added to the standard deviation, as TRL's GRPO trainer does."""
@@ -25,34 +24,6 @@ def group_advantages(rewards_G: Sequence[float | None]) -> list[float]:
     mean = math.fsum(valid) / len(valid)
     deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in valid) / (len(valid) - 1))
     return [0.0 if reward is None else (reward - mean) / (deviation + EPSILON) for reward in rewards_G]
-
-
-def state_advantages(states_N: Sequence[Hashable], returns_N: Sequence[float]) -> list[float]:
-    """How much more an action earned than those that a group took in an equal state, shape (N,).
-
-    Return minus the mean in that state, over the standard deviation there; Feng et al. 2025 (GiGPO, arXiv 2505.10978),
-    the advantage of a step. An action in a state of its own is compared with none: its advantage is 0.
-
-    Args:
-        states_N: what each action was chosen in.
-        returns_N: what was earned from each action on, see `returns_of`.
-    """
-    places: dict[Hashable, list[int]] = defaultdict(list)
-    for n, state in enumerate(states_N):
-        places[state].append(n)
-    advantages_N = [0.0] * len(returns_N)
-    for equal in places.values():
-        for n, advantage in zip(equal, group_advantages([returns_N[n] for n in equal]), strict=True):
-            advantages_N[n] = advantage
-    return advantages_N
-
-
-def returns_of(rewards_T: Sequence[float], *, discount: float) -> list[float]:
-    """What is earned from each action on, shape (T,): its reward, and later ones times `discount` for each action."""
-    returns_T, following = [0.0] * len(rewards_T), 0.0
-    for t in range(len(rewards_T) - 1, -1, -1):
-        returns_T[t] = following = rewards_T[t] + discount * following
-    return returns_T
 
 
 def generalised_advantages(

@@ -111,8 +111,6 @@ class Settings(Frozen):
     """Multiply each advantage by the dream's calibrated confidence in its episode."""
     least_confidence: float = Field(default=0.0, ge=0, le=1)
     """Lowest calibrated confidence of an episode whose reward counts; a less certain one has no reward."""
-    state_credit: float = Field(default=0.0, ge=0)
-    """grpo: weight of how much more an action earned than the others that its group took in an equal state (GiGPO)."""
     observation_loss: float = Field(default=0.0, ge=0)
     """Weight of the loss of a language model that predicts the environment's answers too; 0 leaves it out."""
     imitate: int = Field(default=0, ge=0)

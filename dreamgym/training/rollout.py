@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Protocol
 
 from dreamgym.environment import Environment, EnvironmentSpec
@@ -45,16 +44,6 @@ class Policy(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class SampledTurn:
-    """One answer of the policy in a segment."""
-
-    heard: tuple[int, ...]
-    """Token ids between it and its last answer; for the first one, the prompt."""
-    places: range
-    """Where its tokens are in the completion."""
-
-
 @dataclass
 class Segment:
     """One conversation that was only appended to, as tokens. The lists after `prompt_ids` have the same length."""
@@ -72,19 +61,6 @@ class Segment:
     def ids(self) -> list[int]:
         """All token ids so far: the policy's next prompt."""
         return self.prompt_ids + self.completion_ids
-
-    @property
-    def turns(self) -> list[SampledTurn]:
-        """The policy's answers."""
-        found, heard = [], (0, 0)
-        for sampled, run in groupby(range(len(self.mask)), key=self.mask.__getitem__):
-            places = [*run]
-            if not sampled:
-                heard = places[0], places[-1] + 1
-                continue
-            said = self.completion_ids[slice(*heard)] if heard[1] else self.prompt_ids
-            found.append(SampledTurn(tuple(said), range(places[0], places[-1] + 1)))
-        return found
 
     def say(self, sampled: Generation) -> None:
         """Append tokens that the policy sampled."""

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from dreamgym.training.advantages import (
     generalised_advantages,
     group_advantages,
-    returns_of,
-    state_advantages,
     trusted,
     weighted,
 )
@@ -40,24 +38,6 @@ def test_more_reward_never_means_less_advantage(rewards_G: list[float | None]) -
         if reward is not None
     )
     assert [advantage for _, advantage in ranked] == sorted(advantage for _, advantage in ranked)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), numbers), max_size=12))
-def test_an_action_is_compared_with_those_in_an_equal_state_alone(actions_N: list[tuple[int, float]]) -> None:
-    states_N, returns_N = [state for state, _ in actions_N], [earned for _, earned in actions_N]
-    advantages_N = state_advantages(states_N, returns_N)
-    for state in set(states_N):
-        equal = [n for n, other in enumerate(states_N) if other == state]
-        assert [advantages_N[n] for n in equal] == group_advantages([returns_N[n] for n in equal])
-
-
-@given(st.lists(numbers, min_size=1, max_size=12), st.floats(0, 1))
-def test_what_an_action_returns_is_its_reward_and_less_and_less_of_what_follows(
-    rewards_T: list[float], discount: float
-) -> None:
-    for t, earned in enumerate(returns_of(rewards_T, discount=discount)):
-        later = math.fsum(reward * discount**n for n, reward in enumerate(rewards_T[t:]))
-        assert earned == pytest.approx(later, abs=1e-6)
 
 
 @given(steps)

@@ -4,16 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy.grpo import ScoredRollout, token_advantages
 from lamp_runs import same, trained, weights
 from safetensors.torch import load_file
 
 from dreamgym import EnvironmentSpec, Task, Trajectory
 from dreamgym.errors import InvalidInput
 from dreamgym.training.practice import Settings, read_record
-from dreamgym.training.rollout import Generation, Player, Rollout, Segment
+from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
 
 SETTINGS = Settings(steps=3, groups=4, group_size=4)
@@ -111,35 +109,6 @@ def test_confidence_weighs_an_episode_only_where_it_is_asked_to(
     assert same(weights(after("on", 0.0, weigh_confidence=True)), weights(lamp_policy))
 
 
-def test_credit_by_state_tells_episodes_apart_that_all_won(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
-) -> None:
-    def after(credit: float) -> dict[str, torch.Tensor]:
-        folder = tmp_path / str(credit)
-        settings = SETTINGS.model_copy(update={"state_credit": credit})
-        trained(lamp_spec, lamp_policy, folder, settings, portal, within=rewarded(1.0))
-        return weights(folder / "policy")
-
-    assert same(after(0.0), weights(lamp_policy))
-    assert not same(after(1.0), weights(lamp_policy))
-
-
-def test_credit_by_state_prefers_the_action_after_which_fewer_steps_won(lamp_spec: EnvironmentSpec) -> None:
-    def won_after(steps: int) -> ScoredRollout:
-        segment = Segment([1, 2])
-        for _ in range(steps):
-            segment.say(Generation((3, 4), (0.0, 0.0)))
-            segment.hear([5])
-        return ScoredRollout(Rollout(lamp_spec.tasks[0], [segment], total_reward=1.0), reward=1.0)
-
-    group_G = [won_after(steps) for steps in (1, 2, 3)]
-    fast, middle, slow = token_advantages(group_G, Settings(state_credit=1.0))
-    assert fast[0] == fast[1] > middle[0] > slow[0], "in the state that all began in"
-    assert middle[3] == slow[6] > 0 > slow[3], "after an answer that they all heard"
-    assert fast[2] == middle[2] == slow[5] == 0, "tokens of somebody else"
-    assert token_advantages(group_G, Settings()) == [[0.0] * 3, [0.0] * 6, [0.0] * 9]
-
-
 def test_a_policy_may_learn_what_the_environment_answers_beside_what_to_do(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
@@ -185,7 +154,7 @@ def test_recorded_successes_are_imitated_beside_practice(
 @pytest.mark.parametrize(
     ("update", "words"),
     [
-        ({"algorithm": "ppo", "state_credit": 1.0}, "ppo has advantages of its own"),
+        ({"algorithm": "ppo", "imitate": 4}, "ppo has advantages of its own"),
         ({"imitate": 4, "staleness": 1}, "what was recorded has no log-probabilities"),
         ({"imitate": 4}, "no recorded success of 'lamp'"),
     ],

@@ -19,7 +19,7 @@ import torch
 from trl import GRPOTrainer
 
 from dreamgym.errors import TrainingStopped
-from dreamgym.training.advantages import group_advantages, returns_of, state_advantages, weighted
+from dreamgym.training.advantages import group_advantages, weighted
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Rollout, Segment
 from dreamgym_integrations.trainers.common.checkpoints import saving
@@ -27,8 +27,6 @@ from dreamgym_integrations.trainers.policy.rounds import Round, Rounds
 
 MOST_WEIGHT = 2.0
 """Highest importance weight of a token."""
-STATE_DISCOUNT = 0.95
-"""Discount factor of `state_credit`, per action, as in GiGPO: what wins in fewer steps is better."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +97,17 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` in, shape (B, T): see `token_advantages`.
+        """Put `advantages` in, shape (B,): those of each episode within its group, for all its rows, in their order.
 
         What is imitated has 1, the advantage of an episode that is a standard deviation above its group.
         """
-        advantages_BT = torch.zeros_like(output["completion_ids"], dtype=torch.float32)
-        b = 0
+        of_rows: list[float] = []
         for group_G in groups:
-            for row_T in token_advantages(group_G, self._settings):
-                advantages_BT[b, : len(row_T)] = torch.tensor(row_T)
-                b += 1
-        advantages_BT[b : b + self._settings.imitate] = 1.0  # rows after these say nothing
-        output["advantages"] = advantages_BT
+            for one, advantage in zip(group_G, advantages_of(group_G, self._settings), strict=True):
+                of_rows += [advantage] * len(one.rows)
+        of_rows += [1.0] * min(self._settings.imitate, len(self._recorded))
+        of_rows += [0.0] * (len(self._rows) - len(of_rows))
+        output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
 
     def _imitated(self) -> list[Segment]:
         """Recorded successes, drawn for the running update."""
@@ -225,27 +222,6 @@ def scored_groups(played: Round, practice: Practice) -> list[list[ScoredRollout]
 def advantages_of(group_G: Sequence[ScoredRollout], settings: Settings) -> list[float]:
     """The advantage of each episode within its group; 0 for one without a reward."""
     return by_confidence(group_advantages([one.reward for one in group_G]), group_G, settings)
-
-
-def token_advantages(group_G: Sequence[ScoredRollout], settings: Settings) -> list[list[float]]:
-    """The advantage of each token of a group's rows: that of its episode, and with `state_credit` of its action."""
-    rows = [row for one in group_G for row in one.rows]
-    of_episodes = zip(group_G, advantages_of(group_G, settings), strict=True)
-    found = [[advantage] * len(row.mask) for one, advantage in of_episodes for row in one.rows]
-    if not settings.state_credit:
-        return found
-    turns = [(b, turn) for b, row in enumerate(rows) for turn in row.turns]
-    returns_N: list[float] = []
-    for one in group_G:
-        rewards_T = [sum(row.rewards[t] for t in turn.places) for row in one.rows for turn in row.turns]
-        if rewards_T:  # what no action was credited with is the last one's
-            rewards_T[-1] += one.episode.total_reward - sum(rewards_T)
-        returns_N += returns_of(rewards_T, discount=STATE_DISCOUNT)
-    advantages_N = state_advantages([turn.heard for _, turn in turns], returns_N)
-    for (b, turn), advantage in zip(turns, advantages_N, strict=True):
-        for t in turn.places:
-            found[b][t] += settings.state_credit * advantage
-    return found
 
 
 def by_confidence(advantages: Sequence[float], episodes: Sequence[ScoredRollout], settings: Settings) -> list[float]:

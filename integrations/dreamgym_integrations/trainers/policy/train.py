@@ -144,8 +144,8 @@ def check_settings(settings: Settings, processes: int) -> None:
         raise InvalidInput(f"{rollouts} rollouts per process and update do not split into {split} equal batches")
     if settings.staleness and processes > 1:
         raise InvalidInput("one process plays ahead of the updates: with several of them, leave staleness at 0")
-    if settings.algorithm == "ppo" and (settings.state_credit or settings.imitate):
-        raise InvalidInput("ppo has advantages of its own: leave state_credit and imitate out, or take grpo")
+    if settings.algorithm == "ppo" and settings.imitate:
+        raise InvalidInput("ppo has advantages of its own: leave imitate out, or take grpo")
     if settings.imitate and processes > 1:
         raise InvalidInput("one process has the recordings: with several of them, leave imitate out")
     if settings.imitate and (settings.staleness or settings.vllm):
