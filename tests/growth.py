@@ -11,7 +11,7 @@ Given = TypeVar("Given", str, bytes)
 
 FIRST, LAST = 2**10, 2**17
 """Sizes that are tried, in characters."""
-MEASURABLE_S = 0.02
+MEASURABLE_S = 0.01
 """CPU seconds that a clock can be believed to have measured."""
 TIMES, BOUND = 8, 24.0
 """Eight times the input takes eight times as long where time is linear, 64 times where it is quadratic."""

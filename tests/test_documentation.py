@@ -44,6 +44,8 @@ FILE = re.compile(r"`([\w./-]+)`:")
 PROGRAMS = {"dreamgym": app, "dreamgym-serve": serve}
 LIMIT_S = 120
 """What takes longer is marked."""
+LONG = {"agent", "environment"}
+"""Pages whose commands only `make test-all` runs: they take as long as all others together."""
 TOOLS_LIST = {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]}
 
 
@@ -250,7 +252,13 @@ def test_what_the_code_blocks_of_a_page_name_exists(page: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(not block.reason for block in blocks_of(page))], ids=lambda page: page.stem
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.long if page.stem in LONG else ())
+        for page in PAGES
+        if any(not block.reason for block in blocks_of(page))
+    ],
+    ids=lambda page: page.stem,
 )
 def test_the_code_blocks_of_a_page_run_or_say_why_not(page: Path, tmp_path: Path, dsn: str) -> None:
     player = Player(tmp_path, dsn)

@@ -144,12 +144,15 @@ def as_a_script(script: Path) -> Players:
     return players
 
 
-@pytest.mark.parametrize("name", ["react", "langgraph", "openai_agents"])
+# the examples below make their agents as the last two do
+@pytest.mark.parametrize(
+    "name",
+    ["react", pytest.param("langgraph", marks=pytest.mark.long), pytest.param("openai_agents", marks=pytest.mark.long)],
+)
 async def test_a_built_in_agent_plays_sixteen_episodes_in_the_dream_and_sixteen_in_reality_at_once(name: str) -> None:
     await check_sixteen_at_once_in_each(in_this_process(name))
 
 
-# the built-in `langgraph` above makes its agent as the first of these does
 @pytest.mark.parametrize(
     "script",
     [pytest.param("langgraph_create_agent", marks=pytest.mark.long), "langgraph_prebuilt", "openai_agents_sdk"],

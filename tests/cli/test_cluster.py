@@ -125,6 +125,7 @@ def test_a_cluster_whose_worker_dies_writes_the_bytes_of_one_process_and_tells_n
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_workers_of_another_version_are_refused_and_nothing_is_written(dreamgym: Command, short: Path) -> None:
     other = Path("other", "dreamgym")
     other.mkdir(parents=True)

@@ -104,6 +104,7 @@ def test_without_a_home_of_its_own_it_takes_what_lies_in_the_users_folders(
     shutil.rmtree(place)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has a system user")
 def test_the_system_user_stays_while_it_runs_another_database(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = EmbeddedServer.start()

@@ -21,7 +21,7 @@ VERBS = [
     ("fidelity", COIN, "--model", "nearest", "--limit", "5", "--out", "OUT"),
     ("check", COIN, "--against", "dream", "--model", "nearest"),
     ("play", "coin", "--agent", "expert", "--model", "nearest"),
-    ("train", "coin", *SFT, "--out", "OUT"),
+    pytest.param(("train", "coin", *SFT, "--out", "OUT"), marks=pytest.mark.long),
 ]
 
 
@@ -47,7 +47,7 @@ def test_a_look_up_is_seen(preloaded: Path, tmp_path: Path) -> None:
     assert (tmp_path / "lookups").read_text().split() == ["localhost"]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+@pytest.mark.parametrize("verb", VERBS, ids=["seed", "fidelity", "check", "play", "train"])
 def test_a_verb_looks_up_no_foreign_name(
     verb: tuple[str, ...], preloaded: Path, dreamgym: Command, dsn: str, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_folder_without_a_policy_is_misuse(dreamgym: Command, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_tiny_policy_is_trained_in_the_dream_resumed_and_evaluated_in_reality(
     dreamgym: Command, dsn: str, tmp_path: Path
 ) -> None:

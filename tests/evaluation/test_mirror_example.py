@@ -30,7 +30,10 @@ def _an_example_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not NODE_MODULES.is_dir(), reason="the public MCP servers are installed by `make test`")
-@pytest.mark.parametrize(("server", "slips"), [("filesystem", ["last-error"]), ("memory", []), ("everything", [])])
+@pytest.mark.parametrize(
+    ("server", "slips"),
+    [("filesystem", ["last-error"]), ("memory", []), pytest.param("everything", [], marks=pytest.mark.long)],
+)
 async def test_each_plan_comes_to_its_answer_on_the_real_server(server: str, slips: list[str]) -> None:
     from plans import PLANS
 

@@ -51,6 +51,7 @@ def test_a_recorded_server_is_simulated_by_two_commands(dsn: str, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_grpo_in_one_file_learns_from_rollouts_in_the_dream(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_grpo_in_one_file_learns_from_rollouts_in_the_dream(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_policy_behind_an_unchanged_agent_is_trained_without_a_download(dsn: str, tmp_path: Path) -> None:
     assert ran("07_train_your_agent.py", "run", place=tmp_path, dsn=dsn).strip().endswith("run/policy")
     updates = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -148,7 +148,14 @@ def test_a_longer_history_begins_with_the_blocks_that_the_shorter_one_was_cached
         ("anthropic/x", "model 'anthropic/x' needs a key of anthropic: set ANTHROPIC_API_KEY"),
     ],
 )
-@pytest.mark.parametrize("verb", [("serve", "coin", "--port", "0"), ("check", "examples/coin", "--against", "dream")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("serve", "coin", "--port", "0"),
+        pytest.param(("check", "examples/coin", "--against", "dream"), marks=pytest.mark.long),
+    ],
+    ids=["serve", "check"],
+)
 def test_what_cannot_work_is_refused_at_the_start(model: str, reason: str, verb: tuple[str, ...], dsn: str) -> None:
     command = [sys.executable, "-m", "dreamgym", *verb, "--model", model]
     done = subprocess.run(

@@ -67,7 +67,7 @@ def misused(*arguments: str) -> tuple[int | str | None, str]:
     return code, said.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 async def test_over_http_it_prints_the_url_and_a_signal_ends_it_with_a_folder_that_can_be_served(
     number: int, tmp_path: Path
 ) -> None:
@@ -107,7 +107,7 @@ async def test_as_the_command_of_an_agents_configuration_it_speaks_stdio_and_not
     assert [event.method for event in read_jsonl(file, Exchange)] == ["initialize", "tools/call"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 async def test_over_stdio_a_signal_ends_server_and_recorder_and_what_was_heard_is_kept(
     number: int, tmp_path: Path
 ) -> None:
@@ -278,9 +278,9 @@ async def test_the_public_memory_server_is_recorded_under_an_agent_over_stdio(tm
     "server",
     [
         [*ODD, "--password=hunter3-cl"],
-        [*ODD, "--api-key", "hunter3-cl"],
-        [*ODD, "--header", "X-Auth-Token: hunter3-cl"],
-        ["env", "DB_PASS=hunter3-cl", *ODD],
+        pytest.param([*ODD, "--api-key", "hunter3-cl"], marks=pytest.mark.long),
+        pytest.param([*ODD, "--header", "X-Auth-Token: hunter3-cl"], marks=pytest.mark.long),
+        pytest.param(["env", "DB_PASS=hunter3-cl", *ODD], marks=pytest.mark.long),
     ],
 )
 def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_secret_on_the_recorded_command_line_is_in_no_file(server: list[str], 
         assert "REDACTED-" in file.read_text()
 
 
-@pytest.mark.parametrize("over_stdio", [True, False], ids=["stdio", "http"])
+@pytest.mark.parametrize("over_stdio", [True, pytest.param(False, marks=pytest.mark.long)], ids=["stdio", "http"])
 async def test_a_server_that_wants_a_credential_is_said_to_want_one_and_the_header_that_serves_is_in_env_toml(
     over_stdio: bool, tmp_path: Path
 ) -> None:

@@ -65,7 +65,12 @@ def episode(name: str) -> Episode:
 
 
 @pytest.mark.parametrize(
-    ("killed", "last"), [("all of it", "a step"), ("all of it", "an end"), ("a backend", "a step")]
+    ("killed", "last"),
+    [
+        ("all of it", "a step"),
+        pytest.param("all of it", "an end", marks=pytest.mark.long),
+        pytest.param("a backend", "a step", marks=pytest.mark.long),
+    ],
 )
 async def test_what_was_stored_last_survives_and_the_next_call_finds_the_database_again(
     embedded: Store, killed: str, last: str

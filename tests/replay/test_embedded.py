@@ -110,6 +110,7 @@ def test_every_acknowledged_row_survives_a_killed_server(folder: Path) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.long
 async def test_an_episode_that_has_begun_survives_a_killed_server(folder: Path) -> None:
     server = EmbeddedServer.start(folder)
     with psycopg.connect(server.dsn, autocommit=True) as connection:

@@ -89,6 +89,7 @@ async def test_the_next_host_is_asked_when_the_primary_is_gone(
     await store.close()
 
 
+@pytest.mark.long
 async def test_the_address_of_a_standby_alone_is_refused_in_a_sentence(
     primary: EmbeddedServer, standby: EmbeddedServer
 ) -> None:

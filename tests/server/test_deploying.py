@@ -229,7 +229,9 @@ async def played(url: str, episode: Mapping[str, Any]) -> list[str]:
 
 @pytest.mark.anyio
 @pytest.mark.slow
-@pytest.mark.parametrize("proxy", [caddy, round_robin], ids=["caddy", "round robin"])
+@pytest.mark.parametrize(
+    "proxy", [caddy, pytest.param(round_robin, marks=pytest.mark.long)], ids=["caddy", "round robin"]
+)
 async def test_two_servers_with_the_variables_of_the_compose_file_play_one_episode_behind_a_proxy(
     tmp_path: Path, dsn: str, proxy: Any
 ) -> None:

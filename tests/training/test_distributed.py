@@ -18,8 +18,9 @@ SETTINGS = Settings(steps=3, groups=4, group_size=4, save_every=2)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithm", ["grpo", pytest.param("ppo", marks=pytest.mark.long)])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_two_processes_train_one_policy(
     algorithm: str, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path
 ) -> None:
