@@ -35,6 +35,7 @@ from starlette.routing import Route
 from dreamgym.recordings.log import Exchange
 
 pytestmark = pytest.mark.anyio
+LONG = pytest.mark.long
 
 ODDITIES = [
     call("echo", 2, text="ünï\u2028 \U0001f600", number=0.1, big=2**70, nested={"b": [None, True], "a": {}}),
@@ -197,8 +198,10 @@ async def observed(client: Client) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-@pytest.mark.parametrize("front", ["http", "stdio"])
+@pytest.mark.parametrize(
+    ("mode", "front"),
+    [("legacy", "http"), ("2026-07-28", "http"), ("2026-07-28", "stdio"), pytest.param("legacy", "stdio", marks=LONG)],
+)
 async def test_an_http_server_looks_the_same_in_both_eras_and_with_its_progress(
     mode: Any, front: str, tmp_path: Path
 ) -> None:
@@ -222,8 +225,10 @@ async def test_an_http_server_looks_the_same_in_both_eras_and_with_its_progress(
     assert {event.protocol for event in kept} == {seen[0][0]}
 
 
-@pytest.mark.parametrize("front", ["http", "stdio"])
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(
+    ("mode", "front"),
+    [("auto", "http"), ("legacy", "http"), ("auto", "stdio"), pytest.param("legacy", "stdio", marks=LONG)],
+)
 async def test_a_public_stdio_server_looks_the_same(mode: Any, front: str, tmp_path: Path) -> None:
     command = node_server("everything", "stdio")
     direct = StdioServerParameters(command=command[0], args=command[1:], env=ENVIRON)

@@ -31,6 +31,8 @@ from dreamgym.types import Task
 TELLING = [sys.executable, str(HERE / "telling_server.py")]
 CALLS = [call("look", 1, sku="S-1"), call("buy", 2, sku="S-1"), call("buy", 3, sku="S-2"), call("nope", 4)]
 PAIRS = ["stdio-stdio", "http-stdio", "stdio-json", "stdio-events", "http-json", "http-events"]
+SECOND = {"stdio-json", "stdio-events"}
+"""What each side of these does, another pair does too."""
 
 
 @asynccontextmanager
@@ -53,7 +55,9 @@ async def agent(pair: str, out: Path) -> AsyncIterator[RawStdio | RawHttp]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize(
+    "pair", [pytest.param(pair, marks=pytest.mark.long if pair in SECOND else ()) for pair in PAIRS]
+)
 async def test_the_state_is_on_disk_and_not_in_what_the_agent_gets(pair: str, tmp_path: Path) -> None:
     async with agent(pair, tmp_path) as client:
         await client.shake_hands()

@@ -10,7 +10,7 @@ import pytest
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.replay.buffer import Retrieval
 from dreamgym.replay.postgres import Store, open_store
-from dreamgym.replay.postgres.vector_index import INDEXED_KEYS, described
+from dreamgym.replay.postgres.vector_index import described
 from dreamgym.testing.replay import ENV, sample_retrieval, sample_trajectory, sample_transition
 from dreamgym.types import Source, Trajectory
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.anyio
 
 WORDS = ("coin", "lamp", "knife", "apple", "book", "key", "chair", "table", "rope", "bottle", "candle", "mirror")
 LENGTH = 50
+KEYS = 3_000
+"""Recorded keys from which on there is an index here: with the 10,000 of a user each test would load for seconds."""
 INDEX = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('vectors_1_1_recorded')"
 
 
@@ -47,8 +49,9 @@ def asked(number: int, **changes: object) -> Retrieval:
 
 
 @pytest.fixture
-async def small(empty_dsn: str) -> Store:
+async def small(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with short vectors, so that an index is built in seconds."""
+    monkeypatch.setattr("dreamgym.replay.postgres.vector_index.INDEXED_KEYS", KEYS)
     return await open_store(empty_dsn, TrigramEncoder(24))
 
 
@@ -57,11 +60,11 @@ async def test_from_the_stated_size_on_an_index_is_built_measured_and_answers_as
 ) -> None:
     store = small
     everything = frozenset(Source)  # dreams are not in the index: a search that may return them is exact
-    await store.buffer.add(walks(INDEXED_KEYS - LENGTH))
+    await store.buffer.add(walks(KEYS - LENGTH))
     await store.buffer.indexes.tend(1)
     assert await store.database.fetch(INDEX, {}) == []
-    assert "searches are exact: there is an index from 10,000" in await described(store.database, ENV)
-    await store.buffer.add(walks(INDEXED_KEYS + 2 * LENGTH))
+    assert f"searches are exact: there is an index from {KEYS:,}" in await described(store.database, ENV)
+    await store.buffer.add(walks(KEYS + 2 * LENGTH))
     await store.database.fetch("ANALYZE vectors_1_1", {})
     await store.buffer.indexes.tend(1)
     assert await store.database.fetch(INDEX, {}) == [(True,)]
@@ -81,7 +84,7 @@ async def test_a_search_with_a_filter_that_few_keys_pass_finds_all_of_them(small
     rare = sample_trajectory("rare", sample_transition("a shed", "dig", "a hole"), world="a garden")
     await store.buffer.add([rare])
     then = await store.buffer.watermark(ENV)
-    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    await store.buffer.add(walks(KEYS + LENGTH))
     await store.buffer.indexes.tend(1)
     assert await store.buffer.indexes.ef_search(1) is not None
     (found,) = await store.buffer.nearest(asked(3, as_of=then))
@@ -94,7 +97,7 @@ async def test_a_search_with_a_filter_that_few_keys_pass_finds_all_of_them(small
 
 async def test_dreams_alone_are_searched_exactly_however_many_there_are(small: Store) -> None:
     store = small
-    await store.buffer.add(walks(INDEXED_KEYS + LENGTH, Source.SYNTHETIC))
+    await store.buffer.add(walks(KEYS + LENGTH, Source.SYNTHETIC))
     await store.buffer.indexes.tend(1)
     assert await store.database.fetch(INDEX, {}) == []
     assert await store.buffer.indexes.ef_search(1) is None
@@ -105,7 +108,7 @@ async def test_the_index_that_an_interrupted_build_left_is_replaced_and_never_se
     small: Store, empty_dsn: str
 ) -> None:
     store = small
-    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    await store.buffer.add(walks(KEYS + LENGTH))
     exact = await store.buffer.nearest(asked(7))
     with psycopg.connect(empty_dsn, autocommit=True) as other:
         other.execute("SET statement_timeout = '20ms'")
@@ -125,7 +128,7 @@ async def test_the_index_that_an_interrupted_build_left_is_replaced_and_never_se
 
 async def test_others_add_and_search_while_an_index_is_built(small: Store, empty_dsn: str) -> None:
     store = small
-    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    await store.buffer.add(walks(KEYS + LENGTH))
     other = await open_store(empty_dsn, TrigramEncoder(24))
     with psycopg.connect(empty_dsn) as writer:
         writer.execute("LOCK TABLE vectors_1_1 IN ROW EXCLUSIVE MODE")  # the build waits for whoever writes
@@ -150,7 +153,7 @@ async def test_no_index_is_built_between_two_transactions_of_a_load(
     small: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dreamgym.replay.postgres.vector_index.QUIET_S", 0.01)
-    store, walked = small, walks(INDEXED_KEYS + 2 * LENGTH)
+    store, walked = small, walks(KEYS + 2 * LENGTH)
     await store.buffer.add(walked[:1])
     async with store.buffer.indexes.adding([1]):
         await store.buffer.add(walked[1:-1])
@@ -167,7 +170,7 @@ async def test_a_build_that_fails_is_told_in_a_sentence_and_harms_nothing(
     small: Store, empty_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = small
-    await store.buffer.add(walks(INDEXED_KEYS + LENGTH))
+    await store.buffer.add(walks(KEYS + LENGTH))
     before = await store.buffer.counts(ENV)
     with psycopg.connect(empty_dsn, autocommit=True) as owner:  # as a full disk refuses it: 53100 is its code
         owner.execute(
