@@ -24,6 +24,7 @@ from dreamgym.replay.postgres.database import WRITE_LOCK, Connection, Database
 if TYPE_CHECKING:
     from dreamgym.replay.postgres.add import Batch, Id
 
+RECORDED = source_mask(GROUNDED)
 AT_ONCE = 1_000
 """Number of dreamed keys that are embedded and stored together."""
 
@@ -87,19 +88,10 @@ async def store_keys(
     # `encode` looked before the lock was taken: a key that was retired since then needs its vector after all
     if any(key not in vectors.rows for key in (*new, *lacking)):
         vectors = await Vectors.of(encoder, batch.keys, [*new, *lacking])
-    dreamed = [key for key in batch.keys if key not in known and key not in set(recorded)]
-    for keys, column in ((new, [binary.halfvec(vectors.take(new))] if new else []), (dreamed, [])):
-        await binary.copy(
-            connection,
-            f"{table} (env_id, key, sources, state, action, first_at{', embedding' if column else ''})",
-            binary.int2([env_id] * len(keys)),
-            binary.uuid(keys),
-            binary.int2(batch.key_sources[key] for key in keys),
-            binary.text(batch.keys[key][0] for key in keys),
-            binary.text(batch.keys[key][1] for key in keys),
-            binary.int8(batch.first_at.get(key, position) for key in keys),
-            *column,
-        )
+    dreamed = [key for key in batch.keys if key not in known and not batch.key_sources[key] & RECORDED]
+    await _copy(connection, table, env_id, batch, dreamed, position)
+    if new:
+        await _copy(connection, table, env_id, batch, new, position, vectors.take(new))
     if lacking:
         await _embed(connection, table, env_id, lacking, vectors.take(lacking))
     # a search skips keys whose mask holds no allowed source, so a known key gets the sources of this batch as well
@@ -111,6 +103,29 @@ async def store_keys(
             f"WHERE env_id = {env_id} AND old.key = new.key",
             [binary.array("uuid", binary.uuid(changed)), binary.array("int2", binary.int2(changed.values()))],
         )
+
+
+async def _copy(
+    connection: Connection,
+    table: str,
+    env_id: int,
+    batch: Batch,
+    keys: Sequence[Id],
+    position: int,
+    values: NDArray[np.float16] | None = None,
+) -> None:
+    """Copy keys that are not stored, with their vectors or without."""
+    await binary.copy(
+        connection,
+        f"{table} (env_id, key, sources, state, action, first_at{'' if values is None else ', embedding'})",
+        binary.int2([env_id] * len(keys)),
+        binary.uuid(keys),
+        binary.int2(batch.key_sources[key] for key in keys),
+        binary.text(batch.keys[key][0] for key in keys),
+        binary.text(batch.keys[key][1] for key in keys),
+        binary.int8(batch.first_at.get(key, position) for key in keys),
+        *([] if values is None else [binary.halfvec(values)]),
+    )
 
 
 async def embed_dreams(database: Database, encoder: KeyEncoder, encoder_id: int, env_id: int) -> None:
@@ -139,4 +154,4 @@ async def _embed(
 
 def _recorded(batch: Batch) -> list[Id]:
     """Those keys of a batch that not only dreams have."""
-    return [key for key in batch.keys if batch.key_sources[key] & source_mask(GROUNDED)]
+    return [key for key in batch.keys if batch.key_sources[key] & RECORDED]
