@@ -15,7 +15,9 @@ from dreamgym.types import JsonObject
 OLD_SETTINGS: dict[str, tuple[JsonValue, str]] = {
     "band": ([0.2, 0.8], "it is gone: the strategy band prefers tasks with a success from 0.2 to 0.8"),
     "vary": (2, "it is gone: two tasks are varied after each update, or none with share = 0"),
-    "state_credit": (0.0, "it is gone: credit by state did not help for certain, see docs/results.md"),
+    "state_credit": (0.0, "it is gone: it did not help, see docs/results.md"),
+    "observation_loss": (0.0, "it is gone: it did not help, see docs/results.md"),
+    "imitate": (0, "it is gone: it did not help, see docs/results.md"),
     "then_rate": (0.3, "it is gone: what comes then begins with 0.3 of the learning rate"),
     "episode_limit_s": (600.0, "it is gone: an agent has an hour for an episode"),
     "ppo.discount": (1.0, "it is gone: rewards are not discounted within an episode"),

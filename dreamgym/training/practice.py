@@ -111,10 +111,6 @@ class Settings(Frozen):
     """Multiply each advantage by the dream's calibrated confidence in its episode."""
     least_confidence: float = Field(default=0.0, ge=0, le=1)
     """Lowest calibrated confidence of an episode whose reward counts; a less certain one has no reward."""
-    observation_loss: float = Field(default=0.0, ge=0)
-    """Weight of the loss of a language model that predicts the environment's answers too; 0 leaves it out."""
-    imitate: int = Field(default=0, ge=0)
-    """grpo: so many recorded successes (of a pointer policy, steps of them) are imitated in each update as well."""
     dead_updates: int = Field(default=20, ge=0)
     """Stop after this many updates in a row without a success and without a group to learn from; 0: never."""
     ppo: PPOSettings = PPOSettings()

@@ -71,7 +71,6 @@ def test_there_are_few_options() -> None:
     said so: nothing but an option can say it."""
     ahead = {("train", "--staleness"), ("train", "--tinker"), ("train", "--in-process"), ("check", "--out")}
     ahead |= {("train", f"--{name}") for name in ("turn-tokens", "episode-tokens", "bf16", "gradient-checkpointing")}
-    ahead |= {("train", f"--{name}") for name in ("observation-loss", "imitate")}
     own = [option for options in OPTIONS.values() for option in options if option not in SHARED]
     assert len(SHARED) + len(own) + len(names(TrainConfig)) <= 120 + len(ours) + len(ahead)
 

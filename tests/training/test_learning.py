@@ -8,9 +8,8 @@ from anyio.from_thread import BlockingPortal
 from lamp_runs import same, trained, weights
 from safetensors.torch import load_file
 
-from dreamgym import EnvironmentSpec, Task, Trajectory
-from dreamgym.errors import InvalidInput
-from dreamgym.training.practice import Settings, read_record
+from dreamgym import EnvironmentSpec, Task
+from dreamgym.training.practice import Settings
 from dreamgym.training.rollout import Player, Rollout
 from dreamgym.types import JsonObject
 
@@ -107,68 +106,6 @@ def test_confidence_weighs_an_episode_only_where_it_is_asked_to(
     assert same(off, weights(after("uncalibrated", None, weigh_confidence=True)))
     assert not same(off, weights(lamp_policy))
     assert same(weights(after("on", 0.0, weigh_confidence=True)), weights(lamp_policy))
-
-
-def test_a_policy_may_learn_what_the_environment_answers_beside_what_to_do(
-    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
-) -> None:
-    figures: list[JsonObject] = []
-    settings = SETTINGS.model_copy(update={"observation_loss": 1.0, "steps": 8, "learning_rate": 3e-3})
-    trained(
-        lamp_spec,
-        lamp_policy,
-        tmp_path,
-        settings,
-        portal,
-        within=rewarded(0.0),
-        on_learned=figures.append,
-    )
-    surprise = [float(str(line["observation_loss"])) for line in figures]
-    assert surprise[-1] < 0.7 * surprise[0]
-
-
-def test_recorded_successes_are_imitated_beside_practice(
-    lamp_spec: EnvironmentSpec,
-    lamp_policy: Path,
-    lamp_recordings: list[Trajectory],
-    tmp_path: Path,
-    portal: BlockingPortal,
-) -> None:
-    won = [one for one in lamp_recordings if one.success and len(one.transitions) == 1]
-    settings = SETTINGS.model_copy(update={"imitate": 16, "steps": 12, "learning_rate": 3e-3})
-    trained(
-        lamp_spec,
-        lamp_policy,
-        tmp_path,
-        settings,
-        portal,
-        within=rewarded(0.0),
-        recorded=won,
-    )
-    refused = [
-        float(str(line["refused_share"])) for line in read_record(tmp_path / "m.jsonl") if "refused_share" in line
-    ]
-    assert refused[-1] < 0.7 * refused[0], "it says the right colour, which no practice has taught it"
-
-
-@pytest.mark.parametrize(
-    ("update", "words"),
-    [
-        ({"algorithm": "ppo", "imitate": 4}, "ppo has advantages of its own"),
-        ({"imitate": 4, "staleness": 1}, "what was recorded has no log-probabilities"),
-        ({"imitate": 4}, "no recorded success of 'lamp'"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(
-    update: JsonObject,
-    words: str,
-    lamp_spec: EnvironmentSpec,
-    lamp_policy: Path,
-    tmp_path: Path,
-    portal: BlockingPortal,
-) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        trained(lamp_spec, lamp_policy, tmp_path, SETTINGS.model_copy(update=update), portal)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])

@@ -318,7 +318,6 @@ class TrainRun:
                 portal=portal,
                 player=player,
                 probe=watch.probe if self._is_first and probed else None,
-                recorded=portal.call(self._successes, backing) if settings.imitate and backing is not None else (),
                 resume=self.resume,
                 on_learned=practice.note,
             )
@@ -348,10 +347,6 @@ class TrainRun:
         backing = ServerAndStore(self.spec, store, server)
         portal.call(backing.begin)
         return backing
-
-    async def _successes(self, backing: ServerAndStore | InProcess) -> list[Trajectory]:
-        recorded = await backing.store.buffer.trajectories(self.spec.name)
-        return [trajectory for trajectory in recorded if trajectory.success]
 
     async def _tasks(self, backing: ServerAndStore | InProcess) -> tuple[list[Task], TaskGenerator | None]:
         """The tasks to practise, and what varies them: nothing varies those of the real environment."""

@@ -8,7 +8,6 @@ round of play and all optimiser steps that learn from it.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     Args:
         practice: knows what an episode is worth.
         settings: see Settings.
-        recorded: successes that `imitate` draws from.
         options: as TRL's trainer takes them.
     """
 
@@ -58,12 +56,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     round: Round
     """What the running update learns from."""
 
-    def __init__(
-        self, practice: Practice, settings: Settings, *, recorded: Sequence[Segment] = (), **options: Any
-    ) -> None:
-        self._practice, self._settings, self._recorded = practice, settings, recorded
-        self._logprobs_BT: torch.Tensor
-        """Log-probabilities of the completion's tokens in the last forward pass, shape (B, T)."""
+    def __init__(self, practice: Practice, settings: Settings, **options: Any) -> None:
+        self._practice, self._settings = practice, settings
         self.waited_s = 0.0
         """Seconds that the running update has waited for its rollouts."""
         self._rows: list[Segment] = []
@@ -87,7 +81,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         check_alive(self.round, self._settings)
         scored = scored_groups(self.round, self._practice)
         rows = [row for group in scored for one in group for row in one.rows]
-        rows += self._imitated()
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
@@ -97,22 +90,13 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return output
 
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` in, shape (B,): those of each episode within its group, for all its rows, in their order.
-
-        What is imitated has 1, the advantage of an episode that is a standard deviation above its group.
-        """
+        """Put `advantages` in, shape (B,): those of each episode within its group, for all its rows, in their order."""
         of_rows: list[float] = []
         for group_G in groups:
             for one, advantage in zip(group_G, advantages_of(group_G, self._settings), strict=True):
                 of_rows += [advantage] * len(one.rows)
-        of_rows += [1.0] * min(self._settings.imitate, len(self._recorded))
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
-
-    def _imitated(self) -> list[Segment]:
-        """Recorded successes, drawn for the running update."""
-        draw = random.Random(f"{self._settings.seed}:{self.updates}")
-        return draw.sample(self._recorded, min(self._settings.imitate, len(self._recorded)))
 
     def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token when it was sampled, shape (B, T).
@@ -167,19 +151,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             "env_mask": [row.mask for row in self._rows],
         }
 
-    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*arguments, **options)
-        self._logprobs_BT = found[0]
-        return found
-
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """TRL's loss, and that of the answers that the policy heard. Raises TrainingStopped where it is no number."""
+        """TRL's loss. Raises TrainingStopped where it is no number."""
         loss: torch.Tensor = super()._compute_loss(model, inputs)
-        if self._settings.observation_loss:
-            heard_BT = inputs["completion_mask"] * (1 - inputs["tool_mask"])
-            surprise = -(self._logprobs_BT * heard_BT).sum() / heard_BT.sum().clamp(min=1)
-            self._metrics["train"]["observation_loss"].append(surprise.item())
-            loss = loss + self._settings.observation_loss * surprise / self.current_gradient_accumulation_steps
         self.check_finite("the loss", loss)
         return loss
 

@@ -28,10 +28,8 @@ Row = dict[str, list[int]]
 """A conversation: `input_ids`, and `labels`, which are -100 wherever somebody else speaks."""
 
 
-def segments(
-    spec: EnvironmentSpec, codec: PolicyCodec, trajectory: Trajectory, *, mask_refused: bool = False
-) -> list[Segment]:
-    """One recorded episode as if a policy that acts by itself had played it.
+def rows(spec: EnvironmentSpec, codec: PolicyCodec, trajectory: Trajectory, *, mask_refused: bool = False) -> list[Row]:
+    """One recorded episode as if a policy that acts by itself had played it, a row for each of its segments.
 
     Args:
         spec: of the environment.
@@ -49,7 +47,7 @@ def segments(
             talk.say(Generation(tuple(ids), (0.0,) * len(ids)))
         if step + 1 < len(trajectory.transitions) and not talk.hear(transition.result):
             break
-    return talk.segments
+    return [conversation_row(segment) for segment in talk.segments]
 
 
 def conversation_row(segment: Segment) -> Row:
@@ -58,23 +56,16 @@ def conversation_row(segment: Segment) -> Row:
     return {"input_ids": segment.ids, "labels": [-100] * len(segment.prompt_ids) + said}
 
 
-def segments_of(
-    spec: EnvironmentSpec, codec: PolicyCodec, trajectories: Iterable[Trajectory], *, mask_refused: bool = False
-) -> list[Segment]:
-    """All episodes that have a step; `mask_refused` as in `segments`."""
-    played = (trajectory for trajectory in trajectories if trajectory.transitions)
-    return [one for trajectory in played for one in segments(spec, codec, trajectory, mask_refused=mask_refused)]
-
-
 def rows_of(
     spec: EnvironmentSpec, codec: PolicyCodec, trajectories: Iterable[Trajectory], *, mask_refused: bool = False
 ) -> list[Row]:
-    """Episodes of a policy that acts by itself, a row for each segment; `mask_refused` as in `segments`.
+    """Episodes of a policy that acts by itself, a row for each segment; `mask_refused` as in `rows`.
 
     Raises:
         InvalidInput: there is nothing to learn from.
     """
-    found = [conversation_row(one) for one in segments_of(spec, codec, trajectories, mask_refused=mask_refused)]
+    played = (trajectory for trajectory in trajectories if trajectory.transitions)
+    found = [row for trajectory in played for row in rows(spec, codec, trajectory, mask_refused=mask_refused)]
     if not found:
         raise InvalidInput(
             f"no recorded step of {spec.name!r} to learn from: run `dreamgym collect` or `dreamgym seed` first"

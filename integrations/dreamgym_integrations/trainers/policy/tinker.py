@@ -267,7 +267,7 @@ def check_settings(settings: Settings, processes: int) -> None:
     """Raises InvalidInput for what such a server cannot do, or would do otherwise."""
     plain = Settings()
     memory = ("accumulate", "bf16", "gradient_checkpointing")
-    own = ("algorithm", "staleness", "beta", "vllm", "observation_loss", "imitate", *memory)
+    own = ("algorithm", "staleness", "beta", "vllm", *memory)
     if named := [name for name in own if getattr(settings, name) != getattr(plain, name)]:
         raise InvalidInput(f"a Tinker server samples and trains by grpo in its own way: leave out {', '.join(named)}")
     if processes > 1:

@@ -8,7 +8,7 @@ FSDP and DeepSpeed go through accelerate and were never run here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from dreamgym.errors import InvalidInput
 from dreamgym.training.early_stop import Seen
 from dreamgym.training.practice import Practice, Settings
 from dreamgym.training.rollout import Player, Policy
-from dreamgym.types import JsonObject, Trajectory
+from dreamgym.types import JsonObject
 from dreamgym_integrations.trainers.common.checkpoints import save_model, step_of
 from dreamgym_integrations.trainers.common.distributed import Processes, of_first
 from dreamgym_integrations.trainers.common.interrupt import interruptible
@@ -43,7 +43,6 @@ from dreamgym_integrations.trainers.policy.run_folder import (
     newest_checkpoint,
     read_curriculum,
 )
-from dreamgym_integrations.trainers.policy.sft import segments_of
 from dreamgym_integrations.trainers.policy.tinker import train_at_tinker
 from dreamgym_integrations.trainers.policy.vllm import VllmPolicy, weights_figures
 
@@ -51,17 +50,7 @@ Probe = Callable[[Policy, PolicyCodec, int], Coroutine[Any, Any, Seen]]
 """Looks at the policy after so many updates, on the same event loop as the rollouts."""
 BEST = "best"
 """Folder of the policy that the best probe so far saw."""
-LEARNED = (
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "kl",
-    "entropy",
-    "value_loss",
-    "observation_loss",
-    "importance",
-    "truncated_share",
-)
+LEARNED = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "value_loss", "importance", "truncated_share")
 """Figures of TRL's log that `on_learned` is given after an update."""
 
 
@@ -74,7 +63,6 @@ def train_policy(
     portal: BlockingPortal,
     player: Callable[[Policy, PolicyCodec], Player],
     probe: Probe | None = None,
-    recorded: Sequence[Trajectory] = (),
     resume: bool = False,
     on_learned: Callable[[JsonObject], None] = lambda line: None,
 ) -> None:
@@ -89,7 +77,6 @@ def train_policy(
         player: lets the policy play.
         probe: called before the first update, every `probe_every` updates, and after the last; of several processes
             only the first calls its own.
-        recorded: successes to imitate beside practice, if the settings say so.
         resume: continue from the newest checkpoint in `out`, curriculum included.
         on_learned: called after each update with how many there were, and what of LEARNED the algorithm has.
 
@@ -121,7 +108,7 @@ def train_policy(
         settings = settings.model_copy(update={"steps": done})
     if checkpoint is not None:
         practice.curriculum.restore(read_curriculum(checkpoint))
-    trainer = _trainer(practice, base, out, settings, portal, player, probe, recorded, on_learned)
+    trainer = _trainer(practice, base, out, settings, portal, player, probe, on_learned)
     with (
         closing(trainer.rounds),
         interruptible(trainer, steps_per_update=steps_per_update(settings)) as interrupt,
@@ -144,12 +131,6 @@ def check_settings(settings: Settings, processes: int) -> None:
         raise InvalidInput(f"{rollouts} rollouts per process and update do not split into {split} equal batches")
     if settings.staleness and processes > 1:
         raise InvalidInput("one process plays ahead of the updates: with several of them, leave staleness at 0")
-    if settings.algorithm == "ppo" and settings.imitate:
-        raise InvalidInput("ppo has advantages of its own: leave imitate out, or take grpo")
-    if settings.imitate and processes > 1:
-        raise InvalidInput("one process has the recordings: with several of them, leave imitate out")
-    if settings.imitate and (settings.staleness or settings.vllm):
-        raise InvalidInput("what was recorded has no log-probabilities: with staleness or vllm leave imitate out")
     if settings.vllm and processes > 1:
         raise InvalidInput("a vLLM server gets its weights from one process: with several of them, leave vllm out")
 
@@ -162,7 +143,6 @@ def _trainer(
     portal: BlockingPortal,
     player: Callable[[Policy, PolicyCodec], Player],
     probe: Probe | None,
-    recorded: Sequence[Trajectory],
     on_learned: Callable[[JsonObject], None],
 ) -> RolloutTrainer:
     set_seed(settings.seed)  # the weights that are new: an adapter's, a value head's
@@ -171,11 +151,6 @@ def _trainer(
         raise InvalidInput(
             "a pointer policy is sampled in this process, and all its weights are trained: leave vllm and lora out"
         )
-    if isinstance(codec, PointerCodec) and settings.observation_loss:
-        raise InvalidInput("a pointer policy predicts no words: leave observation_loss out")
-    imitated = segments_of(practice.spec, codec, recorded) if settings.imitate else []
-    if settings.imitate and not imitated:
-        raise InvalidInput(f"no recorded success of {practice.spec.name!r} to imitate: leave imitate out")
     sampler: TransformersPolicy | VllmPolicy = policy
     if settings.vllm:
         save = partial(_save_whole, policy.tokenizer, settings)
@@ -200,7 +175,7 @@ def _trainer(
     }
     with known_warnings_ignored():
         if values is None:
-            trainer = RolloutTrainer(practice, settings, recorded=imitated, **options)
+            trainer = RolloutTrainer(practice, settings, **options)
         else:
             trainer = PPOTrainer(practice, settings, values=values, **options)
     policy.model = trainer.accelerator.unwrap_model(trainer.model)
