@@ -18,8 +18,8 @@ HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
 SFT = ("--policy", "POLICY", "--algorithm", "sft", "--steps", "1", "--probe", "2")
 VERBS = [
     ("seed", COIN, f"{COIN}/trajectories.jsonl"),
-    ("fidelity", COIN, "--model", "nearest", "--limit", "5", "--out", "OUT"),
-    ("check", COIN, "--against", "dream", "--model", "nearest"),
+    pytest.param(("fidelity", COIN, "--model", "nearest", "--limit", "5", "--out", "OUT"), marks=pytest.mark.long),
+    pytest.param(("check", COIN, "--against", "dream", "--model", "nearest"), marks=pytest.mark.long),
     ("play", "coin", "--agent", "expert", "--model", "nearest"),
     pytest.param(("train", "coin", *SFT, "--out", "OUT"), marks=pytest.mark.long),
 ]

@@ -43,6 +43,7 @@ def test_how_far_to_trust_a_dream_is_told_per_tool(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_recorded_server_is_simulated_by_two_commands(dsn: str, tmp_path: Path) -> None:
     text = ran("05_record_and_simulate.py", str(tmp_path / "notes"), place=tmp_path, dsn=dsn)
     real, simulated = text.split("its simulation\n")

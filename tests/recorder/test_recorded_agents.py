@@ -35,7 +35,11 @@ def remembers(messages: list[JsonObject], tools: list[JsonObject]) -> Reply:
     return Reply(f"{name} is remembered.")
 
 
-@pytest.mark.parametrize("play", [langgraph.play, openai_agents.play], ids=["langgraph", "openai_agents"])
+@pytest.mark.parametrize(
+    "play",
+    [langgraph.play, pytest.param(openai_agents.play, marks=pytest.mark.long)],
+    ids=["langgraph", "openai_agents"],
+)
 async def test_many_agents_work_with_the_public_memory_server_each_in_a_run_of_its_own(
     play: object, tmp_path: Path
 ) -> None:

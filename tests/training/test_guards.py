@@ -114,7 +114,7 @@ def test_a_disk_that_is_full_while_saving_costs_only_what_was_not_saved(
     assert same(weights(straight / "policy"), weights(full / "policy"))
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["grpo", pytest.param("ppo", marks=pytest.mark.long)])
 def test_ctrl_c_saves_after_the_running_update_and_the_run_goes_on_from_there(
     algorithm: str, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

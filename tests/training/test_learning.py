@@ -66,7 +66,9 @@ def test_an_adapter_is_merged_into_the_policy_that_is_saved(
     assert all("lora_" in name for name in adapter), "a checkpoint holds the adapter alone"
 
 
-@pytest.mark.parametrize(("algorithm", "lora"), [("grpo", 0), ("grpo", 4), ("ppo", 4)])
+@pytest.mark.parametrize(
+    ("algorithm", "lora"), [("grpo", 0), ("grpo", 4), pytest.param("ppo", 4, marks=pytest.mark.long)]
+)
 def test_beta_keeps_the_policy_near_the_one_it_started_from(
     algorithm: str, lora: int, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

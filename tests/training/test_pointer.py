@@ -236,7 +236,7 @@ def test_grpo_raises_its_success(base: Path, tmp_path: Path, portal: BlockingPor
     assert sum(inside[-3:]) / 3 > sum(inside[:3]) / 3 + 0.15
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["grpo", pytest.param("ppo", marks=pytest.mark.long)])
 def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(
     algorithm: str, base: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

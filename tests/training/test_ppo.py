@@ -39,7 +39,7 @@ def test_ppo_raises_success_and_the_policy_it_saves_is_an_ordinary_one(
     assert set(weights(tmp_path / "run" / "policy")) == set(weights(lamp_policy)), "no value head is left in it"
 
 
-@pytest.mark.parametrize("lora", [0, 4])
+@pytest.mark.parametrize("lora", [pytest.param(0, marks=pytest.mark.long), 4])
 def test_an_interrupted_ppo_run_ends_with_the_weights_of_an_uninterrupted_one(
     lora: int, lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:
