@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell env -u OMP_NUM_THREADS nproc)
-# two more than there are cores, for much of the time a test waits for a process of its own; four at most
-WORKERS := $(shell n=$(CORES); echo $$((n < 2 ? n + 2 : 4)))
+# one more than there are cores, for a third of the time a test waits for a process of its own; four at most
+WORKERS := $(shell n=$(CORES); echo $$((n < 4 ? n + 1 : 4)))
 
 # what installs and what checks do not wait for each other
 MAKEFLAGS += --jobs=2
