@@ -110,9 +110,11 @@ class PostgresBuffer:
         self, env: int, drawn_by_world: bool, asked: Mapping[str, object], retrieval: Retrieval
     ) -> list[Row]:
         """Rows of the nearest keys. An approximate search that finds too few is followed by an exact one."""
-        if not retrieval.sources <= GROUNDED:
+        width = None
+        if retrieval.sources <= GROUNDED:
+            width = await self.indexes.ef_search(env)
+        else:
             await embed_dreams(self._database, self._encoder, self._encoder_id, env)
-        width = await self.indexes.ef_search(env) if retrieval.sources <= GROUNDED else None
         if width is not None:
             for limit in (SIMILAR_KEYS, 4 * SIMILAR_KEYS):  # of some keys, nothing but the excluded episode is known
                 statement = _statement(NEARLY, self._encoder_id, env, drawn_by_world, limit)
