@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 DIGITS = 4
@@ -18,28 +19,28 @@ _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|true|false')
 
 
 class Certainty:
-    """A logits processor that changes nothing and watches greedy decoding."""
+    """What the answers of a batch were chosen from, of each the steps so far."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._pairs = _pairs(tokenizer.get_vocab())
         self._ids = sorted({token for pair in self._pairs.values() for token in pair})
         self._at = {token: number for number, token in enumerate(self._ids)}
-        self._log_probabilities: list[Any] = []
-        self._truths: list[Any] = []
+        self._seen: dict[int, list[tuple[float, list[float]]]] = defaultdict(list)
 
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Called by `generate` with the logits of one step, of shape (batch, vocabulary)."""
-        wide = scores.float()
-        self._log_probabilities.append((wide.max(dim=-1).values - wide.logsumexp(dim=-1)).tolist())
-        self._truths.append(wide[:, self._ids].tolist())
-        return scores
+    def watch(self, rows: Mapping[int, int], logits: Any) -> None:
+        """Called with the logits of one step, of shape (rows, vocabulary), and the row of each answer in them."""
+        likeliest = (logits.max(dim=-1).values - logits.logsumexp(dim=-1)).tolist()
+        truths = logits[:, self._ids].tolist()
+        for answer, row in rows.items():
+            self._seen[answer].append((likeliest[row], truths[row]))
 
-    def probabilities(self, row: int, tokens: Sequence[int]) -> dict[str, float]:
-        """`Completion.probabilities` for one row of the batch and the tokens of its answer."""
-        if not tokens:
+    def probabilities(self, answer: int, tokens: Sequence[int]) -> dict[str, float]:
+        """`Completion.probabilities` for one answer and its tokens; none where it was not watched."""
+        seen = self._seen.get(answer)
+        if not tokens or seen is None:
             return {}
-        found = {"tokens": math.exp(sum(step[row] for step in self._log_probabilities[: len(tokens)]) / len(tokens))}
+        found = {"tokens": math.exp(sum(log for log, _ in seen[: len(tokens)]) / len(tokens))}
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         for name, position in _truth_values(text):
             at = bisect_right(
@@ -49,7 +50,7 @@ class Certainty:
             )
             pair = self._pairs.get(tokens[at]) if at < len(tokens) else None
             if pair is not None:
-                true, false = (self._truths[at][row][self._at[token]] for token in pair)
+                true, false = (seen[at][1][self._at[token]] for token in pair)
                 found[name] = 1 / (1 + math.exp(min(false - true, 700.0)))
         return {name: round(probability, DIGITS) for name, probability in found.items()}
 

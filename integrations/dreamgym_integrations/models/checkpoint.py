@@ -21,10 +21,9 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
+from dreamgym_integrations.models.decoding import Prompt, decoded
 
 BATCH = 32
-CPU_CHUNK = 128
-"""Tokens of a prompt that a CPU reads at a time: the intermediate values of a whole one would not fit its cache."""
 LONGER = 2
 """A fitted model's answer that is this many times as long as the longest it learned will not end any more."""
 
@@ -53,11 +52,6 @@ class _Question:
     def size(self) -> int:
         """Number of characters."""
         return sum(len(message.content) for message in self.messages)
-
-    @property
-    def alone(self) -> bool:
-        """Sampled with a seed of its own, which no batch can share."""
-        return self.temperature > 0
 
 
 class CheckpointModel:
@@ -118,86 +112,66 @@ class CheckpointModel:
                     question.answer.set_exception(failed)
 
     def _next_batch(self) -> list[_Question]:
-        """Greedy questions together: the first and those nearest to it in length, for all are padded to the longest.
-
-        A sampled question comes by itself.
-        """
+        """The first question and those nearest to it in length, for all are padded to the longest."""
         first = self._waiting[0]
-        greedy = sorted(
-            (question for question in self._waiting if not question.alone), key=lambda one: abs(one.size - first.size)
-        )
-        batch = [first] if first.alone else greedy[:BATCH]
+        batch = sorted(self._waiting, key=lambda one: abs(one.size - first.size))[:BATCH]
         self._waiting = [question for question in self._waiting if question not in batch]
         return batch
 
     def _answer(self, batch: Sequence[_Question]) -> list[Completion | Exception]:
         """An answer to each; a question that is too long fails alone."""
-        model, tokenizer = self._loaded()
+        _, tokenizer = self._loaded()
         prompts = [prompt_ids(tokenizer, question.messages) for question in batch]
-        room = getattr(model.config, "max_position_embeddings", None)
+        room = self._room
         fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) < room]
-        asked = [batch[i] for i in fitting]
-        rows, watching = self._written(asked, [prompts[i] for i in fitting], room) if fitting else ([], None)
-        completions = {
-            i: self._completion(batch[i], len(prompts[i]), row, watching, number)
-            for number, (i, row) in enumerate(zip(fitting, rows, strict=True))
-        }
-        return [
-            completions[i]
-            if i in completions
-            else ValueError(f"a prompt of {len(prompts[i])} tokens does not fit into {room}")
-            for i in range(len(batch))
+        answers: list[Completion | Exception] = [
+            ValueError(f"a prompt of {len(prompt)} tokens does not fit into {room}") for prompt in prompts
         ]
+        if fitting:
+            rows, certainty = self._written([batch[i] for i in fitting], [prompts[i] for i in fitting])
+            for number, (i, row) in enumerate(zip(fitting, rows, strict=True)):
+                answers[i] = self._completion(len(prompts[i]), row, number, certainty)
+        return answers
 
     def _written(
-        self, batch: Sequence[_Question], prompts: Sequence[Sequence[int]], room: int | None
-    ) -> tuple[list[list[int]], Certainty | None]:
-        """The tokens of the answers, as long as the longest of them, and how sure the model was where it was greedy."""
-        import torch
-
+        self, batch: Sequence[_Question], prompts: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], Certainty]:
+        """The tokens of the answers, and how sure the model was where it was greedy."""
         model, tokenizer = self._loaded()
-        width = max(len(prompt) for prompt in prompts)
-        limit = max(question.max_tokens for question in batch)
+        most = [question.max_tokens for question in batch]
         if self.fitting is not None and self.fitting.longest_answer:
-            limit = min(limit, LONGER * self.fitting.longest_answer)
+            most = [min(own, LONGER * self.fitting.longest_answer) for own in most]
+        if (room := self._room) is not None:
+            most = [min(own, room - len(prompt)) for own, prompt in zip(most, prompts, strict=True)]
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
-        tokens = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=model.device)
-        mask = torch.tensor(
-            [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device
-        )
-        sampled: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        if batch[0].alone:
-            sampled = {"do_sample": True, "temperature": batch[0].temperature, "top_p": None, "top_k": 0}
-        watching = None if batch[0].alone else Certainty(tokenizer)
-        # The process may be training too: its random numbers go on as if nothing had been sampled here.
-        with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(batch[0].seed)
-            written: list[list[int]] = model.generate(
-                input_ids=tokens,
-                attention_mask=mask,
-                max_new_tokens=limit if room is None else min(limit, room - width),
-                pad_token_id=pad,
-                prefill_chunk_size=CPU_CHUNK if model.device.type == "cpu" else None,
-                logits_processor=[] if watching is None else [watching],
-                **sampled,
-            )[:, width:].tolist()
-        return written, watching
+        certainty = Certainty(tokenizer)
+        asked = [
+            Prompt(prompt, own, question.temperature, question.seed)
+            for question, prompt, own in zip(batch, prompts, most, strict=True)
+        ]
+        return decoded(model, asked, pad=pad, ends=self._ends, certainty=certainty), certainty
 
-    def _completion(
-        self, question: _Question, prompt_tokens: int, row: list[int], watching: Certainty | None, number: int
-    ) -> Completion:
-        ends = self._model.generation_config.eos_token_id
-        stops = set(ends) if isinstance(ends, list) else {ends}
-        end = next((at for at, token in enumerate(row) if token in stops), None)
-        kept = row[: question.max_tokens] if end is None else row[: min(end, question.max_tokens)]
-        whole = end is not None and end < question.max_tokens
+    def _completion(self, prompt_tokens: int, row: list[int], number: int, certainty: Certainty) -> Completion:
+        ended = row[-1] in self._ends
+        said = row[:-1] if ended else row
         return Completion(
-            text=self._tokenizer.decode(kept, skip_special_tokens=True),
-            finish_reason="stop" if whole else "length",
+            text=self._tokenizer.decode(said, skip_special_tokens=True),
+            finish_reason="stop" if ended else "length",
             prompt_tokens=prompt_tokens,
-            completion_tokens=len(kept),
-            probabilities={} if watching is None else watching.probabilities(number, kept),
+            completion_tokens=len(said),
+            probabilities=certainty.probabilities(number, said),
         )
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens of a prompt and its answer at most, where the model says it."""
+        return getattr(self._loaded()[0].config, "max_position_embeddings", None)
+
+    @property
+    def _ends(self) -> set[int]:
+        """The tokens that end an answer."""
+        ends = self._loaded()[0].generation_config.eos_token_id
+        return set(ends) if isinstance(ends, list) else {ends}
 
     def _loaded(self) -> tuple[Any, Any]:
         if self._model is None:

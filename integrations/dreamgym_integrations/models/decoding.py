@@ -1,0 +1,85 @@
+"""Answers of a transformers model to a batch of questions. One that has ended leaves the batch and costs no more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dreamgym_integrations.models.certainty import Certainty
+
+if TYPE_CHECKING:
+    import torch
+
+CPU_CHUNK = 128
+"""Tokens of a prompt that a CPU reads at a time: the intermediate values of a whole one would not fit its cache."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is to be answered, and how."""
+
+    tokens: Sequence[int]
+    most: int
+    """Tokens of the answer at most."""
+    temperature: float
+    """0: the likeliest token each time."""
+    seed: int
+
+
+def decoded(
+    model: Any, prompts_B: Sequence[Prompt], *, pad: int, ends: Collection[int], certainty: Certainty
+) -> list[list[int]]:
+    """The tokens of each answer, the one that ends it included. Greedy answers are watched by `certainty`."""
+    import torch
+
+    device = model.device
+    written_B: list[list[int]] = [[] for _ in prompts_B]
+    draws = {b: torch.Generator(device).manual_seed(one.seed) for b, one in enumerate(prompts_B) if one.temperature > 0}
+    width = max(len(one.tokens) for one in prompts_B)
+    ids = torch.tensor([[pad] * (width - len(one.tokens)) + [*one.tokens] for one in prompts_B], device=device)
+    mask = torch.tensor([[0] * (width - len(one.tokens)) + [1] * len(one.tokens) for one in prompts_B], device=device)
+    going, cache = list(range(len(prompts_B))), None
+    with torch.inference_mode():
+        while True:
+            logits, cache = _read(model, ids, mask, cache)
+            chosen = logits.argmax(-1).tolist()
+            for row, b in enumerate(going):
+                if b in draws:
+                    probabilities = (logits[row] / prompts_B[b].temperature).softmax(-1)
+                    chosen[row] = int(torch.multinomial(probabilities, 1, generator=draws[b]))
+                written_B[b].append(chosen[row])
+            certainty.watch({b: row for row, b in enumerate(going) if b not in draws}, logits)
+            rows = [
+                row for row, b in enumerate(going) if chosen[row] not in ends and len(written_B[b]) < prompts_B[b].most
+            ]
+            if not rows:
+                return written_B
+            if len(rows) < len(going):
+                kept = torch.tensor(rows, device=device)
+                cache.reorder_cache(kept)
+                mask, going = mask[kept], [going[row] for row in rows]
+            ids = torch.tensor([[chosen[row]] for row in rows], device=device)
+            mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+
+
+def _read(model: Any, ids_BT: torch.Tensor, mask_BP: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
+    """Logits after the last token, of shape (batch, vocabulary), and the keys and values of all tokens so far.
+
+    Prompts are padded on the left: `mask_BP` is 0 there, and 1 for each token that is or was read.
+    """
+    positions_BP = (mask_BP.cumsum(-1) - 1).clamp(min=0)
+    tokens, before = ids_BT.shape[1], mask_BP.shape[1] - ids_BT.shape[1]
+    chunk = CPU_CHUNK if model.device.type == "cpu" else tokens
+    for start in range(0, tokens, chunk):
+        end = min(start + chunk, tokens)
+        output = model(
+            input_ids=ids_BT[:, start:end],
+            attention_mask=mask_BP[:, : before + end],
+            position_ids=positions_BP[:, before + start : before + end],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache = output.past_key_values
+    return output.logits[:, -1].float(), cache
