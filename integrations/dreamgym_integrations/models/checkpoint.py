@@ -21,7 +21,7 @@ from dreamgym.errors import EnvironmentUnavailable, InvalidInput, MissingPackage
 from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
-from dreamgym_integrations.models.decoding import Prompt, decoded
+from dreamgym_integrations.models.decoding import Decoding, decoded
 
 BATCH = 32
 LONGER = 2
@@ -146,7 +146,7 @@ class CheckpointModel:
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
         certainty = Certainty(tokenizer)
         asked = [
-            Prompt(prompt, own, question.temperature, question.seed)
+            Decoding(prompt, own, question.temperature, question.seed)
             for question, prompt, own in zip(batch, prompts, most, strict=True)
         ]
         return decoded(model, asked, pad=pad, ends=self._ends, certainty=certainty), certainty

@@ -16,7 +16,7 @@ CPU_CHUNK = 128
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Decoding:
     """What is to be answered, and how."""
 
     tokens: Sequence[int]
@@ -28,7 +28,7 @@ class Prompt:
 
 
 def decoded(
-    model: Any, prompts_B: Sequence[Prompt], *, pad: int, ends: Collection[int], certainty: Certainty
+    model: Any, prompts_B: Sequence[Decoding], *, pad: int, ends: Collection[int], certainty: Certainty
 ) -> list[list[int]]:
     """The tokens of each answer, the one that ends it included. Greedy answers are watched by `certainty`."""
     import torch
