@@ -9,7 +9,7 @@ import pytest
 import torch
 from dreamgym_integrations.models.checkpoint import CheckpointModel, load
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym.dream.fitted import FILE, Fitting, tokenizer_digest
 from dreamgym.dream.load import load_model
@@ -115,6 +115,27 @@ async def test_a_question_that_does_not_fit_fails_alone(model: CheckpointModel) 
     )
     assert isinstance(long, EnvironmentUnavailable)
     assert short == alone
+
+
+async def test_a_greedy_question_is_answered_the_same_beside_a_sampled_one(model: CheckpointModel) -> None:
+    alone = await model.complete(said("w4"), max_tokens=12)
+    beside, _ = await asyncio.gather(
+        model.complete(said("w4"), max_tokens=12),
+        model.complete(said("w5 w6 w7"), max_tokens=3, temperature=1.5, seed=1),
+    )
+    assert whole(beside) == whole(alone)
+    assert beside.probabilities == pytest.approx(alone.probabilities, abs=1e-3)
+
+
+async def test_a_model_that_keeps_no_keys_and_values_is_refused_with_its_name(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "mamba")
+    MambaForCausalLM(
+        MambaConfig(vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, state_size=4, eos_token_id=1)
+    ).save_pretrained(tmp_path / "mamba")
+    mamba = load(str(tmp_path / "mamba"))
+    with pytest.raises(EnvironmentUnavailable, match="MambaForCausalLM keeps no keys and values"):
+        await mamba.complete(said("w1"), max_tokens=3)
+    await mamba.close()
 
 
 async def test_whoever_stops_waiting_does_not_harm_the_others(model: CheckpointModel) -> None:

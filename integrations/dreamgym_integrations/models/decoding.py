@@ -30,7 +30,11 @@ class Decoding:
 def decoded(
     model: Any, prompts_B: Sequence[Decoding], *, pad: int, ends: Collection[int], certainty: Certainty
 ) -> list[list[int]]:
-    """The tokens of each answer, the one that ends it included. Greedy answers are watched by `certainty`."""
+    """The tokens of each answer, the one that ends it included. Greedy answers are watched by `certainty`.
+
+    Raises:
+        ValueError: the model keeps no keys and values.
+    """
     import torch
 
     device = model.device
@@ -81,5 +85,9 @@ def _read(model: Any, ids_BT: torch.Tensor, mask_BP: torch.Tensor, cache: Any) -
             use_cache=True,
             logits_to_keep=1,
         )
-        cache = output.past_key_values
+        cache = getattr(output, "past_key_values", None)
+        if cache is None:
+            raise ValueError(
+                f"{type(model).__name__} keeps no keys and values of what it has read; a server of models may take it"
+            )
     return output.logits[:, -1].float(), cache
