@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from answers import meta_of, text_of
+from dreamgym_server.doors import agent
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -63,6 +64,72 @@ async def test_an_episode_is_played_to_its_end(stage: Stage, mode: str, kind: st
     assert [text_of(first), text_of(last)] == ["count 5", "count 10"]
     assert [state[key] for key in ("step", "reward", "terminated", "stop_reason")] == [2, 1.0, True, "terminated"]
     assert state["trajectory"]["source"] == ("synthetic" if kind == "dream" else "real")
+
+
+CALL = {"name": "add", "arguments": {"n": 4}, "_meta": ENVELOPE}
+REQUESTS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "a step": (CALL, {}),
+    "a step told to a trainer": (CALL, {"x-dreamgym-tell": "reward"}),
+    "no arguments": ({"name": "add", "_meta": ENVELOPE}, {}),
+    "arguments off the schema": ({**CALL, "arguments": {"n": "four"}}, {}),
+    "arguments that are a list": ({**CALL, "arguments": [4]}, {}),
+    "a tool that there is not": ({**CALL, "name": "subtract"}, {"mcp-name": "subtract"}),
+    "a name that is a number": ({**CALL, "name": 4}, {"mcp-name": "4"}),
+    "another name in the header": (CALL, {"mcp-name": "subtract"}),
+    "another method in the header": (CALL, {"mcp-method": "tools/list"}),
+    "another revision in the header": (CALL, {"mcp-protocol-version": "2099-01-01"}),
+    "no envelope": ({"name": "add", "arguments": {"n": 4}}, {}),
+    "an envelope without capabilities": ({**CALL, "_meta": dict([*ENVELOPE.items()][:1])}, {}),
+    "an answer that the client does not take": (CALL, {"accept": "text/html"}),
+    "an episode of another name": (CALL, {"url": "/envs/counter/episodes/nobody/mcp"}),
+    "no episode": (CALL, {"url": "/envs/counter/mcp"}),
+}
+
+
+@pytest.mark.parametrize("request_of", list(REQUESTS))
+async def test_a_tool_call_of_the_newest_revision_is_answered_as_the_sdk_answers_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, request_of: str
+) -> None:
+    params, headers = REQUESTS[request_of]
+    checked, taken = agent.plain_call, []
+
+    def noted(*given: Any) -> Any:
+        taken.append(checked(*given))
+        return taken[-1]
+
+    async def answered() -> list[tuple[int, dict[str, str], str]]:
+        made = await create(http, task_id="counter-1")
+        sent = {"accept": "application/json", "mcp-method": "tools/call", "mcp-name": "add", **MODERN, **headers}
+        url = sent.pop("url", made["mcp_url"])
+        found = []
+        for number in range(3):  # the third comes after the end of an episode that takes two steps
+            body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+            answer = await http.post(url, json=body, headers=sent)
+            told = {name: value for name, value in answer.headers.items() if name != "date"}
+            found.append((answer.status_code, told, answer.text.replace(made["episode"], "EPISODE")))
+        return found
+
+    async with stage.serve() as (_, http):
+        monkeypatch.setattr(agent, "plain_call", noted)
+        ours = await answered()
+        monkeypatch.setattr(agent, "plain_call", lambda *_: None)
+        theirs = await answered()
+    assert ours == theirs
+    if request_of == "a step":
+        assert all(call is not None for call in taken)
+        assert [json.loads(text)["id"] for _, _, text in ours] == [0, 1, 2]
+
+
+async def test_a_routing_header_that_comes_twice_is_refused_and_takes_no_step(stage: Stage) -> None:
+    async with stage.serve() as (_, http):
+        made = await create(http)
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}
+        named = [("mcp-name", "add"), ("mcp-name", "subtract"), ("mcp-method", "tools/call"), *MODERN.items()]
+        answer = await http.post(made["mcp_url"], json=body, headers=[("accept", "application/json"), *named])
+        state = (await http.get(f"/envs/counter/episodes/{made['episode']}")).json()
+    assert answer.status_code == 400
+    assert "more than once" in answer.text
+    assert state["step"] == 0
 
 
 @pytest.mark.parametrize("headers", [HANDSHAKE, MODERN])

@@ -25,9 +25,17 @@ from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.runner import modern_error_data
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import x_mcp_header_map
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    MCP_PROTOCOL_VERSION_HEADER,
+    InboundLadderRejection,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+    x_mcp_header_map,
+)
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     INTERNAL_ERROR,
@@ -35,11 +43,12 @@ from mcp_types import (
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
+    PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
+    JSONRPCRequest,
 )
 from mcp_types.methods import validate_client_request
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.datastructures import Headers
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -131,8 +140,11 @@ class AgentDoor:
         return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find the episode of the request, then let the SDK handle the protocol."""
-        path, headers = scope["path_params"], Headers(scope=scope)
+        """Find the episode of the request, then answer a tool call, or let the SDK handle the protocol."""
+        # httptools leaves the blanks after a value, which are no part of it
+        scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
+        given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        path, headers = scope["path_params"], dict(reversed(given))  # the first of a name counts
         env = self._episodes.world(path["env"]).spec.name
         named = scope.get("dreamgym.episode") or path.get("episode") or headers.get(EPISODE_HEADER)
         visit = Visit(
@@ -150,8 +162,6 @@ class AgentDoor:
             await refusal(scope, receive, send)
             return
         scope["dreamgym.visit"] = visit
-        # httptools leaves the blanks after a value, which are no part of it
-        scope["headers"] = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
         _schemas.set(self._schemas_of[visit.env])
 
         async def answer(message: Message) -> None:
@@ -161,7 +171,29 @@ class AgentDoor:
                 message = {**message, "status": status, "headers": [*message["headers"], *session]}
             await send(in_a_stream(message, visit.notices) if visit.notices else message)
 
-        await self._manager.handle_request(scope, receive, answer)
+        whole = await receive()
+        is_common = not visit.is_session and not self._schemas_of[env] and not find_duplicated_routing_header(given)
+        if is_common and (call := plain_call(headers, whole["body"])) is not None:
+            await (await self._answer_plainly(visit, call))(scope, receive, answer)
+            return
+        unread: list[Message] = [whole]
+
+        async def again() -> Message:
+            return unread.pop() if unread else await receive()
+
+        await self._manager.handle_request(scope, again, answer)
+
+    async def _answer_plainly(self, visit: Visit, call: JSONRPCRequest) -> Response:
+        """The response to a tool call that passed the checks of `plain_call`."""
+        reply: JsonObject = {"jsonrpc": "2.0", "id": call.id}
+        params, status = call.params or {}, 200
+        try:
+            reply["result"] = await self._call_tool(visit, params, call.id, _meta(params)[PROTOCOL_VERSION_META_KEY])
+        except Exception as raised:  # noqa: BLE001  # as the SDK does: none of it reaches the agent
+            error = modern_error_data(raised)
+            reply["error"] = error.model_dump(mode="json", by_alias=True, exclude_none=True)
+            status = ERROR_CODE_HTTP_STATUS.get(error.code, status)
+        return Response(json.dumps(reply, separators=(",", ":")), status, media_type="application/json")
 
     async def _refusal(self, visit: Visit, method: str) -> Response | None:
         """The response to a request that is not for the SDK, such as the end of a session; None for all others."""
@@ -194,7 +226,7 @@ class AgentDoor:
             raise _needs_handshake(ctx.protocol_version)
         if ctx.method == "tools/call":
             _validate(ctx)
-            return await self._call_tool(ctx, visit)
+            return await self._call_tool(visit, ctx.params or {}, ctx.request_id, ctx.protocol_version)
         if ctx.method in visit.mirror.methods:
             _validate(ctx)
             return visit.mirror.answer(ctx.method, ctx.params, ctx.protocol_version)
@@ -209,17 +241,18 @@ class AgentDoor:
             return visit.mirror.discovered(result)
         return result
 
-    async def _call_tool(self, ctx: Context, visit: Visit) -> JsonObject:
+    async def _call_tool(
+        self, visit: Visit, params: Mapping[str, Any], request_id: str | int | None, version: str
+    ) -> JsonObject:
         if visit.episode is None:
             visit.status = 404
             raise MCPError(INVALID_PARAMS, "no episode: create one and use its URL, or send initialize first")
-        params = ctx.params or {}
         action = ToolCall(name=params["name"], arguments=params.get("arguments") or {}, answers=answers_in(params))
         try:
             join_trace(_meta(params))
             with TimedSpan("call", env=visit.env, episode=visit.episode) as calling:
                 answer = await self._episodes.call(
-                    visit.env, visit.episode, action, visit, ctx.request_id, is_session=visit.is_session
+                    visit.env, visit.episode, action, visit, request_id, is_session=visit.is_session
                 )
                 calling.note(**outcome_of(answer))
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
@@ -228,12 +261,12 @@ class AgentDoor:
             visit.status = status_of(error)
             is_theirs = isinstance(error, EpisodeError | InvalidInput)
             raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, str(error)) from error
-        result = self._result(answer, visit, ctx)
-        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+        result = self._result(answer, visit, params, version)
+        if version in HANDSHAKE_PROTOCOL_VERSIONS:
             return result
         return visit.mirror.enveloped("tools/call", result)
 
-    def _result(self, answer: EpisodeAnswer, visit: Visit, ctx: Context) -> JsonObject:
+    def _result(self, answer: EpisodeAnswer, visit: Visit, params: Mapping[str, Any], version: str) -> JsonObject:
         """The answer as a tool result. Reward and end are only for trainers, since agents can read `_meta`."""
         meta: JsonObject = {"dreamgym/episode": visit.episode, "dreamgym/step": answer.step}
         if answer.uncounted:
@@ -244,11 +277,31 @@ class AgentDoor:
             if not answer.uncounted:
                 meta["dreamgym/reward"] = answer.result.reward
                 meta["dreamgym/open_end"] = answer.result.info.get("open_end") is True
-        params = ctx.params or {}
         if visit.takes_streams:
-            visit.notices = notices(answer.result, params, ctx.protocol_version)
-        asked = questions(answer.result, params, ctx.protocol_version)
+            visit.notices = notices(answer.result, params, version)
+        asked = questions(answer.result, params, version)
         return {**(tool_result(answer.result) if asked is None else asked), "_meta": meta}
+
+
+def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None:
+    """The tool call in a request that passes all checks of the newest revision; None: the SDK shall answer.
+
+    These are the SDK's own checks, in its order. What it would set up next (a connection, a session, a context) a tool
+    call uses nothing of, and took as long as all the rest of HTTP and protocol. Whatever is refused, the SDK refuses.
+    """
+    is_newest = headers.get(MCP_PROTOCOL_VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS
+    if not is_newest or "application/json" not in headers.get("accept", ""):
+        return None
+    try:
+        decoded = json.loads(body)
+        call = JSONRPCRequest.model_validate(decoded)
+        verdict = classify_inbound_request(decoded, headers=headers)
+        if call.method != "tools/call" or isinstance(verdict, InboundLadderRejection):
+            return None
+        validate_client_request(call.method, verdict.protocol_version, call.params)
+    except (ValueError, RecursionError):  # ValidationError and what json raises are ValueErrors
+        return None
+    return call
 
 
 def _validate(ctx: Context) -> None:
