@@ -1,10 +1,12 @@
 """What a store of many transitions costs: loading it, an exact search and one of the approximate index, beside faiss.
 
-    python benchmarks/store.py [--steps 10000 --steps 100000 --steps 1000000] [--questions 100]
+    python benchmarks/store.py [--steps 10000 --steps 100000 --steps 1000000] [--questions 100] [--environments 20]
 
 Every size has an embedded PostgreSQL of its own in a temporary folder (7 GB for a million) that is deleted.
-Each step has a state of its own, so there are as many keys as steps. faiss is measured if it is installed (pip install
-faiss-cpu). CPU is that of PostgreSQL's processes and of this one; recall@5 is over the nearest keys by cosine.
+Each step has a state of its own, so there are as many keys as steps. Of several environments the second has half the
+steps of the first, the third a third, and so on; as many of the questions are about it. faiss is measured if it is
+installed (pip install faiss-cpu). CPU is that of PostgreSQL's processes and of this one; recall@5 is over the nearest
+keys by cosine.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,12 +37,11 @@ from dreamgym.replay.buffer import GROUNDED, Retrieval
 from dreamgym.replay.embedded import EmbeddedServer
 from dreamgym.replay.keys import KeyEncoder, source_mask
 from dreamgym.replay.postgres import Store, binary, open_store
-from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT
+from dreamgym.replay.postgres.vector_index import APPROXIMATE, EVERYTHING, EXACT, INDEXED_KEYS
 from dreamgym.replay.ranking import SIMILAR_KEYS
 from dreamgym.testing.replay import sample_trajectory
 from dreamgym.types import Source, StepResult, ToolCall, Trajectory, Transition
 
-ENV = "benchmark"
 ROOMS = ("kitchen", "pantry", "hall", "backyard", "laundry", "bedroom", "study", "corridor", "cellar", "attic")
 THINGS = (
     "coin",
@@ -66,7 +68,13 @@ FILTERS = ("none", "the tool of the call", "one tool, whatever the call", "as of
 """A dream asks for none or for the tool of the call. One that asks for another tool wants the far end of the space."""
 
 
-def play(number: int) -> Trajectory:
+def env_of(house: int, environments: int) -> str:
+    """The environment of a house."""
+    shares = [1 / rank for rank in range(1, environments + 1)]
+    return f"benchmark {random.Random(f'house {house}').choices(range(environments), shares)[0]}"
+
+
+def play(number: int, environments: int) -> Trajectory:
     """An episode in one of many houses; ten episodes share a house."""
     draw, house = random.Random(number), number // 10
     states = [
@@ -80,11 +88,15 @@ def play(number: int) -> Trajectory:
         action = ToolCall(name=tool, arguments={"to": draw.choice(DOORS if tool == "go" else THINGS)})
         result = StepResult(observation=following)
         steps.append(Transition.of(state, action, result).model_copy(update={"next_state": following}))
-    return sample_trajectory(f"{ENV}/{number}", *steps, world=f"house {house}", env=ENV)
+    return sample_trajectory(f"episode {number}", *steps, world=f"house {house}", env=env_of(house, environments))
 
 
+SIZES = "SELECT name, env_id, count(*) FROM vectors_1 JOIN environments ON env_id = id GROUP BY name, env_id"
 BUILT = "SELECT count(*) FROM vector_indexes WHERE error IS NULL"
-INDEX = "SELECT ef_search, recall, pg_relation_size('vectors_1_1_recorded') FROM vector_indexes"
+INDEXES = """
+SELECT env_id, ef_search, recall, pg_relation_size(format('vectors_1_%%s_recorded', env_id)) FROM vector_indexes
+ORDER BY keys DESC
+"""
 
 
 class Clock:
@@ -136,13 +148,13 @@ def show(*cells: object) -> None:
     print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
 
 
-async def load(store: Store, clock: Clock, steps: int, dim: int) -> None:
+async def load(store: Store, clock: Clock, steps: int, dim: int, environments: int) -> None:
     """Store the episodes, and then the packed vectors alone."""
     seconds = client = server = 0.0
     size = min(LOADED, steps // 4)
     for first in range(0, steps, 2 * size):
         batches = [
-            [play(number) for number in range(begin // STEPS, min(begin + size, steps) // STEPS)]
+            [play(number, environments) for number in range(begin // STEPS, min(begin + size, steps) // STEPS)]
             for begin in (first, first + size)
         ]
         clock.read()
@@ -183,16 +195,17 @@ async def load(store: Store, clock: Clock, steps: int, dim: int) -> None:
     )
 
 
-def asked(steps: int, count: int) -> list[Retrieval]:
+def asked(steps: int, count: int, environments: int) -> list[Retrieval]:
     """Questions without an identical key: every second one in a stored state, the others in a new state."""
     draw, questions = random.Random(0), []
     for number in range(count):
         stored = draw.randrange(steps // STEPS // 10) * 10
-        transition = play(10**9 + number).transitions[number % STEPS]
+        transition = play(10**9 + number, environments).transitions[number % STEPS]
         state = transition.state.replace(f"House {(10**9 + number) // 10}", f"House {stored // 10}")
         if number % 2:  # a state that is stored, with an action that is not
-            state = play(stored).transitions[number % STEPS].state
-        questions.append(Retrieval(env=ENV, state=state, action=transition.action, k=NEIGHBOURS))
+            state = play(stored, environments).transitions[number % STEPS].state
+        env = env_of(stored // 10, environments)
+        questions.append(Retrieval(env=env, state=state, action=transition.action, k=NEIGHBOURS))
     return questions
 
 
@@ -211,12 +224,30 @@ async def search(store: Store, clock: Clock, questions: Sequence[Retrieval]) -> 
     return answers, f"{theirs * ms:.2f} | {ours * ms:.2f} | {1000 * statistics.median(walls):.1f}"
 
 
+@dataclass(frozen=True)
+class Partition:
+    """An environment's part of the store."""
+
+    id: int
+    keys: int
+    width: int | None = None
+    """Candidates of a search in its index; None: searches are exact."""
+
+
 async def nearest(
-    store: Store, query: str, questions: Sequence[Retrieval], vectors: NDArray[np.float16], asks: dict[str, Any]
+    store: Store,
+    query: str,
+    questions: Sequence[Retrieval],
+    vectors: NDArray[np.float16],
+    asks: dict[str, Any],
+    partitions: Mapping[str, Partition],
 ) -> list[list[float]]:
     """Cosines of the nearest keys that a statement finds for each question; without a tool, of the question's own."""
-    statement, found = query.format(encoder=1, env=1, limit=SIMILAR_KEYS), []
+    found = []
     for question, vector in zip(questions, vectors, strict=True):
+        partition = partitions[question.env]
+        statement = query.format(encoder=1, env=partition.id, limit=SIMILAR_KEYS)
+        asks = {**asks, "ef_search": str(partition.width)}
         asked = {"tool": f"{question.action.name}{{", **asks, "state": question.state, "vector": HalfVector(vector)}
         rows = await store.database.fetch(statement, asked)
         found.append(sorted((row[3] for row in rows), reverse=True)[:NEIGHBOURS])
@@ -229,26 +260,40 @@ def recall(found: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]) -
     return hits / sum(len(best) for best in truth)
 
 
-async def measure(steps: int, dim: int, count: int) -> None:
+async def indexed(store: Store, clock: Clock) -> dict[str, Partition]:
+    """Every environment's part, once the store has built all indexes."""
+    partitions = {name: Partition(env, keys) for name, env, keys in await store.database.fetch(SIZES, {})}
+    wanted = sum(one.keys >= INDEXED_KEYS for one in partitions.values())
+    clock.read()
+    while (await store.database.fetch(BUILT, {}))[0][0] < wanted:  # the store builds them by itself
+        for one in partitions.values():
+            await store.buffer.indexes.ef_search(one.id)
+        await asyncio.sleep(0.5)
+    wall, _, cpu = clock.read()
+    known = {env: (width, recall, size) for env, width, recall, size in await store.database.fetch(INDEXES, {})}
+    recalls = " ".join(f"{recall:.3f}" for _, recall, _ in known.values())
+    widths = " ".join(str(width) for width, _, _ in known.values())
+    size = sum(size for *_, size in known.values()) / 2**20
+    print(
+        f"Indexes: {len(known)}, {wall:.0f} s, {cpu:.0f} s of CPU, {size:.0f} MB; recall that each measured: "
+        f"{recalls}, with {widths} candidates.\n"
+    )
+    return {name: replace(one, width=known.get(one.id, (None,))[0]) for name, one in partitions.items()}
+
+
+async def measure(steps: int, dim: int, count: int, environments: int) -> None:
     """Print all that is measured at one size."""
-    print(f"\n## {steps:,} steps\n")
+    print(f"\n## {steps:,} steps of {environments} environment{'s' * (environments > 1)}\n")
     async with opened(dim) as (store, clock):
-        async with store.buffer.indexes.adding([1]):  # the environment that will be made
-            await load(store, clock, steps, dim)
+        named = {env_of(house, environments): house * 10 for house in reversed(range(steps // STEPS // 10))}
+        await store.buffer.add([play(number, environments) for number in named.values()])  # each has a number then
+        async with store.buffer.indexes.adding([env for _, env, _ in await store.database.fetch(SIZES, {})]):
+            await load(store, clock, steps, dim, environments)
             # it would run at some time during the questions
             for statement in ("VACUUM ANALYZE", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
                 await store.database.fetch(statement, {})
-        clock.read()
-        while (await store.database.fetch(BUILT, {}))[0][0] == 0:  # the store builds it by itself
-            await store.buffer.indexes.ef_search(1)
-            await asyncio.sleep(0.5)
-        wall, _, cpu = clock.read()
-        ((width, own, size),) = await store.database.fetch(INDEX, {})
-        print(
-            f"Index: {wall:.0f} s, {cpu:.0f} s of CPU, {size / 2**20:.0f} MB; recall that it measured: {own:.3f}, "
-            f"with {width} candidates.\n"
-        )
-        questions = asked(steps, count)
+        partitions = await indexed(store, clock)
+        questions = asked(steps, count, environments)
         keys = [(question.state, question.action.canonical()) for question in questions]
         vectors = await KeyEncoder(TrigramEncoder(dim // 2)).encode(keys)
         # only recordings are in the index: a search that may return dreams as well is exact
@@ -258,16 +303,15 @@ async def measure(steps: int, dim: int, count: int) -> None:
         asks = {"mask": source_mask(GROUNDED), "keys": SIMILAR_KEYS, "exclude": ""}
         variants: tuple[dict[str, Any], ...] = ({"tool": ""}, {}, {"tool": "take{"}, {"tool": "", "as_of": middle})
         filters = {name: {**asks, "as_of": EVERYTHING, **one} for name, one in zip(FILTERS, variants, strict=True)}
-        truth = {name: await nearest(store, EXACT, questions, vectors, filters[name]) for name in FILTERS}
+        truth = {name: await nearest(store, EXACT, questions, vectors, filters[name], partitions) for name in FILTERS}
         say("exact search measured")
         show("search", "recall@5", "PostgreSQL CPU ms", "client CPU ms", "median ms", "same answer")
         print("|---" * 6 + "|")
         show("exact, whole question", "1.000", exact_cost, "100 %")
-        if width is not None:
+        if all(one.width is not None for one in partitions.values()):
             for name in FILTERS:
-                wide = {**filters[name], "ef_search": str(width)}
                 clock.read()
-                found = await nearest(store, APPROXIMATE, questions, vectors, wide)
+                found = await nearest(store, APPROXIMATE, questions, vectors, filters[name], partitions)
                 _, ours, theirs = clock.read()
                 ms = 1000 / len(vectors)
                 show(
@@ -278,6 +322,8 @@ async def measure(steps: int, dim: int, count: int) -> None:
             answers, cost = await search(store, clock, questions)
             same = sum(a == b for a, b in zip(answers, exactly, strict=True)) / len(questions)
             show("index, whole question", "", cost, f"{100 * same:.0f} %")
+        if environments > 1:  # neither of the others has partitions
+            return
         stored = np.empty((0, dim), dtype=np.float16)
         for part in range(16):  # all of a million at once take as much memory again
             rows = await store.database.fetch(
@@ -324,13 +370,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, action="append", help="may be given several times")
     parser.add_argument("--dim", type=int, default=384, help="of a key's vector")
     parser.add_argument("--questions", type=int, default=100, help="at each size")
+    parser.add_argument("--environments", type=int, default=1)
     given = parser.parse_args()
     print(
         f"{given.questions} questions at each size; vectors of {given.dim} dimensions of hashed trigrams, which are "
         "embedded in 5 us a text; a model takes a hundred times as long."
     )
     for steps in given.steps or [10_000, 100_000, 1_000_000]:
-        asyncio.run(measure(steps, given.dim, given.questions))
+        asyncio.run(measure(steps, given.dim, given.questions, given.environments))
 
 
 if __name__ == "__main__":
