@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -405,7 +406,7 @@ async def episode_of(session: aiohttp.ClientSession) -> dict[str, Any]:
 
 async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
     """Run the attack, and ask for the server's health meanwhile."""
-    before = server.megabytes
+    before, logged = server.megabytes, server.log.stat().st_size
     done = threading.Event()
 
     def watch() -> None:  # in a thread, so that it does not wait for the attackers
@@ -427,13 +428,14 @@ async def watched(server: Server, row: Row, attack: Awaitable[None]) -> None:
     finally:
         done.set()
         await watching
-    log = server.log.read_bytes()
+    log = server.log.read_bytes()[logged:]
     row.tracebacks, row.log_kilobytes = log.count(b"Traceback"), len(log) // 1024
     row.megabytes = server.megabytes - before
 
 
 Attack = Callable[[Server, Row, int, int], Coroutine[Any, Any, None]]
 """Takes how many requests, and a seed."""
+# those in a row that want the same server are endured by one
 ATTACKS: dict[str, tuple[Attack, Callable[[Place, int | None], Server], int | None]] = {
     "malformed requests": (fuzz, Place.serve, None),
     "bytes that are no HTTP": (wire, Place.serve, None),
@@ -491,15 +493,16 @@ def main() -> None:
     }
     rows = []
     with placed(given.code) as place:
-        for name, (attack, start, files) in ATTACKS.items():
+        for (start, files), attacks in groupby(ATTACKS.items(), lambda item: item[1][1:]):
             server = start(place, files)
-            row = Row(name)
             try:
-                asyncio.run(watched(server, row, attack(server, row, counts.get(attack, 0), given.seed)))
+                for name, (attack, *_) in attacks:
+                    row = Row(name)
+                    asyncio.run(watched(server, row, attack(server, row, counts.get(attack, 0), given.seed)))
+                    rows.append(row)
+                    print(f"{name}: {row.requests} requests", file=sys.stderr, flush=True)
             finally:
                 server.stop()
-            rows.append(row)
-            print(f"{name}: {row.requests} requests", file=sys.stderr, flush=True)
     print(
         json.dumps([{**vars(row), "answered": dict(row.answered)} for row in rows])
         if given.json

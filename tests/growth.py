@@ -13,12 +13,12 @@ FIRST, LAST = 2**10, 2**17
 """Sizes that are tried, in characters."""
 MEASURABLE_S = 0.01
 """CPU seconds that a clock can be believed to have measured."""
-TIMES, BOUND = 8, 24.0
-"""Eight times the input takes eight times as long where time is linear, 64 times where it is quadratic."""
+TIMES, BOUND = 4, 8.0
+"""Four times the input takes four times as long where time is linear, 16 times where it is quadratic."""
 
 
 def grows_linearly(work: Callable[[Given], object], given: Callable[[int], Given]) -> bool:
-    """Whether eight times the input takes clearly less than 64 times the CPU time.
+    """Whether four times the input takes clearly less than 16 times the CPU time.
 
     The input grows until the time can be measured; work that is too quick for that at the last size is quick enough.
 
