@@ -23,7 +23,7 @@ KEYS = 3_000
 INDEX = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('vectors_1_1_recorded')"
 
 
-def walks(keys: int, source: Source = Source.REAL) -> list[Trajectory]:
+def walks(keys: int, source: Source = Source.REAL, env: str = ENV) -> list[Trajectory]:
     """Trajectories that hold so many distinct keys."""
     return [
         sample_trajectory(
@@ -34,6 +34,7 @@ def walks(keys: int, source: Source = Source.REAL) -> list[Trajectory]:
             ),
             world=f"house {number}",
             source=source,
+            env=env,
         )
         for number in range(keys // LENGTH)
     ]
@@ -146,6 +147,27 @@ async def test_others_add_and_search_while_an_index_is_built(small: Store, empty
     assert added > 0
     assert await store.database.fetch(INDEX, {}) == [(True,)]
     await other.close()
+    await store.close()
+
+
+async def test_more_environments_than_connections_get_their_indexes_and_are_searched_meanwhile(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dreamgym.replay.postgres.vector_index.INDEXED_KEYS", 300)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # a pool of four connections
+    store = await open_store(empty_dsn, TrigramEncoder(24))
+    names = [f"environment {number}" for number in range(5)]
+    for name in names:
+        await store.buffer.add([walk.model_copy(update={"id": f"{name}/{walk.id}"}) for walk in walks(350, env=name)])
+    await store.database.fetch("ANALYZE", {})
+    envs = [env for (env,) in await store.database.fetch("SELECT id FROM environments", {})]
+    assert len(envs) == 5
+    building = asyncio.gather(*map(store.buffer.indexes.tend, envs))
+    found = await asyncio.gather(*(store.buffer.nearest(asked(1, env=name)) for name in names))
+    assert [len(near) for near in found] == [3] * 5
+    await asyncio.wait_for(building, 60)
+    built = await store.database.fetch("SELECT count(*) FROM vector_indexes WHERE error IS NULL", {})
+    assert built == [(5,)]
     await store.close()
 
 

@@ -192,6 +192,8 @@ class VectorIndexes:
         """Number of loads that are under way, by environment."""
         self._added_at: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+        """One index at a time: whoever tends one keeps a connection and needs another, and the pool has few."""
 
     async def ef_search(self, env: int) -> int | None:
         """Candidates that a search of the environment's index must keep; None: search exactly.
@@ -235,7 +237,7 @@ class VectorIndexes:
         """
         # a lock of the transaction, since behind a pooler the next transaction may have another connection. The build
         # waits for all snapshots: a statement with parameters would keep its own until the transaction ends
-        async with self._database.transaction() as turn:
+        async with self._turn, self._database.transaction() as turn:
             await turn.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor = await turn.execute(f"SELECT pg_try_advisory_xact_lock({INDEX_LOCK}, {env})")
             taken = await cursor.fetchone()
