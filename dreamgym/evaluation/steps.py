@@ -70,6 +70,8 @@ class StepFidelity(Frozen):
     errors: Rate
     """Refused as recorded, or accepted as recorded."""
     reward: Detection
+    false_rewards: Rate
+    """Share of the steps without a reward that are rewarded: what a policy would exploit."""
     termination: Detection
     open_ends: Rate
     """Share of the answers for which nobody could tell whether the step ended its task; it then did not."""
@@ -109,6 +111,10 @@ def step_fidelity(calls: Sequence[Compared], *, explicit: bool) -> StepFidelity:
         similarity=clustered([call.similarity for call in calls], [call.trajectory for call in calls]),
         errors=share(calls, lambda call: call.errors_agree),
         reward=_detection(calls, lambda result: result.reward > 0),
+        false_rewards=share(
+            [call for call in calls if call.recorded.reward <= 0],
+            lambda call: call.got is not None and call.got.reward > 0,
+        ),
         termination=_detection(calls, lambda result: result.terminated),
         open_ends=wilson(sum(one.open_end for one in provenances), len(provenances)),
         refusals=_refusals(calls),

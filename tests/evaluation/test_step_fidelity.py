@@ -129,6 +129,19 @@ def test_rewards_and_ends_have_precision_and_recall_and_no_answer_foresees_nothi
     assert found.termination.recall.mean == pytest.approx(1 / 3)
 
 
+def test_a_false_reward_is_counted_over_the_steps_that_earn_nothing_and_no_answer_is_none() -> None:
+    won, going = StepResult(observation="won", reward=1.0, terminated=True), StepResult(observation="on")
+    calls = [
+        case("a", "b", "b", recorded=going, got=won),
+        case("a", "b", "b", recorded=going),
+        case("a", "b", "b", recorded=refusal("no"), got=going),
+        case("a", "b", None, recorded=going),
+        case("a", "b", "b", recorded=won),
+    ]
+    found = step_fidelity(calls, explicit=False).false_rewards
+    assert (found.mean, found.n) == (0.25, 4)
+
+
 def test_steps_that_accomplish_their_task_have_precision_and_recall() -> None:
     calls = [
         case("a", "b", "b", accomplished=True, claimed=True),

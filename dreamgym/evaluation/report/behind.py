@@ -140,6 +140,8 @@ def _answer(call: Compared) -> dict[str, float]:
         values["invalid actions: played along"] = got is not None and not got.is_error
     else:
         values["valid actions: refused"] = got is not None and got.is_error
+    if recorded.reward <= 0:
+        values["unrewarded steps: rewarded"] = got is not None and got.reward > 0
     predicted = (got is not None and got.reward > 0, got is not None and got.terminated, call.claimed is True)
     for name, was, is_predicted in zip(
         ("reward", "end", "task accomplished"),

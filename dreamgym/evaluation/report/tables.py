@@ -59,6 +59,7 @@ def measure_rows(steps: StepFidelity) -> list[Row]:
         ("invalid actions: in the same words", refusals.same_words),
         ("invalid actions: played along", refusals.played_along),
         ("valid actions: refused", refusals.too_strict),
+        ("unrewarded steps: rewarded", steps.false_rewards),
         ("reward: precision", steps.reward.precision),
         ("reward: recall", steps.reward.recall),
         ("end: precision", steps.termination.precision),
