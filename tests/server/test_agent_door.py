@@ -81,6 +81,10 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "no envelope": ({"name": "add", "arguments": {"n": 4}}, {}),
     "an envelope without capabilities": ({**CALL, "_meta": dict([*ENVELOPE.items()][:1])}, {}),
     "an answer that the client does not take": (CALL, {"accept": "text/html"}),
+    "an answer of nearly that type": (CALL, {"accept": "application/json-seq"}),
+    "an answer that the client would rather not": (CALL, {"accept": "text/html, application/json;q=0.5"}),
+    "a body of another type, as a web page may send": (CALL, {"content-type": "text/plain"}),
+    "a body with an encoding": (CALL, {"content-type": "application/json; charset=utf-8"}),
     "an episode of another name": (CALL, {"url": "/envs/counter/episodes/nobody/mcp"}),
     "no episode": (CALL, {"url": "/envs/counter/mcp"}),
 }

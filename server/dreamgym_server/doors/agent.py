@@ -290,7 +290,9 @@ def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None
     call uses nothing of, and took as long as all the rest of HTTP and protocol. Whatever is refused, the SDK refuses.
     """
     is_newest = headers.get(MCP_PROTOCOL_VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS
-    if not is_newest or "application/json" not in headers.get("accept", ""):
+    takes = [kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")]
+    is_json = headers.get("content-type", "").startswith("application/json") and "application/json" in takes
+    if not is_newest or not is_json:
         return None
     try:
         decoded = json.loads(body)
