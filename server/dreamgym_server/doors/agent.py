@@ -45,7 +45,9 @@ from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
+    JSONRPCError,
     JSONRPCRequest,
+    JSONRPCResponse,
 )
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
@@ -185,15 +187,17 @@ class AgentDoor:
 
     async def _answer_plainly(self, visit: Visit, call: JSONRPCRequest) -> Response:
         """The response to a tool call that passed the checks of `plain_call`."""
-        reply: JsonObject = {"jsonrpc": "2.0", "id": call.id}
         params, status = call.params or {}, 200
+        reply: JSONRPCResponse | JSONRPCError
         try:
-            reply["result"] = await self._call_tool(visit, params, call.id, _meta(params)[PROTOCOL_VERSION_META_KEY])
+            result = await self._call_tool(visit, params, call.id, _meta(params)[PROTOCOL_VERSION_META_KEY])
+            reply = JSONRPCResponse(jsonrpc="2.0", id=call.id, result=result)
         except Exception as raised:  # noqa: BLE001  # as the SDK does: none of it reaches the agent
             error = modern_error_data(raised)
-            reply["error"] = error.model_dump(mode="json", by_alias=True, exclude_none=True)
+            reply = JSONRPCError(jsonrpc="2.0", id=call.id, error=error)
             status = ERROR_CODE_HTTP_STATUS.get(error.code, status)
-        return Response(json.dumps(reply, separators=(",", ":")), status, media_type="application/json")
+        said = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return Response(json.dumps(said, separators=(",", ":")), status, media_type="application/json")
 
     async def _refusal(self, visit: Visit, method: str) -> Response | None:
         """The response to a request that is not for the SDK, such as the end of a session; None for all others."""
