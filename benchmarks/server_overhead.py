@@ -3,7 +3,8 @@
 The same step: `DreamEnvironment.step` (retrieval from the same buffer, the same immediate model), and its transition
 stored by the same statement in the same database before the answer is used. Through the server it is one `tools/call`
 of three clients: bytes made beforehand on a kept connection, RemoteEnvironment, and the official SDK's `Client`.
-A step in process that nobody stores is shown too.
+A step in process that nobody stores is shown too, and one behind the same HTTP server with nothing of MCP or of ours
+between: no server in this language costs less.
 
 All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
 not while episodes are created. The server is a process of its own, set up as `dreamgym-serve` is. CPU is what the
@@ -33,6 +34,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 from dreamgym_client.control import ControlClient
 from dreamgym_client.environment import ENVELOPE, PROTOCOL_VERSION, RemoteEnvironment
 from dreamgym_server.app import build
@@ -40,6 +42,7 @@ from dreamgym_server.limits import Limits
 from dreamgym_server.running import collect_rarely, running
 from dreamgym_server.sources import DreamWorlds
 from mcp import Client
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Prediction, Query
@@ -56,7 +59,8 @@ ROOMS = 40
 WORLDS = 100
 WORLD_STEPS = 20
 SAME = "in process"
-WAYS = ("in process, not stored", SAME, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
+BARE = "HTTP alone, bytes"
+WAYS = ("in process, not stored", SAME, BARE, "server, bytes", "server, RemoteEnvironment", "server, SDK client")
 TARGET = 1.5
 
 Step = Callable[[ToolCall], Awaitable[object]]
@@ -181,10 +185,41 @@ async def in_process(spec: EnvironmentSpec, store: Store, *, stored: bool) -> St
     return step
 
 
-async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> Step:
+class HttpAlone:
+    """A path below `/bare/` is an episode of `in_process`: a GET begins it, a POST is a step. All else is the app's."""
+
+    def __init__(self, app: ASGIApp, spec: EnvironmentSpec, store: Store) -> None:
+        self._app = app
+        self._spec = spec
+        self._store = store
+        self._steps: dict[str, Step] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with as many bytes as a tool result has."""
+        if scope["type"] != "http" or not scope["path"].startswith("/bare/"):
+            await self._app(scope, receive, send)
+            return
+        body = (await receive())["body"]
+        if scope["method"] == "GET":
+            self._steps[scope["path"]] = await in_process(self._spec, self._store, stored=True)
+        else:
+            params = json.loads(body)["params"]
+            await self._steps[scope["path"]](ToolCall(name=params["name"], arguments=params["arguments"]))
+        said = json.dumps({"result": {"content": [{"type": "text", "text": room(0)}], "isError": False}}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(said)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": said})
+
+
+async def sent_as_bytes(url: str, spec: EnvironmentSpec, stack: AsyncExitStack, *, bare: bool = False) -> Step:
     """A new episode on the server, played by the least that can be called a client."""
-    async with ControlClient(url) as control:
-        address = urlsplit((await control.create(spec.name, task=first_task(spec))).mcp_url)
+    if bare:
+        address = urlsplit(f"{url}/bare/{uuid.uuid4().hex}")
+        async with httpx.AsyncClient() as http:
+            await http.get(address.geturl())
+    else:
+        async with ControlClient(url) as control:
+            address = urlsplit((await control.create(spec.name, task=first_task(spec))).mcp_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     stack.callback(writer.close)
     head = (
@@ -237,8 +272,8 @@ async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> 
 async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack: AsyncExitStack) -> Step:
     """A new episode that takes its steps in this way."""
     match way:
-        case "server, bytes":
-            return await sent_as_bytes(url, spec, stack)
+        case "server, bytes" | "HTTP alone, bytes":
+            return await sent_as_bytes(url, spec, stack, bare=way == BARE)
         case "server, RemoteEnvironment":
             return await by_remote_environment(url, spec, stack)
         case "server, SDK client":
@@ -293,7 +328,8 @@ def serve(dsn: str, env: str, encoder: str, pipe: Connection) -> None:
         try:
             world = DreamWorlds(house(env), ImmediateModel(), store.buffer)
             limits = Limits(open_episodes=1_000_000)
-            async with running(build([world], store.buffer, store.episodes, limits=limits)) as url:
+            app = build([world], store.buffer, store.episodes, limits=limits)
+            async with running(HttpAlone(app, house(env), store)) as url:
                 collect_rarely()
                 pipe.send(url)
                 while await asyncio.to_thread(pipe.recv):
@@ -374,7 +410,7 @@ def table(costs: dict[tuple[str, int], list[Cost]]) -> str:
             return f"{statistics.median(ratios):.2f}"
 
         waits = [one.median_ms / base.median_ms for one, base in zip(rounds, same, strict=True)]
-        without = ratio(lambda cost: cost.server_ms + cost.database_ms) if way.startswith("server") else ""
+        without = ratio(lambda cost: cost.server_ms + cost.database_ms) if "in process" not in way else ""
         lines.append(
             f"| {way} | {many} | {of('median_ms'):.2f} | {of('p95_ms'):.2f} | {1000 / of('wall_ms'):,.0f} "
             f"| {of('client_ms'):.2f} | {of('server_ms'):.2f} | {of('database_ms'):.2f} | {of('cpu_ms'):.2f} "
