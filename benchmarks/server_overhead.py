@@ -4,7 +4,7 @@ The same step: `DreamEnvironment.step` (retrieval from the same buffer, the same
 stored by the same statement in the same database before the answer is used. Through the server it is one `tools/call`
 of three clients: bytes made beforehand on a kept connection, RemoteEnvironment, and the official SDK's `Client`.
 A step in process that nobody stores is shown too, and one behind the same HTTP server with nothing of MCP or of ours
-between: no server in this language costs less.
+between: the least that a call through this HTTP server costs.
 
 All ways take turns, round by round, and the figures are medians over the rounds. The clock runs while steps are taken,
 not while episodes are created. The server is a process of its own, set up as `dreamgym-serve` is. CPU is what the
@@ -195,7 +195,7 @@ class HttpAlone:
         self._steps: dict[str, Step] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with as many bytes as a tool result has."""
+        """Answer with about as many bytes as a tool result has."""
         if scope["type"] != "http" or not scope["path"].startswith("/bare/"):
             await self._app(scope, receive, send)
             return
@@ -271,9 +271,9 @@ async def by_the_sdk(url: str, spec: EnvironmentSpec, stack: AsyncExitStack) -> 
 
 async def opened(way: str, url: str, spec: EnvironmentSpec, store: Store, stack: AsyncExitStack) -> Step:
     """A new episode that takes its steps in this way."""
+    if way in {"server, bytes", BARE}:
+        return await sent_as_bytes(url, spec, stack, bare=way == BARE)
     match way:
-        case "server, bytes" | "HTTP alone, bytes":
-            return await sent_as_bytes(url, spec, stack, bare=way == BARE)
         case "server, RemoteEnvironment":
             return await by_remote_environment(url, spec, stack)
         case "server, SDK client":

@@ -61,7 +61,8 @@ class Effect:
                 if not isinstance(identity, str | int):
                     raise NoValue(f"no id is bound to {shown(self.target)}")
                 if self.op == "new":
-                    identity = ids[self.collection].run_from(str(identity), count + 1)[-1]
+                    if count:  # the first may be named by the call, and is of no sequence then
+                        identity = ids[self.collection].run_from(str(identity), count + 1)[-1]
                     if isinstance(value, dict):
                         value = {call.state.schema.collections[self.collection].key: identity, **value}
                 path = (self.collection, str(identity), *self.tail)

@@ -169,6 +169,27 @@ def _listed(customer: str, *ids: str) -> Transition:
     )
 
 
+def test_an_entity_that_the_call_names_is_made_under_that_name() -> None:
+    def noted(name: str, *known: str) -> Transition:
+        notes: JsonObject = {one: {"order_id": one, "status": "old"} for one in known}
+        made: JsonObject = {"order_id": name, "status": f"about {name}"}
+        return Transition(
+            state=as_text({"orders": notes}),
+            action=ToolCall(name="note", arguments={"name": name, "status": f"about {name}"}),
+            result=StepResult(observation="noted"),
+            next_state=as_text({"orders": {**notes, name: made}}),
+            provenance=Provenance(tier=Tier.REAL),
+        )
+
+    shown = [noted("apple"), noted("pear", "fig"), noted("kiwi", "fig", "plum"), noted("lime"), noted("date", "nut")]
+    program = learn(shown, ORDERS)
+    assert program is not None
+    fig: JsonObject = {"order_id": "fig", "status": "old"}
+    result = program.run({"orders": {"fig": fig}}, {"name": "quince", "status": "sour"})
+    assert result is not None
+    assert result.after == {"orders": {"fig": fig, "quince": {"order_id": "quince", "status": "sour"}}}
+
+
 def test_entities_whose_ids_follow_no_order_are_not_told_ahead() -> None:
     shown = [_listed("C-1", "x9k", "b2"), _listed("C-2", "q7", "zz1", "a"), _listed("C-3", "m4")]
     program = learn(shown, ORDERS)
