@@ -10,10 +10,11 @@ A goal is a fact about the state. What leads to it is nowhere: whether it can be
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from random import Random
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from dreamgym.environment import EnvironmentSpec, installed_real
-from dreamgym.types import JsonObject
+from dreamgym.types import JsonObject, ToolCall
 
 
 class ProposedGoal(NamedTuple):
@@ -46,6 +47,31 @@ class Goals(Protocol):
         Args:
             start: all that is known of the world at the start.
             shown: states of all worlds that recordings show. A goal that is like nothing in them is not worth a trial.
+        """
+
+
+class PageGoal(NamedTuple):
+    """Something that could be asked for in an environment of pages."""
+
+    instruction: str
+    """In the environment's own words."""
+    check: JsonObject
+    """A JSON Schema that the state at the end satisfies once it is done."""
+    calls: tuple[ToolCall, ...]
+    """A way to do it, which is tried out in the dream."""
+
+
+@runtime_checkable
+class PageGoals(Protocol):
+    """The hook of an environment of pages, beside its `dreamgym.reading.PageReader`."""
+
+    def proposals(self, instruction: str, state: JsonObject, draw: Random) -> Iterator[PageGoal]:
+        """Other goals that are like one that was reached, each once.
+
+        Args:
+            instruction: of the task that was accomplished.
+            state: before the last step, as the reader gives states.
+            draw: gives their order.
         """
 
 

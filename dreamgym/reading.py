@@ -17,8 +17,8 @@ A server whose tools are typed already has `ServerReader`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from dreamgym.environment import EnvironmentSpec, installed_real
 from dreamgym.state import StateSchema, as_text, entities, parsed, shown_in
@@ -52,8 +52,14 @@ class Reader(Protocol):
             result: of the environment.
         """
 
-    def observation(self, call: ToolCall, answer: JsonObject) -> str | None:
-        """The words of a structured answer, the inverse of `result`; None if they do not follow from the answer."""
+    def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
+        """The words of a structured answer, the inverse of `result`; None if they do not follow from the answer.
+
+        Args:
+            call: the typed call.
+            answer: the structured content.
+            instruction: of the task.
+        """
 
     def start(self, task: Task, first: StepResult) -> JsonObject:
         """The state that is known after `reset`."""
@@ -66,6 +72,30 @@ class Reader(Protocol):
             call: the typed call.
             result: as `result` returns it.
         """
+
+
+class PageContent(NamedTuple):
+    """What a page shows."""
+
+    address: JsonObject
+    content: JsonObject
+    """As structured content."""
+
+
+@runtime_checkable
+class PageReader(Reader, Protocol):
+    """The reader of an environment that shows one page after another, see `dreamgym.dream.pages`."""
+
+    @property
+    def address(self) -> str:
+        """The value of the state that is the address of the open page: an object, with its `kind` and other parts."""
+
+    @property
+    def counts(self) -> Sequence[str]:
+        """The values of the state that decide what an end of the episode is worth."""
+
+    def previews(self, content: JsonObject) -> Iterator[PageContent]:
+        """What a page tells of others, as far as it does."""
 
 
 class ServerReader:
@@ -93,7 +123,7 @@ class ServerReader:
         answer = None if result.is_error else shown_in(result)
         return read_as(result, answer) if isinstance(answer, dict) else result
 
-    def observation(self, call: ToolCall, answer: JsonObject) -> str | None:
+    def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
         return None
 
     def start(self, task: Task, first: StepResult) -> JsonObject:

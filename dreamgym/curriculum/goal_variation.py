@@ -10,7 +10,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from dreamgym.curriculum.generator import variation
+from dreamgym.curriculum.page_variation import PageVariation
+from dreamgym.dream.mapped import MappedWorlds
 from dreamgym.dream.objects import ObjectEpisode, ObjectWorlds
+from dreamgym.dream.pages import PageWorlds
 from dreamgym.environment import Behaviour, EnvironmentSpec, installed_real
 from dreamgym.goals import Goals
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
@@ -44,19 +47,6 @@ class GoalVariation:
         self._goals = goals
         self._behaviour = behaviour
         self._on_failure = on_failure
-
-    @classmethod
-    def of(
-        cls,
-        spec: EnvironmentSpec,
-        known: ObjectWorlds | None,
-        on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
-    ) -> GoalVariation | None:
-        """The variation of an environment that is dreamed on objects; None for any other, or one without goals."""
-        real = installed_real(spec)
-        if known is None or known.goals is None or real is None:
-            return None
-        return cls(spec, known, known.goals, real.behaviours[known.goals.behaviour], on_failure=on_failure)
 
     def is_recorded(self, task: Task) -> bool:
         """True if the task's world was recorded, so that goals can be sought in it."""
@@ -113,6 +103,20 @@ class GoalVariation:
         trial = _Trial(task, episode, self._spec.max_steps)
         await self._behaviour(self._spec.first(task), trial, 0)
         return episode.is_accomplished
+
+
+def goal_variation(
+    spec: EnvironmentSpec,
+    known: MappedWorlds | None,
+    on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
+) -> GoalVariation | PageVariation | None:
+    """The variation of an environment that is dreamed on objects or pages; None for any other, or without goals."""
+    real = installed_real(spec)
+    if known is None or known.goals is None or real is None:
+        return None
+    if isinstance(known, PageWorlds):
+        return PageVariation(known, known.goals, on_failure=on_failure)
+    return GoalVariation(spec, known, known.goals, real.behaviours[known.goals.behaviour], on_failure=on_failure)
 
 
 class _Trial:

@@ -1,11 +1,11 @@
 """DreamEnvironment: an experience model and a replay buffer behind the Environment protocol.
 
-An environment of words whose reader makes objects of them is played on these (dreamgym.dream.objects): then that tier
-is asked first, and what it answers needs no retrieval. The others are asked in this order: recorded, refused,
-synthesized, views, of other packages, model. The first that has an answer gives it. The first two say what reality
-said. The others infer: what they answer must agree with an explicit state, and what it shows of entities that are known
-in part is known from then on. Whether a step ends its task, and what it is worth, is decided in dreamgym.dream.ending,
-or in a dream of objects by the task's check, whichever tier answered.
+An environment whose reader makes objects or pages of its words is played on these (dreamgym.dream.objects,
+dreamgym.dream.pages): then that tier is asked first, and what it answers needs no retrieval. The others are asked in
+this order: recorded, refused, synthesized, views, of other packages, model. The first that has an answer gives it. The
+first two say what reality said. The others infer: what they answer must agree with an explicit state, and what it shows
+of entities that are known in part is known from then on. Whether a step ends its task, and what it is worth, is decided
+in dreamgym.dream.ending, or in a dream of objects by the task's check, whichever tier answered.
 
 Another package adds a tier by an entry point of the group `dreamgym.tiers`: `(spec) -> StepTier`. All that are
 installed are asked, in the order of their names. Their answers have the tier `plugin`.
@@ -22,14 +22,15 @@ from importlib.metadata import entry_points
 from dreamgym.dream.checks import changeable, contradiction
 from dreamgym.dream.confidence import Calibration, check_calibration, features
 from dreamgym.dream.ending import ended
+from dreamgym.dream.mapped import MappedEpisode, MappedTier, mapped_worlds
 from dreamgym.dream.model import ExperienceModel, Judge, Part, Prediction, Query, StepTier
-from dreamgym.dream.objects import OBJECTS, ObjectEpisode, ObjectsTier, object_worlds
+from dreamgym.dream.objects import OBJECTS
 from dreamgym.dream.recorded import RecordedTier
 from dreamgym.dream.refused import RefusedTier
 from dreamgym.dream.synthesized import SynthesizedTier
 from dreamgym.dream.viewed import ViewsTier
 from dreamgym.environment import EnvironmentSpec
-from dreamgym.errors import EpisodeFinished, PredictionError
+from dreamgym.errors import EpisodeFinished, NotRecorded, PredictionError
 from dreamgym.replay.buffer import GROUNDED, Demonstration, ReplayBuffer, Retrieval
 from dreamgym.spans import TimedSpan
 from dreamgym.state import State, shown_in, with_facts
@@ -89,7 +90,7 @@ class DreamEnvironment:
         self._calibration = calibration
         self._min_confidence = min_confidence
         self._has_objects = not without & {Part.EFFECTS, Part.STATE, Part.RETRIEVAL}
-        self._objects: ObjectEpisode | None = None
+        self._objects: MappedEpisode | None = None
         self._is_resumed = False
         self._task: Task | None = None
         self._seed = 0
@@ -124,10 +125,10 @@ class DreamEnvironment:
         self._task, self._seed, self._transitions = task, seed, tuple(transitions)
         self._objects, self._is_resumed = None, True
 
-    async def _object_episode(self, task: Task) -> ObjectEpisode | None:
-        """The episode in the dream of objects, as far as it was played; None if it is not played in one."""
+    async def _object_episode(self, task: Task) -> MappedEpisode | None:
+        """The episode in the dream of objects or pages, as far as it was played; None if it is not played in one."""
         self._is_resumed = False
-        known = await object_worlds(self._spec, self._buffer) if self._has_objects else None
+        known = await mapped_worlds(self._spec, self._buffer) if self._has_objects else None
         episode = None if known is None else known.episode(task)
         return episode if episode is not None and episode.resume(self._transitions) else None
 
@@ -141,8 +142,10 @@ class DreamEnvironment:
             prediction = self._objects.answer(action, self._state(task), seed=self._seed)
             if prediction is not None:
                 return self._remember(action, self._state(task), prediction, _result(prediction))
+            if self._objects.is_all_recorded and getattr(self._model, "repeats", False):
+                raise NotRecorded(f"no recorded page shows what {action.name!r} leads to: record more calls of it")
         query = await self._query(action)
-        objects = [] if self._objects is None else [ObjectsTier(self._objects)]
+        objects = [] if self._objects is None else [MappedTier(self._objects)]
         for tier in (*objects, *self._tiers):
             with TimedSpan("tier", asked=_name_of(tier)) as asking:
                 prediction = await tier.answer(query)
@@ -162,7 +165,7 @@ class DreamEnvironment:
                     return self._remember(action, self._state(task), prediction, over)
         if self._objects is None:
             prediction = await ended(query, prediction, self._model)
-        elif not isinstance(tier, ObjectsTier):
+        elif not isinstance(tier, MappedTier):
             prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, Judge))
         return self._remember(action, self._state(task), prediction, _result(prediction))
 
@@ -243,7 +246,7 @@ class DreamEnvironment:
         return tuple(sorted(found, key=of_another_call))
 
     def _remember(self, action: ToolCall, state: str, prediction: Prediction, result: StepResult) -> StepResult:
-        if self._objects is not None:
+        if self._objects is not None and self._objects.changed:
             result = result.model_copy(update={"info": {**result.info, OBJECTS: self._objects.changed}})
         transition = Transition(
             state=state,
@@ -389,10 +392,12 @@ def _result(prediction: Prediction) -> StepResult:
         info["content"] = list(prediction.content)
     if prediction.structured is not None:
         info["structured"] = prediction.structured
+    is_open = prediction.terminated and prediction.provenance.open_end  # it is over, and nobody knows what it is worth
     return StepResult(
         observation=prediction.observation,
         reward=1.0 if prediction.success and prediction.terminated else 0.0,
-        terminated=prediction.terminated,
+        terminated=prediction.terminated and not is_open,
+        truncated=is_open,
         is_error=prediction.is_error,
         info=info,
     )

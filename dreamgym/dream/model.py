@@ -118,7 +118,7 @@ class ExperienceModel(Protocol):
     """Predicts one step. Same query, same answer.
 
     One whose attribute `checks_state` is true has found no contradiction to the state in what it predicts; of any other
-    the dream looks for one.
+    the dream looks for one. One whose attribute `repeats` is true says nothing that was not recorded.
     """
 
     @property

@@ -40,6 +40,8 @@ class NearestModel:
     demonstrations = 48
     """Most are for the tiers before it; it copies from the first of them."""
     learns_from_dreams = False
+    repeats = True
+    """It says nothing that was not recorded."""
 
     async def predict(self, query: Query) -> Prediction:
         """Answer from the demonstrations. Raises NotRecorded where none of them shows it."""

@@ -18,14 +18,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dreamgym.dream.hindsight import KnownWorld, known_worlds
-from dreamgym.dream.learned import LearnedOnce
-from dreamgym.dream.model import Prediction, Query
-from dreamgym.environment import EnvironmentSpec, installed_real
+from dreamgym.dream.model import Prediction
 from dreamgym.goals import Goals
 from dreamgym.reading import Reader
-from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.schema import Schema, schema_of
-from dreamgym.state import as_text, natural
+from dreamgym.state import natural
 from dreamgym.synthesis.objects import MissingFact, ObjectRules, learn_rules, missing_facts
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
 
@@ -103,31 +100,6 @@ def _with_fact(start: JsonObject, fact: MissingFact) -> JsonObject:
     return {**start, fact.collection: {**part, fact.entity: more}}
 
 
-_learned = LearnedOnce[ObjectWorlds](sessions=None)
-
-
-async def object_worlds(spec: EnvironmentSpec, buffer: ReplayBuffer) -> ObjectWorlds | None:
-    """What the recordings of an environment show now; None for one that is not of words with a reader.
-
-    Raises:
-        StoreError: the recordings cannot be read.
-    """
-    if spec.text_argument is None or spec.state is not None or spec.adapter is None:
-        return None
-    place = spec.adapter, as_text(spec.options)
-    if place not in _hooks:
-        real = installed_real(spec)
-        _hooks[place] = getattr(real, "reader", None), getattr(real, "goals", None)
-    reader, goals = _hooks[place]
-    if reader is None:
-        return None
-    return await _learned.of(buffer, spec.name, lambda recorded: ObjectWorlds.of(recorded, reader, goals))
-
-
-_hooks: dict[tuple[str, str], tuple[Reader | None, Goals | None]] = {}
-"""Reader and goals by adapter and options. Kept, because to search installed packages takes 10 ms or more."""
-
-
 class ObjectEpisode:
     """One episode of a dream of objects.
 
@@ -138,10 +110,14 @@ class ObjectEpisode:
         check: decides the task; None: nobody can.
     """
 
+    is_all_recorded = False
+    """Recordings of a world that is left out of the rules may show what these do not answer."""
+
     def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema | None) -> None:
         self._known = known
         self._start = world.start
         self._world = task.world
+        self._instruction = task.instruction
         self.state = world.start
         """All that is known of the world now; nobody may change it."""
         self.rests_on_model = False
@@ -193,7 +169,9 @@ class ObjectEpisode:
         result = self._known.rules.run(call.name, self.state, call.arguments)
         if result is None:
             return None
-        observation = result.words if result.answer is None else reader.observation(call, result.answer)
+        observation = result.words
+        if result.answer is not None:
+            observation = reader.observation(call, result.answer, self._instruction)
         if observation is None:
             return None
         is_changed = result.after is not self.state
@@ -239,19 +217,6 @@ class ObjectEpisode:
         return prediction.noted(checked=is_won, open_end=False, unbounded=is_doubtful).model_copy(
             update={"success": is_won, "terminated": is_won}
         )
-
-
-class ObjectsTier:
-    """The rules of a running episode as a tier, for a dream whose answers get a confidence."""
-
-    infers = True
-
-    def __init__(self, episode: ObjectEpisode) -> None:
-        self._episode = episode
-
-    async def answer(self, query: Query) -> Prediction | None:
-        """The answer of the rules."""
-        return self._episode.answer(query.action, query.state.text, seed=query.seed)
 
 
 def check_of(task: Task, goals: Goals | None, start: JsonObject) -> Schema | None:

@@ -12,8 +12,8 @@ from dreamgym.curriculum.generator import (
     TaskGenerator,
     content_of,
 )
-from dreamgym.curriculum.goal_variation import GoalVariation
-from dreamgym.dream.objects import object_worlds
+from dreamgym.curriculum.goal_variation import goal_variation
+from dreamgym.dream.mapped import mapped_worlds
 from dreamgym.environment import EnvironmentSpec
 from dreamgym.errors import DreamGymError, InvalidInput, PredictionError
 from dreamgym.evaluation.rates import Rate, wilson
@@ -90,7 +90,7 @@ async def generate_tasks(
         try:
             known = await _known(spec, store.buffer)
             values = await store.buffer.task_values(spec.name)
-            goals = GoalVariation.of(spec, await object_worlds(spec, store.buffer), _no_goal)
+            goals = goal_variation(spec, await mapped_worlds(spec, store.buffer), _no_goal)
             generator: TaskGenerator
             if goals is not None:
                 generator, parents = goals, _most_valuable_first(filter(goals.is_recorded, known), values)

@@ -9,7 +9,7 @@ from dreamgym_integrations.environments.alfworld.goals import AlfworldGoals
 from dreamgym_integrations.environments.base import act
 
 from dreamgym.curriculum.generator import content_of
-from dreamgym.curriculum.goal_variation import GoalVariation
+from dreamgym.curriculum.goal_variation import GoalVariation, goal_variation
 from dreamgym.dream.objects import ObjectWorlds
 from dreamgym.embedding import TrigramEncoder
 from dreamgym.errors import InvalidInput
@@ -113,8 +113,8 @@ def variation(known: ObjectWorlds, failures: list[str] | None = None) -> GoalVar
         assert failures is not None, reason
         failures.append(reason)
 
-    made = GoalVariation.of(rooms().spec, known, failed)
-    assert made is not None
+    made = goal_variation(rooms().spec, known, failed)
+    assert isinstance(made, GoalVariation)
     return made
 
 
@@ -192,8 +192,8 @@ async def test_a_room_recorded_too_thinly_for_any_goal_is_named(recorded: list[T
 
 
 async def test_an_environment_without_goals_is_not_varied_by_them(recorded: list[Trajectory]) -> None:
-    assert GoalVariation.of(rooms().spec, ObjectWorlds.of(recorded[:2], rooms().reader)) is None
-    assert GoalVariation.of(rooms().spec, None) is None
+    assert goal_variation(rooms().spec, ObjectWorlds.of(recorded[:2], rooms().reader)) is None
+    assert goal_variation(rooms().spec, None) is None
 
 
 async def test_the_verb_tasks_stores_new_goals_of_recorded_rooms_that_nobody_has_tried(

@@ -76,7 +76,7 @@ def read_along(playing: HouseholdPlay, steps: int, random: Random) -> Iterator[J
         if result.structured is None:
             assert result.is_error, answer
         else:
-            assert READER.observation(call, result.structured) == answer
+            assert READER.observation(call, result.structured, "") == answer
         before = as_text(state)
         known = READER.after(state, call, result)
         assert as_text(state) == before, "a state is never changed"
@@ -153,7 +153,7 @@ def test_every_recorded_observation_is_read_and_said_again_word_for_word() -> No
         for step in episode["steps"]:
             call, result = said(step["action"], step["observation"])
             assert result.structured is not None
-            assert READER.observation(call, result.structured) == step["observation"].strip()
+            assert READER.observation(call, result.structured, "") == step["observation"].strip()
             steps += 1
             assert READER.action(call) == act(step["action"])
     assert steps == 2038
@@ -168,7 +168,7 @@ def test_contents_are_in_natural_order_whatever_the_order_of_the_words() -> None
         "contents": ["book 2", "mug 9", "mug 10", "mug 11"],
     }
     assert call == ToolCall(name="go_to", arguments={"place": "desk 1"})
-    assert READER.observation(call, result.structured) == words
+    assert READER.observation(call, result.structured, "") == words
 
 
 def test_a_state_tells_what_is_held_where_one_is_and_what_became_of_a_thing() -> None:

@@ -20,10 +20,10 @@ from dreamgym_integrations.trainers.common.distributed import in_one_process, jo
 from dreamgym_integrations.trainers.common.reporting import reporting
 
 from dreamgym.curriculum.generator import LanguageVariation, RecordedWorlds, StartVariation, TaskGenerator
-from dreamgym.curriculum.goal_variation import GoalVariation
+from dreamgym.curriculum.goal_variation import goal_variation
 from dreamgym.curriculum.sampler import Curriculum, each_alone
+from dreamgym.dream.mapped import mapped_worlds
 from dreamgym.dream.model import Part
-from dreamgym.dream.objects import object_worlds
 from dreamgym.embedding import load_encoder
 from dreamgym.environment import EnvironmentSpec, load_spec, real_of
 from dreamgym.errors import BudgetSpent, EnvironmentUnavailable, InvalidInput, StoreError
@@ -364,7 +364,7 @@ class TrainRun:
         alike = settings.group_size
         say_estimate(await of_episodes(self.spec, chosen, recorded, episodes, alike=alike, seed=config.seed), say)
         if not {Part.EFFECTS, Part.STATE, Part.RETRIEVAL} & set(chosen.without):
-            goals = GoalVariation.of(self.spec, await object_worlds(self.spec, backing.store.buffer))
+            goals = goal_variation(self.spec, await mapped_worlds(self.spec, backing.store.buffer))
             if goals is not None:
                 return tasks, goals
         if llm is not None:

@@ -118,7 +118,7 @@ class AlfworldReader:
         text = result.observation.strip()
         return read_as(result, said_in(text), is_error=text == REFUSAL)
 
-    def observation(self, call: ToolCall, answer: JsonObject) -> str | None:
+    def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
         return words_of(call, answer)
 
     def start(self, task: Task, first: StepResult) -> JsonObject:

@@ -107,7 +107,7 @@ class ScienceWorldReader:
         answer = view_in(result.observation) or _replied(result.observation)
         return read_as(result, answer, is_error=is_refusal(result.observation))
 
-    def observation(self, call: ToolCall, answer: JsonObject) -> str | None:
+    def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
         """The words of a view do not follow from it: they list things in an order of the game's own."""
         return None
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,8 +24,10 @@ from dreamgym.types import Frozen, JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.base import SPLITS, check_split, checked
 from dreamgym_integrations.environments.webshop.goals import Goal
 from dreamgym_integrations.environments.webshop.players import behaviours
+from dreamgym_integrations.environments.webshop.reader import WebShopReader
 from dreamgym_integrations.environments.webshop.shop import Shop, shop
 from dreamgym_integrations.environments.webshop.visit import SEARCH, ShopVisit
+from dreamgym_integrations.environments.webshop.wishes import WebShopGoals
 
 CATALOGUE = "DREAMGYM_WEBSHOP"
 DESCRIPTION = "A web shop: find the product that the instruction asks for, choose its options, and buy it."
@@ -70,6 +73,9 @@ class WebShopOptions(Frozen):
     """Prices that are ranges, and the goals' price limits, are drawn with it; the original's goals depend on it too."""
     max_steps: int = Field(default=15, ge=1)
     """The original has no limit; 15 is what is usual with language models."""
+    split: Literal["goals", "products"] = "goals"
+    """How goals are divided into training, development and test: as the original does, by goal, so that products occur
+    in several; or by the product that is wished for, so that those of the test are nowhere else."""
     attributes: bool = False
     """Products have a page `Attributes` as well, which gives much away; the original's `show_attrs`."""
 
@@ -132,6 +138,8 @@ class WebShop:
         folder = options.catalogue or os.environ.get(CATALOGUE)
         self._folder = Path(folder) if folder else None
         self.behaviours: Mapping[str, Behaviour] = behaviours(self._goal)
+        self.reader = WebShopReader(TOOLS)
+        self.goals = WebShopGoals()
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
@@ -163,7 +171,8 @@ class WebShop:
 
     @property
     def _name(self) -> str:
-        return f"webshop-{len(self._shop.products)}" if self._folder else "webshop"
+        by_product = "-products" if self._options.split == "products" else ""
+        return f"webshop-{len(self._shop.products)}{by_product}" if self._folder else f"webshop{by_product}"
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
@@ -176,7 +185,7 @@ class WebShop:
                     initial_state=ShopVisit(self._shop, goal).observation,
                     metadata={"goal": number, "split": split},
                 )
-                for number, goal in self._shop.split(split)
+                for number, goal in self._shop.split(split, by_product=self._options.split == "products")
             ]
             for split in SPLITS
         }
@@ -189,6 +198,11 @@ class WebShop:
         if instruction not in self._goals:
             raise InvalidInput(f"no goal of this catalogue is worded {instruction!r}: collect with the same options")
         return self._goals[instruction]
+
+
+def webshop_products(options: JsonObject) -> WebShop:
+    """The entry point of the shop whose tests wish for products that no training has."""
+    return webshop({"split": "products", **options})
 
 
 def webshop(options: JsonObject) -> WebShop:

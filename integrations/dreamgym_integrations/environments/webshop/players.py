@@ -59,6 +59,20 @@ class Customer:
                 return self._click(value)
         return self._click(BUY)
 
+    def rule(self) -> ToolCall:
+        """Search for the whole wish, open the first product, choose what the wish names, buy: it knows no more."""
+        if "Search" in self._texts:
+            return _search(self._goal.instruction.strip())
+        if self._number:
+            first = next((text for text in self._texts if _ASIN.fullmatch(text)), RESULTS)
+            return self._click(first.lower())
+        if "Buy Now" not in self._texts:
+            return self._click(PREVIOUS)
+        for name, value in self._goal.options.items():
+            if self._chosen.get(name) != value and value in self._texts:
+                return self._choose(name, value)
+        return self._click(BUY)
+
     def random(self, impossible: float) -> ToolCall:
         """Click anything, of which a share is not there to be clicked; or search for some words of the wish."""
         if self._random.random() < impossible:
@@ -85,6 +99,10 @@ class Customer:
         """Which page of results is open, counted from 1; 0 where none is."""
         return next((int(page[1]) for page in map(_PAGE.fullmatch, self._texts) if page), 0)
 
+    def _choose(self, name: str, value: str) -> ToolCall:
+        self._chosen[name] = value
+        return ToolCall(name="click", arguments={"element": value})
+
     def _click(self, element: str) -> ToolCall:
         for name, values in self._goal.product.options.items():
             if "Buy Now" in self._texts and element in values:
@@ -96,13 +114,29 @@ def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
     """The ways to visit a shop; `goal_of` finds the goal by its wording."""
 
     async def visit(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
+        await play(start, environment, random, good, slips, Customer.expert)
+
+    async def by_rule(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
+        await play(start, environment, random, good, slips, Customer.rule)
+
+    async def play(
+        start: StepResult,
+        environment: Environment,
+        random: Random,
+        good: float,
+        slips: float,
+        best: Callable[[Customer], ToolCall],
+    ) -> None:
         customer, result = Customer(goal_of(start.observation.split(JOINT)[2]), random), start
         while not result.done:
             customer.see(result)
-            call = customer.expert() if random.random() < good else customer.random(slips)
+            call = best(customer) if random.random() < good else customer.random(slips)
             result = await environment.step(call)
 
     return {
+        "rule": graded(by_rule, 1.0),
+        "rule_50": graded(by_rule, 0.5, IMPOSSIBLE_SHARE),
+        "mixed_rule": mixed(by_rule, IMPOSSIBLE_SHARE, shares=(0.3, 0.5, 0.8, 0.95)),
         "expert": graded(visit, 1.0),
         "expert_80": graded(visit, 0.8),
         "noisy": graded(visit, 0.35, 0.1),

@@ -36,14 +36,18 @@ class Shop:
         """The products that the search finds, the best first."""
         return [self.products[asin] for asin in self._index.search(query, HITS)]
 
-    def split(self, name: str) -> list[tuple[int, Goal]]:
+    def split(self, name: str, *, by_product: bool = False) -> list[tuple[int, Goal]]:
         """The goals of `train`, `dev` or `test` with their numbers.
 
         By number, as the original counts them. A catalogue too small for that is split by product: of each five, one
         is for testing and one for development.
+
+        Args:
+            name: of the split.
+            by_product: split any catalogue so.
         """
         numbered = list(enumerate(self.goals))
-        if len(numbered) > 2 * HELD_OUT[1]:
+        if len(numbered) > 2 * HELD_OUT[1] and not by_product:
             test, dev = HELD_OUT
             return {"test": numbered[:test], "dev": numbered[test:dev], "train": numbered[dev:]}[name]
         wanted = [product.asin for product in self.products.values() if product.demand is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from dreamgym_integrations.trainers.policy.pointer.words_reader import learn_for
 
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 """The words PAD, END and UNKNOWN."""
+MOST_WORDS = 2_000
+"""Words that a policy knows at most: those that recorded play has most often."""
 
 
 def create_pointer_policy(
@@ -48,7 +51,7 @@ def create_pointer_policy(
     forms = [] if reader_of(spec) is not None else learn_forms(spec, recorded)
     reader = reader_for(spec, forms)
     verbs, values = learn_verbs(recorded, reader), [*reader.schema.values]
-    known, state_map = {REFUSED, *map(nothing_of, values)}, StateMap(reader.schema, marks=marks)
+    known, state_map = Counter[str](), StateMap(reader.schema, marks=marks)
     for trajectory in recorded:
         for step in with_readings(trajectory, reader).transitions:
             entities = state_map.entities(parsed(step.state) or {}, trajectory.task.instruction, refused=False)
@@ -63,7 +66,8 @@ def create_pointer_policy(
         marks=marks,
         initializer_range=0.02,
     )
-    words = [*SPECIAL, *map(kind_word, kinds), *sorted(known)]
+    told = [word for word, _ in known.most_common(MOST_WORDS)]
+    words = [*SPECIAL, *map(kind_word, kinds), *sorted({*told, REFUSED, *map(nothing_of, values)})]
     choices = [f"<{entity}.{verb}>" for entity in range(config.most_entities) for verb in range(len(verbs))]
     ids = {word: number for number, word in enumerate([*choices, *words])}
     config.words, config.vocab_size = len(words), len(ids)

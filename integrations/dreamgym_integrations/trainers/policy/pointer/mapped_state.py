@@ -7,8 +7,8 @@
 Names are left out: any cabinet is any cabinet. An entity says what it is (its texts and flags; of several texts, the
 later ones with their field), which values of the
 state point at it (`@at`), what the entities that it names are (`where.@at`), and what those are that name it
-(`has.where=mug`: a mug lies there). `!named` says that one of its texts stands in the task. This mark is a switch: it
-is what a policy from scratch does not learn by itself.
+(`has.where=mug`: a mug lies there). `!named` says that one of its texts stands in the task, `!shared` that a word of it
+does. These marks are a switch: they are what a policy from scratch does not learn by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dreamgym.types import JsonObject
 
 STATE, WORD = "$state", "$word"
 """What the first word of an entity says if it is the state itself, or a word of the task."""
-REFUSED, NAMED = "!refused", "!named"
+REFUSED, NAMED, SHARED = "!refused", "!named", "!shared"
 _WORD = re.compile(r"\w+")
 
 
@@ -161,7 +161,9 @@ class _Mapping:
 
     def _text_words(self, text: str) -> list[str]:
         words = words_of(text)
-        return [*words, NAMED] if words and f" {' '.join(words)} " in self._marked else words
+        if words and f" {' '.join(words)} " in self._marked:
+            return [*words, NAMED]
+        return [*words, *(SHARED for word in words if len(words) > 1 and f" {word} " in self._marked)]
 
     def _targets(self, entity: JsonObject) -> Iterator[tuple[str, str]]:
         """The fields that name other entities, with the ids."""

@@ -26,6 +26,11 @@ SHARE = 0.9
 """Share of a tool's accepted calls that an explanation of an argument must hold in."""
 
 
+NAMED = 0.25
+"""Share of a tool's accepted calls in which an argument must be the id of an entity for a policy to point there. The
+other calls are words of somebody's own, which it does not imitate."""
+
+
 class Verb(Frozen):
     """A tool as it is applied to an entity."""
 
@@ -122,6 +127,11 @@ def _verbs_of(tool: str, used: Sequence[_Used], schema: StateSchema) -> Iterator
     arguments = sorted({name for one in used for name in one.call.arguments})
     kinds = {name: Counter(one.kind(name, schema) for one in used) for name in arguments}
     entities = [name for name in arguments if kinds[name][None] <= (1 - SHARE) * len(used)]
+    for name in arguments:
+        named = [one for one in used if one.kind(name, schema) in schema.collections]
+        if name not in entities and len(named) >= NAMED * len(used):
+            entities, used = [*entities, name], named
+            kinds = {other: Counter(one.kind(other, schema) for one in used) for other in arguments}
     rest = [name for name in arguments if name not in entities]
 
     def by_value(argument: str) -> tuple[float, str]:

@@ -58,7 +58,7 @@ class WordsReader:
     def result(self, call: ToolCall, result: StepResult) -> StepResult:
         return result
 
-    def observation(self, call: ToolCall, answer: JsonObject) -> str | None:
+    def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
         return None
 
     def start(self, task: Task, first: StepResult) -> JsonObject:

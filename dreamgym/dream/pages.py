@@ -1,0 +1,371 @@
+"""A dream of pages: an environment that shows one page after another, played on the pages that were recorded.
+
+For an environment whose reader tells which page is open (`dreamgym.reading.PageReader`): a shop, a site. From all
+recordings are learned, once per newest recording,
+
+- what each page shows, and which parts of its address that depends on: a product is the same product whatever the
+  query was that found it;
+- where each kind of link leads from each kind of page, and which of them are refused;
+- what an end of an episode was worth for which goal.
+
+A page that no recording shows is what a recorded page tells of it in passing, or the recorded page of its kind whose
+address has most of the words of its own: a guess, and its tier is `model`. An end is worth what the same end was
+recorded to be worth for the same goal; where a success is recorded for the goal, any other end is a failure. Of every
+other end the worth is open. What nothing of this tells is not answered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from math import log
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from dreamgym.dream.model import Prediction
+from dreamgym.goals import PageGoals
+from dreamgym.reading import PageReader, read_as
+from dreamgym.schema import Schema, schema_of
+from dreamgym.state import as_object, as_text
+from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
+
+ALIKE = 0.5
+"""Share of the words of two addresses, weighed by their rarity, that both have where one page stands for the other."""
+SURE = 0.95
+"""Share of the recorded calls of a kind that must be accepted, or refused, for the next one to be."""
+_WORD = re.compile(r"\w+")
+
+Form = tuple[str, str, str]
+"""A kind of call: the kind of the page, the tool, and the kind of the entity that an argument names, or nothing."""
+Key = tuple[str, str]
+"""A page: its kind, and the parts of its address that it depends on, as JSON."""
+
+
+@dataclass(frozen=True)
+class AddressPart:
+    """How one part of the next address follows from a call."""
+
+    source: str
+    """`before`: the address before; `argument`: of the call; `constant`; else a kind: the last page of that kind."""
+    name: str = ""
+    """Name of the part of that address, or of the argument."""
+    value: str = "null"
+    """What is added to a number, or the constant; as JSON."""
+
+    def of(self, before: JsonObject, last: Mapping[str, JsonObject], call: ToolCall) -> JsonValue:
+        """The part."""
+        value: JsonValue = json.loads(self.value)
+        if self.source == "constant":
+            return value
+        sources = {**last, "before": before, "argument": call.arguments}
+        found = sources.get(self.source, {}).get(self.name)
+        return found + value if isinstance(found, int) and isinstance(value, int) else found
+
+
+@dataclass
+class _Calls:
+    """The recorded calls of one form."""
+
+    refused: int = 0
+    accepted: list[tuple[JsonObject, Mapping[str, JsonObject], ToolCall, JsonObject]] = field(default_factory=list)
+    """Address before, last address of each kind, call and address after it."""
+
+    def leads_to(self) -> dict[str, AddressPart] | None:
+        """How each part of the next address follows; None if the calls do not show it."""
+        if not self.accepted:
+            return None
+        names = {name for *_, after in self.accepted for name in after}
+        found = {name: self._part(name) for name in sorted(names)}
+        return {name: part for name, part in found.items() if part} if all(found.values()) else None
+
+    def _part(self, name: str) -> AddressPart | None:
+        before, last, call, after = self.accepted[0]
+        first = after.get(name)
+        sources = {"before": before, "argument": call.arguments, **last}
+        tried = [AddressPart(source, one) for source, parts in sources.items() for one in parts if parts[one] == first]
+        tried.sort(key=lambda part: (part.name != name, part.source != "argument"))
+        number = before.get(name)
+        if isinstance(first, int) and isinstance(number, int):
+            tried.append(AddressPart("before", name, json.dumps(first - number)))
+        tried.append(AddressPart("constant", value=json.dumps(first)))
+        return next((part for part in tried if self._fits(name, part)), None)
+
+    def _fits(self, name: str, part: AddressPart) -> bool:
+        wrong = sum(part.of(before, last, call) != after.get(name) for before, last, call, after in self.accepted)
+        return wrong <= (1 - SURE) * len(self.accepted)
+
+
+@dataclass(frozen=True)
+class PageWorlds:
+    """What the recordings of an environment show."""
+
+    reader: PageReader
+    goals: PageGoals | None
+    moves: Mapping[Form, Mapping[str, AddressPart] | None]
+    """Where a call leads; None: it is refused."""
+    contents: Mapping[Key, JsonObject]
+    """What each recorded page shows."""
+    told: Mapping[Key, JsonObject]
+    """What recorded pages tell of others."""
+    depends: Mapping[str, tuple[str, ...]]
+    """By the kind of a page: the parts of its address that it depends on."""
+    ends: frozenset[str]
+    """Kinds of pages that end an episode."""
+    worth: Mapping[str, Mapping[str, bool]]
+    """By goal: whether an end was a success."""
+    successes: Mapping[str, tuple[ToolCall, ...]]
+    """By goal: the calls of its shortest recorded success."""
+    _guessed: dict[Key, JsonObject | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Trajectory], reader: PageReader, goals: PageGoals | None = None) -> PageWorlds:
+        """What these recordings show."""
+        forms: defaultdict[Form, _Calls] = defaultdict(_Calls)
+        shown: defaultdict[str, list[tuple[JsonObject, JsonObject]]] = defaultdict(list)
+        over: defaultdict[str, set[bool]] = defaultdict(set)
+        worth: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+        successes: dict[str, tuple[ToolCall, ...]] = {}
+        for trajectory in trajectories:
+            state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))
+            last: dict[str, JsonObject] = {}
+            calls: list[ToolCall] = []
+            for step in trajectory.transitions:
+                call = reader.call(step.action)
+                calls.append(call)
+                result = reader.result(call, step.result)
+                before = as_object(state[reader.address])
+                last = {**last, str(before["kind"]): before}
+                form = form_of(state, call, reader)
+                if result.is_error or result.structured is None:
+                    forms[form].refused += result.is_error
+                    continue
+                state = reader.after(state, call, result)
+                address = as_object(state[reader.address])
+                forms[form].accepted.append((before, last, call, address))
+                shown[str(address["kind"])].append((address, result.structured))
+                over[str(address["kind"])].add(result.terminated)
+                if result.terminated:
+                    goal, won = trajectory.task.goal, result.reward > 0
+                    worth[goal][end_of(state, reader)] = won
+                    if won and (goal not in successes or len(calls) < len(successes[goal])):
+                        successes[goal] = tuple(calls)
+        depends = {kind: _depends(visits) for kind, visits in shown.items()}
+        contents = {_key(address, depends): content for visits in shown.values() for address, content in visits}
+        told = {
+            _key(page.address, depends): page.content
+            for content in contents.values()
+            for page in reader.previews(content)
+        }
+        return cls(
+            reader=reader,
+            goals=goals,
+            moves=dict(_moves(forms)),
+            contents=contents,
+            told=told,
+            depends=depends,
+            ends=frozenset(kind for kind, ended in over.items() if ended == {True}),
+            worth=worth,
+            successes=successes,
+        )
+
+    def episode(self, task: Task) -> PageEpisode:
+        """A new episode of a task."""
+        check = task.metadata.get("success")
+        return PageEpisode(self, task, None if check is None else schema_of(check))
+
+    def content(self, address: JsonObject) -> tuple[JsonObject, bool] | None:
+        """What a page shows, and whether that was recorded; None if nothing tells it."""
+        key = _key(address, self.depends)
+        if key in self.contents:
+            return self.contents[key], True
+        if key not in self._guessed:
+            self._guessed[key] = self.told.get(key) or self._most_alike(address)
+        guessed = self._guessed[key]
+        return None if guessed is None else (guessed, False)
+
+    def _most_alike(self, address: JsonObject) -> JsonObject | None:
+        """The recorded page of this kind whose address differs in one text, which has most of the words of this one."""
+        wanted = {name: address.get(name) for name in self.depends.get(str(address["kind"]), ())}
+        best: tuple[float, JsonObject] | None = None
+        for name, value in wanted.items():
+            if not isinstance(value, str):
+                continue
+            rest = as_text({other: part for other, part in wanted.items() if other != name})
+            ours = set(_WORD.findall(value))
+            for theirs, content in self._texts.get((str(address["kind"]), name, rest), ()):
+                share = self._weight(ours & theirs) / (self._weight(ours | theirs) or 1.0)
+                if share >= ALIKE and (best is None or share > best[0]):
+                    best = share, content
+        return None if best is None else best[1]
+
+    def _weight(self, words: Set[str]) -> float:
+        return sum(self._rarity.get(word, 1.0) for word in words)
+
+    @cached_property
+    def _texts(self) -> Mapping[tuple[str, str, str], Sequence[tuple[frozenset[str], JsonObject]]]:
+        """By kind, the name of a text of the address and the other parts: the words of that text, and the page."""
+        found: defaultdict[tuple[str, str, str], list[tuple[frozenset[str], JsonObject]]] = defaultdict(list)
+        for (kind, parts), content in self.contents.items():
+            known = json.loads(parts)
+            for name, value in known.items():
+                if isinstance(value, str):
+                    rest = as_text({other: part for other, part in known.items() if other != name})
+                    found[kind, name, rest].append((frozenset(_WORD.findall(value)), content))
+        return found
+
+    @cached_property
+    def _rarity(self) -> Mapping[str, float]:
+        """How rare each word of a recorded address is, from 0 to 1."""
+        words = [set(_WORD.findall(parts)) for _, parts in self.contents]
+        return {word: log(len(words) / count) / log(len(words) + 1) for word, count in Counter(chain(*words)).items()}
+
+
+class PageEpisode:
+    """One episode of a dream of pages.
+
+    Args:
+        known: what the recordings show.
+        task: that is played.
+        check: decides the task; None: the recorded ends of its goal do.
+    """
+
+    changed: ClassVar[JsonObject] = {}
+    """Nothing has to be kept with the steps: the page that is open follows from them."""
+    is_all_recorded = True
+    """Nobody who only repeats recordings knows what this does not answer."""
+
+    def __init__(self, known: PageWorlds, task: Task, check: Schema | None) -> None:
+        self._known, self._task, self._check = known, task, check
+        self.state = known.reader.start(task, StepResult(observation=task.initial_state or ""))
+        """What the reader knows now."""
+        self._last: dict[str, JsonObject] = {}
+        """The last address of each kind of page."""
+
+    def resume(self, transitions: Sequence[Transition]) -> bool:
+        """Continue where some steps led to."""
+        for step in transitions:
+            self._follow(self._known.reader.call(step.action), step.result)
+        return True
+
+    def answer(self, action: ToolCall, words: str = "", *, seed: int = 0) -> Prediction | None:
+        """The answer of the recorded pages; None: they do not show it, and nothing changed.
+
+        Args:
+            action: what the agent does.
+            words: the observation before it, which a refusal shows again.
+            seed: of the episode, for provenance.
+        """
+        known, reader = self._known, self._known.reader
+        call = reader.call(action)
+        form = form_of(self.state, call, reader)
+        if form not in known.moves:
+            return None
+        leads_to, before = known.moves[form], as_object(self.state[reader.address])
+        if leads_to is None:
+            origin = Provenance(tier=Tier.EFFECTS, seed=seed)
+            return Prediction(observation=words, next_state=words, is_error=True, provenance=origin)
+        last = {**self._last, str(before["kind"]): before}
+        address: JsonObject = {name: origin.of(before, last, call) for name, origin in leads_to.items()}
+        found = known.content(address)
+        if found is None:
+            return None
+        content, is_recorded = found
+        observation = reader.observation(call, content, self._task.instruction)
+        if observation is None:
+            return None
+        state = reader.after(self.state, call, read_as(StepResult(observation=observation), content))
+        is_over = str(address["kind"]) in known.ends
+        won = self._is_won(state) if is_over else False
+        self.state, self._last = state, last
+        return Prediction(
+            observation=observation,
+            next_state=observation,
+            success=won is True,
+            terminated=is_over,
+            provenance=Provenance(
+                tier=Tier.EFFECTS if is_recorded else Tier.MODEL,
+                seed=seed,
+                checked=won if is_over else None,
+                open_end=won is None,
+            ),
+        )
+
+    @property
+    def is_accomplished(self) -> bool:
+        """The task's check holds now."""
+        return self._is_won(self.state) is True
+
+    def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
+        """Read the answer of another tier; what it says of the end stays as it is."""
+        result = StepResult(observation=prediction.observation, is_error=prediction.is_error)
+        self._follow(self._known.reader.call(action), result)
+        return prediction
+
+    def _follow(self, call: ToolCall, result: StepResult) -> None:
+        before = as_object(self.state[self._known.reader.address])
+        self._last = {**self._last, str(before["kind"]): before}
+        self.state = self._known.reader.after(self.state, call, self._known.reader.result(call, result))
+
+    def _is_won(self, state: JsonObject) -> bool | None:
+        """Whether an end is a success; None if nothing tells."""
+        if self._check is not None:
+            return self._check.allows(state)
+        recorded = self._known.worth.get(self._task.goal, {})
+        unknown = False if self._task.goal in self._known.successes else None
+        return recorded.get(end_of(state, self._known.reader), unknown)
+
+
+def form_of(state: JsonObject, call: ToolCall, reader: PageReader) -> Form:
+    """The form of a call in a state."""
+    named = ""
+    for name in reader.schema.collections:
+        for value in call.arguments.values():
+            entity = as_object(state.get(name)).get(value) if isinstance(value, str) else None
+            if isinstance(entity, dict) and not named:
+                named = str(entity.get("kind", name))
+    return str(as_object(state[reader.address])["kind"]), call.name, named
+
+
+def end_of(state: JsonObject, reader: PageReader) -> str:
+    """What the worth of an end depends on, as JSON."""
+    return as_text({name: state.get(name) for name in reader.counts})
+
+
+def _moves(forms: Mapping[Form, _Calls]) -> Iterator[tuple[Form, Mapping[str, AddressPart] | None]]:
+    """Where the calls of each form lead; forms that are now refused and now not are left out."""
+    for form, calls in forms.items():
+        share = calls.refused / (calls.refused + len(calls.accepted) or 1)
+        if share >= SURE:
+            yield form, None
+        elif share <= 1 - SURE and (leads_to := calls.leads_to()) is not None:
+            yield form, leads_to
+
+
+def _depends(visits: Sequence[tuple[JsonObject, JsonObject]]) -> tuple[str, ...]:
+    """The parts of the addresses of one kind of page that its content depends on: those that leave the fewest pages."""
+    parts = {name for address, _ in visits for name in address} - {"kind"}
+    while True:
+        fewer = [(pages, name) for name in sorted(parts) if (pages := _pages(visits, parts - {name}))]
+        if not fewer:
+            return tuple(sorted(parts))
+        parts = parts - {min(fewer)[1]}
+
+
+def _pages(visits: Sequence[tuple[JsonObject, JsonObject]], parts: Set[str]) -> int:
+    """How many pages these parts of the addresses tell apart; 0 if one of them shows now this and now that."""
+    shown: dict[str, JsonObject] = {}
+    differing = 0
+    for address, content in visits:
+        differing += shown.setdefault(as_text({part: address.get(part) for part in parts}), content) != content
+    return len(shown) if differing <= (1 - SURE) * len(visits) else 0
+
+
+def _key(address: JsonObject, depends: Mapping[str, Sequence[str]]) -> Key:
+    kind = str(address["kind"])
+    return kind, as_text({name: address.get(name) for name in depends.get(kind, sorted(address))})

@@ -1,0 +1,235 @@
+"""Reads the pages of WebShop: which page is open, what can be clicked on it, and what of it the wish asks for.
+
+An answer is the texts of a page without the wish, which stands on every page and is another in every task. The page
+that is open has an address: its kind, and the query, the number, the product and the part that led there. The receipt
+is read as nothing but a receipt, for the score on it is not the agent's business.
+
+The words of this shop are known here: its buttons, the names of its products' options, how a wish words its options and
+its highest price. What a click leads to is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from dreamgym.reading import PageContent, read_as
+from dreamgym.state import StateSchema
+from dreamgym.types import JsonObject, StepResult, Task, ToolCall
+from dreamgym_integrations.environments.webshop.visit import BUY, JOINT, SUB_PAGES
+
+SEARCH_PAGE, RESULTS, ITEM, PART, RECEIPT = "search", "results", "item", "part", "receipt"
+"""Kinds of pages."""
+OPTIONS = frozenset(
+    ("color", "size", "style", "flavor name", "fit type", "scent", "flavor", "pattern name", "item shape")
+) | {"number of items"}
+"""Names of options, as the products of the authors' catalogue have them."""
+THANKS = "Thank you for shopping with us!"
+SCHEMA = StateSchema.model_validate(
+    {
+        "links": {
+            "key": "link",
+            "fields": {
+                "text": "string",
+                "kind": "string",
+                "first": "boolean",
+                "dear": "boolean",
+                "chosen": "boolean",
+            },
+            "complete": False,
+        },
+        "queries": {"key": "query", "fields": {"kind": "string"}, "complete": False},
+        "products": {
+            "key": "product",
+            "fields": {"text": "string", "dear": "boolean", "price": "number"},
+            "complete": False,
+        },
+        "open": "object",
+        "chosen": "object",
+        "bought": "string?",
+        "wish": "string",
+    }
+)
+_ASIN = re.compile(r"[A-Z0-9]{10}")
+_NUMBER = re.compile(r"Page (\d+) \(Total results: \d+\)")
+_LIMIT = re.compile(r", and price lower than (\d+\.\d\d) dollars$")
+_PRICE = re.compile(r"\$(\d[\d,]*(?:\.\d+)?)")
+
+
+class WebShopReader:
+    """See `dreamgym.reading.PageReader`."""
+
+    schema = SCHEMA
+    address = "open"
+    counts = ("bought", "chosen")
+
+    def __init__(self, tools: Sequence[JsonObject]) -> None:
+        self.tools = tools
+
+    def call(self, action: ToolCall) -> ToolCall:
+        return ToolCall(
+            name=action.name,
+            arguments={n: v.lower() if isinstance(v, str) else v for n, v in action.arguments.items()},
+        )
+
+    def action(self, call: ToolCall) -> ToolCall:
+        return call
+
+    def result(self, call: ToolCall, result: StepResult) -> StepResult:
+        texts = result.observation.split(JOINT)
+        if texts[0] == THANKS:
+            return read_as(result, {"kind": RECEIPT, "texts": [THANKS]})
+        if "Instruction:" not in texts[:2]:
+            return read_as(result, None)
+        rest = texts[texts.index("Instruction:") + 2 :]
+        return read_as(result, {"kind": _kind(rest), "texts": [*rest]})
+
+    def observation(self, call: ToolCall, answer: JsonObject, instruction: str) -> str | None:
+        kind, texts = answer.get("kind"), answer.get("texts")
+        if not isinstance(texts, list):
+            return None
+        before = {SEARCH_PAGE: ["WebShop", "Instruction:", instruction.strip()], RECEIPT: []}
+        return JOINT.join([*before.get(str(kind), ["Instruction:", instruction.strip()]), *map(str, texts)])
+
+    def start(self, task: Task, first: StepResult) -> JsonObject:
+        wish = task.instruction.strip()
+        return {
+            "links": {},
+            "queries": {query: {"query": query, "kind": kind} for query, kind in _queries(wish)},
+            "products": {},
+            "open": {"kind": SEARCH_PAGE},
+            "chosen": {},
+            "bought": None,
+            "wish": wish,
+        }
+
+    def after(self, state: JsonObject, call: ToolCall, result: StepResult) -> JsonObject:
+        answer = result.structured
+        if result.is_error or answer is None:
+            return state
+        before, links = state["open"], state["links"]
+        assert isinstance(before, dict)
+        assert isinstance(links, dict)
+        kind, texts = str(answer["kind"]), [*map(str, answer["texts"])]  # type: ignore[arg-type]  # a list, see `result`
+        element = str(call.arguments.get("element", ""))
+        clicked = links.get(element)
+        what = clicked.get("kind") if isinstance(clicked, dict) else None
+        wish, chosen = str(state["wish"]), state["chosen"]
+        assert isinstance(chosen, dict)
+        if kind == SEARCH_PAGE:
+            fresh = self.start(Task(id="-", env="-", instruction=wish), result)
+            return {**fresh, "bought": state["bought"]}
+        address: JsonObject = {"kind": kind}
+        if kind == RECEIPT:
+            return {**state, "links": {}, "open": address, "bought": before.get("product")}
+        address["query"] = call.arguments.get("query") if call.name == "search" else before.get("query")
+        if kind == RESULTS:
+            address["number"], chosen = _number(texts), {}
+        else:
+            address["number"] = before.get("number")
+            address["product"] = element if what == "product" else before.get("product")
+            if what == "product":
+                chosen = {}
+        if kind == PART:
+            address["part"] = element
+        if what == "option" and isinstance(clicked, dict):
+            name, _, _ = str(clicked["text"]).partition(": ")
+            chosen = {**chosen, name: element}
+        limit = _limit(wish)
+        shown: JsonObject = {}
+        if kind == ITEM and address["product"] is not None:
+            asin = str(address["product"])
+            price = _dollars(next((text for text in texts if text.startswith("Price: ")), ""))
+            dear = limit is not None and price > limit
+            shown = {asin: {"product": asin, "text": _title(texts), "dear": dear, "price": price}}
+        return {
+            **state,
+            "links": {str(link["link"]): link for link in _links(kind, texts, chosen, limit)},
+            "queries": {},
+            "products": shown,
+            "open": address,
+            "chosen": chosen,
+        }
+
+    def previews(self, content: JsonObject) -> Iterator[PageContent]:
+        """The products of a page of results, as far as that page shows them: title and price."""
+        texts = [*map(str, content["texts"])]  # type: ignore[arg-type]  # a list, see `result`
+        if content["kind"] == RESULTS:
+            for asin, title, price in _products(texts):
+                item = ["Back to Search", "< Prev", title, f"Price: {price}", "Rating: N.A.", *SUB_PAGES.values()]
+                address: JsonObject = {"kind": ITEM, "product": asin.lower()}
+                yield PageContent(address, {"kind": ITEM, "texts": [*item, "Buy Now"]})
+
+
+def _kind(texts: Sequence[str]) -> str:
+    if texts == ["Search"]:
+        return SEARCH_PAGE
+    if "Buy Now" in texts:
+        return ITEM
+    return RESULTS if any(map(_NUMBER.fullmatch, texts[:2])) else PART
+
+
+def _queries(wish: str) -> Iterator[tuple[str, str]]:
+    """The ways to word a search that the wish suggests, the longest first, each once."""
+    whole = wish.lower()
+    priceless = _LIMIT.sub("", whole)
+    thing = priceless.partition(" with ")[0].removeprefix("find me ")
+    known: dict[str, str] = {}
+    for kind, query in (("whole", whole), ("priceless", priceless), ("thing", thing)):
+        known.setdefault(query, kind)
+    yield from known.items()
+
+
+def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], limit: float | None) -> Iterator[JsonObject]:
+    """What can be clicked on a page."""
+
+    def button(text: str) -> JsonObject:
+        return {"link": text.lower(), "text": text, "kind": text.lower()}
+
+    yield from (button(text) for text in ("Back to Search", "< Prev", "Next >") if text in texts[:4])
+    if kind == RESULTS:
+        for place, (asin, title, price) in enumerate(_products(texts)):
+            dear = limit is not None and _dollars(price) > limit
+            yield {"link": asin.lower(), "text": title, "kind": "product", "first": place == 0, "dear": dear}
+    if kind == ITEM:
+        yield from (button(text) for text in texts[-5:] if text.lower() in (*SUB_PAGES, "attributes", BUY))
+        name = ""
+        for text in _options(texts):
+            if text in OPTIONS:
+                name = text
+            elif name:
+                is_chosen = chosen.get(name) == text.lower()
+                yield {"link": text.lower(), "text": f"{name}: {text}", "kind": "option", "chosen": is_chosen}
+
+
+def _options(texts: Sequence[str]) -> Sequence[str]:
+    """The texts of an item page between its upper buttons and its title: names of options, and their values."""
+    price = next((place for place, text in enumerate(texts) if text.startswith("Price: ")), 3)
+    return texts[2 : price - 1]
+
+
+def _title(texts: Sequence[str]) -> str:
+    price = next((place for place, text in enumerate(texts) if text.startswith("Price: ")), 1)
+    return texts[price - 1]
+
+
+def _products(texts: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Id, title and price of each product on a page of results."""
+    for place, text in enumerate(texts):
+        if _ASIN.fullmatch(text):
+            title, price, *_ = *texts[place + 1 : place + 3], "", ""
+            yield (text, "", title) if title.startswith("$") else (text, title, price)  # one product has no title
+
+
+def _number(texts: Sequence[str]) -> int | None:
+    return next((int(found[1]) for found in map(_NUMBER.fullmatch, texts) if found), None)
+
+
+def _limit(wish: str) -> float | None:
+    found = _LIMIT.search(wish)
+    return None if found is None else float(found[1])
+
+
+def _dollars(price: str) -> float:
+    """The highest price in a text; 0 if there is none."""
+    return max((float(found.replace(",", "")) for found in _PRICE.findall(price)), default=0.0)

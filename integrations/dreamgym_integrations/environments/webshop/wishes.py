@@ -1,0 +1,71 @@
+"""Wishes that nobody recorded: a product that was bought with success, with other options and another highest price."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import prod
+from random import Random
+
+from dreamgym.goals import PageGoal
+from dreamgym.state import as_object
+from dreamgym.types import JsonObject, ToolCall
+from dreamgym_integrations.environments.webshop.goals import PRICE_LIMITS
+from dreamgym_integrations.environments.webshop.visit import BUY
+
+LIMITS = 4
+"""A wish's highest price is one of so many steps above the price, as in the original."""
+MOST = 1_000
+"""Most wishes that are made of one."""
+
+
+class WebShopGoals:
+    """See `dreamgym.goals.PageGoals`."""
+
+    def proposals(self, instruction: str, state: JsonObject, draw: Random) -> Iterator[PageGoal]:
+        asin, options, price = "", defaultdict[str, list[str]](list), 0.0
+        for name, shown in as_object(state["products"]).items():
+            asin, price = name, float(str(as_object(shown)["price"]))
+        for value, link in as_object(state["links"]).items():
+            if as_object(link)["kind"] == "option":
+                option, _, _ = str(as_object(link)["text"]).partition(": ")
+                options[option].append(value)
+        thing = instruction.strip().partition(", and price lower than ")[0]
+        for option in options:  # what the thing is, without its options
+            thing = thing.partition(f" with {option}: ")[0]
+        names = sorted(options)
+        limits = [limit for limit in PRICE_LIMITS if limit > price][:LIMITS]
+        sizes = [len(limits), *(len(options[name]) for name in names)]
+        for number in draw.sample(range(prod(sizes)), min(prod(sizes), MOST)):
+            limit, *values = _digits(number, sizes)
+            chosen = {name: options[name][value] for name, value in zip(names, values, strict=True)}
+            wished = ", and ".join(f"{name}: {value}" for name, value in chosen.items())
+            with_options = f" with {wished}" if wished else ""
+            asked = f"{thing}{with_options}, and price lower than {limits[limit]:.2f} dollars"
+            if asked != instruction.strip():
+                yield PageGoal(asked, _check(asin, chosen), _way(asked, asin, chosen))
+
+
+def _digits(number: int, sizes: Sequence[int]) -> list[int]:
+    """A number as one place in each of some lists."""
+    digits = []
+    for size in sizes:
+        number, digit = divmod(number, size)
+        digits.append(digit)
+    return digits
+
+
+def _check(asin: str, chosen: dict[str, str]) -> JsonObject:
+    """The product was bought with these options."""
+    options: JsonObject = {name: {"const": value} for name, value in chosen.items()}
+    bought: JsonObject = {"const": asin}
+    return {
+        "properties": {"bought": bought, "chosen": {"properties": options, "required": [*chosen]}},
+        "required": ["bought", "chosen"],
+    }
+
+
+def _way(wish: str, asin: str, chosen: dict[str, str]) -> tuple[ToolCall, ...]:
+    """Search for all that is wished, open the product, choose its options, buy it."""
+    clicks = (ToolCall(name="click", arguments={"element": element}) for element in (asin, *chosen.values(), BUY))
+    return (ToolCall(name="search", arguments={"query": wish}), *clicks)

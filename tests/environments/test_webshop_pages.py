@@ -1,0 +1,326 @@
+"""A dream of the shop from recordings alone: pages are read and worded again, purchases are worth what they were."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("rapidfuzz", reason="the shop needs the extra dreamgym[webshop]")
+pytest.importorskip("snowballstemmer", reason="the shop needs the extra dreamgym[webshop]")
+
+from answers import text_of
+from dreamgym_client.control import ControlClient
+from dreamgym_integrations.environments.webshop import WebShop, webshop_products
+from dreamgym_integrations.environments.webshop.reader import WebShopReader
+from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
+from dreamgym_server.app import build
+from dreamgym_server.running import running
+from dreamgym_server.sources import DreamWorlds
+from mcp import Client
+
+from dreamgym.curriculum.goal_variation import goal_variation
+from dreamgym.curriculum.page_variation import PageVariation
+from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.nearest import NearestModel
+from dreamgym.dream.pages import PageWorlds
+from dreamgym.embedding import TrigramEncoder
+from dreamgym.episode import play
+from dreamgym.errors import NotRecorded
+from dreamgym.reading import PageReader
+from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
+from dreamgym.state import as_object
+from dreamgym.types import JsonObject, Source, StepResult, Task, Tier, ToolCall, Trajectory
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_catalogue_of_the_machine() -> None:
+    patch = pytest.MonkeyPatch()
+    patch.delenv("DREAMGYM_WEBSHOP", raising=False)
+
+
+def shop() -> WebShop:
+    return webshop_products({})
+
+
+async def visits(behaviour: str, tasks: Sequence[Task], *, first_seed: int = 0) -> list[Trajectory]:
+    """Real play of some tasks, one episode each."""
+    real = shop()
+    player = real.behaviours[behaviour]
+    return [
+        await play(real.create(), task, player, spec=real.spec, seed=first_seed + number, source=Source.REAL)
+        for number, task in enumerate(tasks)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Sequence[Task]:
+    return shop().tasks("train")[:40]
+
+
+@pytest.fixture(scope="module")
+def recorded(tasks: Sequence[Task]) -> list[Trajectory]:
+    kinds = ("rule_50", "mixed_rule", "random")
+    return [one for number, kind in enumerate(kinds) for one in asyncio.run(visits(kind, tasks, first_seed=number))]
+
+
+@pytest.fixture(scope="module")
+def known(recorded: list[Trajectory]) -> PageWorlds:
+    return PageWorlds.of(recorded, shop().reader, shop().goals)
+
+
+@pytest.fixture(scope="module")
+def buffer(recorded: list[Trajectory]) -> MemoryBuffer:
+    filled = MemoryBuffer(TrigramEncoder())
+    asyncio.run(filled.add(recorded))
+    return filled
+
+
+def click(element: str) -> ToolCall:
+    return ToolCall(name="click", arguments={"element": element})
+
+
+def search(query: str) -> ToolCall:
+    return ToolCall(name="search", arguments={"query": query})
+
+
+def read(trajectory: Trajectory, reader: WebShopReader) -> list[tuple[JsonObject, ToolCall, StepResult]]:
+    """The state after each step, its call and its result as read."""
+    state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))
+    found = []
+    for step in trajectory.transitions:
+        call = reader.call(step.action)
+        result = reader.result(call, step.result)
+        state = reader.after(state, call, result)
+        found.append((state, call, result))
+    return found
+
+
+def test_every_page_is_read_and_worded_again_but_the_receipt(recorded: list[Trajectory]) -> None:
+    reader = shop().reader
+    assert isinstance(reader, PageReader)
+    kinds = Counter[str]()
+    for trajectory in recorded:
+        for (_, call, result), step in zip(read(trajectory, reader), trajectory.transitions, strict=True):
+            assert result.structured is not None
+            words = reader.observation(call, result.structured, trajectory.task.instruction)
+            kinds[str(result.structured["kind"])] += 1
+            if step.result.terminated:
+                assert words == "Thank you for shopping with us!"
+            else:
+                assert words == step.result.observation
+    assert set(kinds) == {"search", "results", "item", "part", "receipt"}
+
+
+def test_the_links_of_a_page_are_what_can_be_clicked_on_it(recorded: list[Trajectory]) -> None:
+    reader = shop().reader
+    for trajectory in recorded[:60]:
+        for (state, _, _), step in zip(read(trajectory, reader), trajectory.transitions, strict=True):
+            admissible = step.result.info.get("admissible", [])
+            assert isinstance(admissible, list)
+            clicks = {str(one)[len("click[") : -1] for one in admissible if one != "search[…]"}
+            assert set(as_object(state["links"])) == clicks
+
+
+def test_a_state_remembers_what_was_chosen_and_what_was_bought(recorded: list[Trajectory]) -> None:
+    reader, compared = shop().reader, 0
+    for trajectory in recorded:
+        for (state, _, _), step in zip(read(trajectory, reader), trajectory.transitions, strict=True):
+            told = str(step.result.info.get("state", ""))
+            if "chosen: " in told:
+                names = ", ".join(f"{name}: {value}" for name, value in sorted(as_object(state["chosen"]).items()))
+                assert told.endswith(f"chosen: {names or 'nothing'}")
+                compared += names != ""
+            if step.result.terminated:
+                assert str(state["bought"]).upper() in step.result.observation
+    assert compared > 20
+
+
+def test_what_the_recorded_pages_answer_is_what_the_shop_answers(known: PageWorlds, tasks: Sequence[Task]) -> None:
+    answered = Counter[bool]()
+    for trajectory in asyncio.run(visits("mixed_rule", tasks, first_seed=500)):
+        episode, words = known.episode(trajectory.task), trajectory.task.initial_state or ""
+        for step in trajectory.transitions:
+            answer = episode.answer(step.action, words)
+            if answer is None:
+                break
+            words = answer.observation
+            if answer.provenance.tier is not Tier.EFFECTS:
+                break  # a guess
+            answered[True] += 1
+            assert answer.is_error == step.result.is_error
+            assert answer.terminated == step.result.terminated
+            if not answer.terminated:
+                assert answer.observation == step.result.observation
+            elif answer.success:
+                assert step.result.reward == 1
+    assert answered[True] > 120
+
+
+def test_a_purchase_is_worth_what_it_was_for_the_same_wish_and_open_where_nobody_knows(
+    known: PageWorlds, recorded: list[Trajectory]
+) -> None:
+    worth = Counter[tuple[bool, bool]]()
+    won = {one.task.goal for one in recorded if one.success}
+    for trajectory in recorded:
+        if not trajectory.transitions[-1].result.terminated:
+            continue
+        episode = known.episode(trajectory.task)
+        episode.resume(trajectory.transitions[:-1])
+        answer = episode.answer(trajectory.transitions[-1].action)
+        assert answer is not None
+        assert answer.terminated
+        assert (answer.success, answer.provenance.open_end) == (trajectory.success, False)
+        worth[trajectory.success, trajectory.task.goal in won] += 1
+        elsewhere = trajectory.task.model_copy(update={"instruction": "Find me what nobody ever wished for"})
+        unknown = known.episode(elsewhere)
+        unknown.resume(trajectory.transitions[:-1])
+        open_end = unknown.answer(trajectory.transitions[-1].action)
+        assert open_end is not None
+        assert (open_end.success, open_end.provenance.open_end) == (False, True)
+    assert set(worth) == {(True, True), (False, True), (False, False)}
+
+
+async def test_an_end_that_nobody_can_judge_cuts_the_episode_off_with_an_open_reward(
+    buffer: MemoryBuffer, tasks: Sequence[Task]
+) -> None:
+    dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
+    unknown = tasks[0].model_copy(update={"instruction": "Find me what nobody ever wished for"})
+    episode = await play(dream, unknown, shop_rule(tasks[0]), spec=shop().spec, seed=0, source=Source.SYNTHETIC)
+    assert episode.transitions[-1].result.truncated
+    assert not episode.transitions[-1].result.terminated
+    assert episode.reward is None
+
+
+def shop_rule(task: Task):  # type: ignore[no-untyped-def]
+    """The rule, played for the wish of a task whatever is read."""
+    rule = shop().behaviours["rule"]
+
+    async def for_the_wish(first: StepResult, environment: object, seed: int) -> None:
+        await rule(StepResult(observation=task.initial_state or ""), environment, seed)  # type: ignore[arg-type]
+
+    return for_the_wish
+
+
+async def test_a_click_on_what_is_not_there_is_refused_and_shows_the_page_again(
+    buffer: MemoryBuffer, tasks: Sequence[Task]
+) -> None:
+    dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
+    first = await dream.reset(tasks[0])
+    refused = await dream.step(click("buy now"))
+    assert (refused.is_error, refused.observation) == (True, first.observation)
+
+
+async def test_a_product_that_nobody_opened_shows_what_the_results_tell_of_it(known: PageWorlds) -> None:
+    opened = {json.loads(parts)["product"] for kind, parts in known.contents if kind == "item"}
+    for kind, parts in known.contents:
+        texts = as_object(known.contents[kind, parts])["texts"]
+        assert isinstance(texts, list)
+        unseen = next((str(text) for text in texts if str(text).isupper() and str(text).lower() not in opened), None)
+        if kind == "results" and unseen is not None and len(unseen) == 10:
+            break
+    else:
+        pytest.fail("every product was opened")
+    query = str(json.loads(parts)["query"])
+    episode = known.episode(Task(id="new", env="webshop", instruction=query))
+    assert episode.answer(search(query)) is not None
+    shown = episode.answer(click(unseen.lower()))
+    assert shown is not None
+    assert shown.provenance.tier is Tier.MODEL
+    assert str(texts[texts.index(unseen) + 1]) in shown.observation
+
+
+async def test_a_search_in_other_words_shows_the_results_of_the_recorded_words_most_like_them(
+    known: PageWorlds, recorded: list[Trajectory]
+) -> None:
+    task = next(one.task for one in recorded if one.success)
+    wish = task.instruction.strip()
+    episode, again = known.episode(task), known.episode(task)
+    first = episode.answer(search(wish))
+    other = again.answer(search(wish.replace("Find me", "please find")))
+    strange = known.episode(task).answer(search("zzz qqq"))
+    assert first is not None
+    assert other is not None
+    assert (other.observation, other.provenance.tier) == (first.observation, Tier.MODEL)
+    assert strange is None
+
+
+async def test_a_dream_that_only_repeats_says_that_no_page_was_recorded(
+    buffer: MemoryBuffer, tasks: Sequence[Task]
+) -> None:
+    dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
+    await dream.reset(tasks[0])
+    with pytest.raises(NotRecorded, match="no recorded page"):
+        await dream.step(search("zzz qqq"))
+
+
+async def test_an_episode_goes_on_from_its_stored_steps_alone(buffer: MemoryBuffer, tasks: Sequence[Task]) -> None:
+    dream = DreamEnvironment(shop().spec, NearestModel(), buffer)
+    (whole,) = await visits("rule", tasks[2:3])
+    await dream.reset(whole.task)
+    for step in whole.transitions:
+        again = DreamEnvironment(shop().spec, NearestModel(), buffer)
+        again.resume(whole.task, seed=0, transitions=dream.transitions)
+        assert await again.step(step.action) == await dream.step(step.action)
+
+
+async def test_new_wishes_are_reached_in_the_dream_and_fulfilled_by_the_same_calls_in_the_shop(
+    known: PageWorlds, tasks: Sequence[Task]
+) -> None:
+    real = shop()
+    variation = goal_variation(real.spec, known)
+    assert isinstance(variation, PageVariation)
+    wishes = {task.instruction.strip(): task for split in ("train", "dev", "test") for task in real.tasks(split)}
+    parents = [task for task in tasks if variation.is_recorded(task)]
+    found, played = 0, 0
+    for parent in parents:
+        async for task in variation.new_goals(parent, seed=0, trials=30):
+            found += 1
+            assert task.instruction != parent.instruction
+            assert task.instruction in str(task.initial_state)
+            if (wished := wishes.get(task.instruction)) is None:
+                continue
+            check = as_object(as_object(task.metadata["success"])["properties"])
+            environment = real.create()
+            await environment.reset(wished)
+            chosen = as_object(as_object(check["chosen"])["properties"]).values()
+            elements = [as_object(check["bought"])["const"], *(as_object(one)["const"] for one in chosen), "buy now"]
+            results = [await environment.step(search(task.instruction))]
+            results += [await environment.step(click(str(element))) for element in elements]
+            assert results[-1].reward == 1
+            played += 1
+    assert found > 20
+    assert played > 5
+
+
+async def test_a_wish_without_a_recorded_success_is_named(known: PageWorlds, tasks: Sequence[Task]) -> None:
+    failures: list[str] = []
+    variation = goal_variation(shop().spec, known, lambda task, reason: failures.append(reason))
+    assert variation is not None
+    parent = next(task for task in tasks if not variation.is_recorded(task))
+    assert await variation.vary([parent], seed=0) == []
+    assert parent.id in failures[0]
+
+
+def test_a_pointer_policy_can_search_and_click(recorded: list[Trajectory]) -> None:
+    verbs = {(verb.tool, verb.points_at, verb.kinds) for verb in learn_verbs(recorded, shop().reader)}
+    assert ("search", "query", ("queries",)) in verbs
+    assert ("click", "element") in {verb[:2] for verb in verbs}
+
+
+async def test_an_mcp_client_buys_in_the_dream_and_the_control_api_tells_the_reward(
+    buffer: MemoryBuffer, recorded: list[Trajectory]
+) -> None:
+    whole = next(one for one in recorded if one.success)
+    worlds = DreamWorlds(shop().spec, NearestModel(), buffer)
+    async with running(build([worlds], buffer, MemoryEpisodeStore())) as url, ControlClient(url) as control:
+        opened = await control.create(shop().spec.name, task=whole.task, seed=0)
+        async with Client(opened.mcp_url) as client:
+            for step in whole.transitions:
+                said = text_of(await client.call_tool(step.action.name, dict(step.action.arguments)))
+                assert said == (said if step.result.terminated else step.result.observation)
+        told = await control.read(shop().spec.name, opened.episode)
+    assert (told.terminated, told.reward) == (True, 1.0)
