@@ -41,6 +41,10 @@ class Customer:
         elif self._number or "Search" in self._texts:
             self._chosen = {}
 
+    def shopper(self) -> ToolCall:
+        """Search for the whole wish, and know the wished product where it is shown: as somebody who is looking for it."""
+        return _search(self._goal.instruction.strip()) if "Search" in self._texts else self.expert()
+
     def expert(self) -> ToolCall:
         """Search for the title of the wished product, open it, choose its options, buy it."""
         product = self._goal.product
@@ -116,6 +120,9 @@ def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
     async def visit(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
         await play(start, environment, random, good, slips, Customer.expert)
 
+    async def shop(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
+        await play(start, environment, random, good, slips, Customer.shopper)
+
     async def by_rule(start: StepResult, environment: Environment, random: Random, good: float, slips: float) -> None:
         await play(start, environment, random, good, slips, Customer.rule)
 
@@ -137,6 +144,8 @@ def behaviours(goal_of: Callable[[str], Goal]) -> Mapping[str, Behaviour]:
         "rule": graded(by_rule, 1.0),
         "rule_50": graded(by_rule, 0.5, IMPOSSIBLE_SHARE),
         "mixed_rule": mixed(by_rule, IMPOSSIBLE_SHARE, shares=(0.3, 0.5, 0.8, 0.95)),
+        "shopper": graded(shop, 1.0),
+        "mixed_shopper": mixed(shop, IMPOSSIBLE_SHARE, shares=(0.3, 0.5, 0.8, 0.95)),
         "expert": graded(visit, 1.0),
         "expert_80": graded(visit, 0.8),
         "noisy": graded(visit, 0.35, 0.1),

@@ -53,6 +53,7 @@ SCHEMA = StateSchema.model_validate(
 _ASIN = re.compile(r"[A-Z0-9]{10}")
 _NUMBER = re.compile(r"Page (\d+) \(Total results: \d+\)")
 _LIMIT = re.compile(r", and price lower than (\d+\.\d\d) dollars$")
+_WORD = re.compile(r"\w+")
 _PRICE = re.compile(r"\$(\d[\d,]*(?:\.\d+)?)")
 
 
@@ -141,10 +142,10 @@ class WebShopReader:
             asin = str(address["product"])
             price = _dollars(next((text for text in texts if text.startswith("Price: ")), ""))
             dear = limit is not None and price > limit
-            shown = {asin: {"product": asin, "text": _title(texts), "dear": dear, "price": price}}
+            shown = {asin: {"product": asin, "text": _shared(_title(texts), wish), "dear": dear, "price": price}}
         return {
             **state,
-            "links": {str(link["link"]): link for link in _links(kind, texts, chosen, limit)},
+            "links": {str(link["link"]): link for link in _links(kind, texts, chosen, wish)},
             "queries": {},
             "products": shown,
             "open": address,
@@ -180,8 +181,9 @@ def _queries(wish: str) -> Iterator[tuple[str, str]]:
     yield from known.items()
 
 
-def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], limit: float | None) -> Iterator[JsonObject]:
+def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], wish: str) -> Iterator[JsonObject]:
     """What can be clicked on a page."""
+    limit = _limit(wish)
 
     def button(text: str) -> JsonObject:
         return {"link": text.lower(), "text": text, "kind": text.lower()}
@@ -190,7 +192,8 @@ def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], limit:
     if kind == RESULTS:
         for place, (asin, title, price) in enumerate(_products(texts)):
             dear = limit is not None and _dollars(price) > limit
-            yield {"link": asin.lower(), "text": title, "kind": "product", "first": place == 0, "dear": dear}
+            text = _shared(title, wish)
+            yield {"link": asin.lower(), "text": text, "kind": "product", "first": place == 0, "dear": dear}
     if kind == ITEM:
         yield from (button(text) for text in texts[-5:] if text.lower() in (*SUB_PAGES, "attributes", BUY))
         name = ""
@@ -200,6 +203,12 @@ def _links(kind: str, texts: Sequence[str], chosen: Mapping[str, object], limit:
             elif name:
                 is_chosen = chosen.get(name) == text.lower()
                 yield {"link": text.lower(), "text": f"{name}: {text}", "kind": "option", "chosen": is_chosen}
+
+
+def _shared(title: str, wish: str) -> str:
+    """The words of a title that the wish has."""
+    wished = set(_WORD.findall(wish.lower()))
+    return " ".join(word for word in _WORD.findall(title.lower()) if word in wished)
 
 
 def _options(texts: Sequence[str]) -> Sequence[str]:

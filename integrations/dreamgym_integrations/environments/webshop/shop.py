@@ -5,6 +5,7 @@ One is built per catalogue and process, and shared by all episodes: nothing in i
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -17,6 +18,9 @@ from dreamgym_integrations.environments.webshop.search import SearchIndex
 HITS = 50
 HELD_OUT = (500, 1500)
 """Goals before the first are for testing, before the second for development, the others for training, as usual."""
+
+GOALS_OF_A_PRODUCT = 4
+"""Goals of one product at most, where a large catalogue is split by product."""
 
 
 class Shop:
@@ -44,15 +48,25 @@ class Shop:
 
         Args:
             name: of the split.
-            by_product: split any catalogue so.
+            by_product: split any catalogue so, and leave each product its first few goals: one has 558.
         """
         numbered = list(enumerate(self.goals))
-        if len(numbered) > 2 * HELD_OUT[1] and not by_product:
+        is_large = len(numbered) > 2 * HELD_OUT[1]
+        if is_large and not by_product:
             test, dev = HELD_OUT
             return {"test": numbered[:test], "dev": numbered[test:dev], "train": numbered[dev:]}[name]
         wanted = [product.asin for product in self.products.values() if product.demand is not None]
         place = {asin: ("test", "dev", "train", "train", "train")[at % 5] for at, asin in enumerate(wanted)}
-        return [(number, goal) for number, goal in numbered if place[goal.product.asin] == name]
+        found = [(number, goal) for number, goal in numbered if place[goal.product.asin] == name]
+        if not is_large:
+            return found
+        earlier = Counter[str]()
+        few = []
+        for number, goal in found:
+            earlier[goal.product.asin] += 1
+            if earlier[goal.product.asin] <= GOALS_OF_A_PRODUCT:
+                few.append((number, goal))
+        return few
 
 
 @lru_cache(maxsize=4)

@@ -23,7 +23,7 @@ from dreamgym_integrations.trainers.policy.pointer.words_reader import learn_for
 
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 """The words PAD, END and UNKNOWN."""
-MOST_WORDS = 2_000
+MOST_WORDS = 256
 """Words that a policy knows at most: those that recorded play has most often."""
 
 
