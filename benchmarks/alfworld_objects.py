@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dreamgym_integrations.environments.alfworld import Alfworld, alfworld
 
-from dreamgym.curriculum.goal_variation import GoalVariation
+from dreamgym.curriculum.goal_variation import goal_variation
 from dreamgym.dream.environment import DreamEnvironment
 from dreamgym.dream.model import Part
 from dreamgym.dream.nearest import NearestModel
@@ -174,7 +174,7 @@ async def goals(real: Alfworld, games: int, shown: int) -> None:
     """New goals of the rooms, and whether the game agrees."""
     tasks = real.tasks("train")[:games]
     known = ObjectWorlds.of(await recorded(real, tasks, "mixed", range(GOALS_FROM)), real.reader, real.goals)
-    variation = GoalVariation.of(real.spec, known)
+    variation = goal_variation(real.spec, known)
     assert variation is not None
     begun = time.process_time()
     made = [[task async for task in variation.new_goals(parent, seed=0)] for parent in tasks]

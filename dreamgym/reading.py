@@ -94,6 +94,9 @@ class PageReader(Reader, Protocol):
     def counts(self) -> Sequence[str]:
         """The values of the state that decide what an end of the episode is worth."""
 
+    def words(self, observation: str, state: JsonObject) -> str:
+        """The state as the environment words it beside an observation; the observation if it tells no more."""
+
     def previews(self, content: JsonObject) -> Iterator[PageContent]:
         """What a page tells of others, as far as it does."""
 

@@ -246,6 +246,8 @@ class PageEpisode:
         """What the reader knows now."""
         self._last: dict[str, JsonObject] = {}
         """The last address of each kind of page."""
+        self._shown = task.initial_state or ""
+        """What the open page shows, in words."""
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
         """Continue where some steps led to."""
@@ -258,7 +260,7 @@ class PageEpisode:
 
         Args:
             action: what the agent does.
-            words: the observation before it, which a refusal shows again.
+            words: the state in words before it, in which a refusal leaves it.
             seed: of the episode, for provenance.
         """
         known, reader = self._known, self._known.reader
@@ -269,7 +271,7 @@ class PageEpisode:
         leads_to, before = known.moves[form], as_object(self.state[reader.address])
         if leads_to is None:
             origin = Provenance(tier=Tier.EFFECTS, seed=seed)
-            return Prediction(observation=words, next_state=words, is_error=True, provenance=origin)
+            return Prediction(observation=self._shown, next_state=words, is_error=True, provenance=origin)
         last = {**self._last, str(before["kind"]): before}
         address: JsonObject = {name: origin.of(before, last, call) for name, origin in leads_to.items()}
         found = known.content(address)
@@ -282,10 +284,10 @@ class PageEpisode:
         state = reader.after(self.state, call, read_as(StepResult(observation=observation), content))
         is_over = str(address["kind"]) in known.ends
         won = self._is_won(state) if is_over else False
-        self.state, self._last = state, last
+        self.state, self._last, self._shown = state, last, observation
         return Prediction(
             observation=observation,
-            next_state=observation,
+            next_state=reader.words(observation, state),
             success=won is True,
             terminated=is_over,
             provenance=Provenance(
@@ -311,6 +313,7 @@ class PageEpisode:
         before = as_object(self.state[self._known.reader.address])
         self._last = {**self._last, str(before["kind"]): before}
         self.state = self._known.reader.after(self.state, call, self._known.reader.result(call, result))
+        self._shown = result.observation
 
     def _is_won(self, state: JsonObject) -> bool | None:
         """Whether an end is a success; None if nothing tells."""

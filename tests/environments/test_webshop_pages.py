@@ -133,6 +133,7 @@ def test_a_state_remembers_what_was_chosen_and_what_was_bought(recorded: list[Tr
             if "chosen: " in told:
                 names = ", ".join(f"{name}: {value}" for name, value in sorted(as_object(state["chosen"]).items()))
                 assert told.endswith(f"chosen: {names or 'nothing'}")
+                assert told == reader.words(step.result.observation, state)
                 compared += names != ""
             if step.result.terminated:
                 assert str(state["bought"]).upper() in step.result.observation
@@ -142,19 +143,18 @@ def test_a_state_remembers_what_was_chosen_and_what_was_bought(recorded: list[Tr
 def test_what_the_recorded_pages_answer_is_what_the_shop_answers(known: PageWorlds, tasks: Sequence[Task]) -> None:
     answered = Counter[bool]()
     for trajectory in asyncio.run(visits("mixed_rule", tasks, first_seed=500)):
-        episode, words = known.episode(trajectory.task), trajectory.task.initial_state or ""
+        episode = known.episode(trajectory.task)
         for step in trajectory.transitions:
-            answer = episode.answer(step.action, words)
+            answer = episode.answer(step.action, step.state)
             if answer is None:
                 break
-            words = answer.observation
             if answer.provenance.tier is not Tier.EFFECTS:
                 break  # a guess
             answered[True] += 1
             assert answer.is_error == step.result.is_error
             assert answer.terminated == step.result.terminated
             if not answer.terminated:
-                assert answer.observation == step.result.observation
+                assert (answer.observation, answer.next_state) == (step.result.observation, step.next_state)
             elif answer.success:
                 assert step.result.reward == 1
     assert answered[True] > 120

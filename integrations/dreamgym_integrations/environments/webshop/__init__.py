@@ -163,16 +163,17 @@ class WebShop:
 
     def create(self) -> Environment:
         """A new visit to the one shop."""
-        return WebShopEnvironment(self._shop, show_attributes=self._options.attributes)
+        return WebShopEnvironment(self.shop, show_attributes=self._options.attributes)
 
     @property
-    def _shop(self) -> Shop:
+    def shop(self) -> Shop:
+        """The one shop of this process with these options."""
         return shop(self._folder, self._options.seed)
 
     @property
     def _name(self) -> str:
         by_product = "-products" if self._options.split == "products" else ""
-        return f"webshop-{len(self._shop.products)}{by_product}" if self._folder else f"webshop{by_product}"
+        return f"webshop-{len(self.shop.products)}{by_product}" if self._folder else f"webshop{by_product}"
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Task]]:
@@ -182,17 +183,17 @@ class WebShop:
                     id=f"{self._name}-{split}-{number}",
                     env=self._name,
                     instruction=goal.instruction,
-                    initial_state=ShopVisit(self._shop, goal).observation,
+                    initial_state=ShopVisit(self.shop, goal).observation,
                     metadata={"goal": number, "split": split},
                 )
-                for number, goal in self._shop.split(split, by_product=self._options.split == "products")
+                for number, goal in self.shop.split(split, by_product=self._options.split == "products")
             ]
             for split in SPLITS
         }
 
     @cached_property
     def _goals(self) -> Mapping[str, Goal]:
-        return {goal.instruction.strip(): goal for goal in self._shop.goals}
+        return {goal.instruction.strip(): goal for goal in self.shop.goals}
 
     def _goal(self, instruction: str) -> Goal:
         if instruction not in self._goals:

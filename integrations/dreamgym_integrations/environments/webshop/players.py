@@ -42,7 +42,7 @@ class Customer:
             self._chosen = {}
 
     def shopper(self) -> ToolCall:
-        """Search for the whole wish, and know the wished product where it is shown: as somebody who is looking for it."""
+        """Search for the whole wish, and know the wished product where it is shown: as somebody who looks for it."""
         return _search(self._goal.instruction.strip()) if "Search" in self._texts else self.expert()
 
     def expert(self) -> ToolCall:

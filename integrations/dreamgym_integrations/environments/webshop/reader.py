@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from dreamgym.reading import PageContent, read_as
-from dreamgym.state import StateSchema
+from dreamgym.state import StateSchema, as_object
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 from dreamgym_integrations.environments.webshop.visit import BUY, JOINT, SUB_PAGES
 
@@ -151,6 +151,16 @@ class WebShopReader:
             "open": address,
             "chosen": chosen,
         }
+
+    def words(self, observation: str, state: JsonObject) -> str:
+        address, chosen = as_object(state["open"]), as_object(state["chosen"])
+        if address["kind"] in (SEARCH_PAGE, RECEIPT):
+            return observation
+        hidden = [f"query: {address.get('query')}", f"page: {address.get('number')}"]
+        if address.get("product") is not None:
+            names = ", ".join(f"{name}: {value}" for name, value in sorted(chosen.items()))
+            hidden += [f"product: {str(address['product']).upper()}", f"chosen: {names or 'nothing'}"]
+        return JOINT.join([observation, *hidden])
 
     def previews(self, content: JsonObject) -> Iterator[PageContent]:
         """The products of a page of results, as far as that page shows them: title and price."""
