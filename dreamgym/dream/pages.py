@@ -11,12 +11,14 @@ recordings are learned, once per newest recording,
 A page that no recording shows is what a recorded page tells of it in passing, or the recorded page of its kind whose
 address has most of the words of its own: a guess, and its tier is `model`. An end is worth what the same end was
 recorded to be worth for the same goal; where a success is recorded for the goal, any other end is a failure. Of every
-other end the worth is open. What nothing of this tells is not answered.
+other end the worth is open. What nothing of this tells is not answered. A page that recordings show in several versions
+is named in the log and left out.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -34,6 +36,8 @@ from dreamgym.reading import PageReader, read_as
 from dreamgym.schema import Schema, schema_of
 from dreamgym.state import as_object, as_text
 from dreamgym.types import JsonObject, Provenance, StepResult, Task, Tier, ToolCall, Trajectory, Transition
+
+logger = logging.getLogger(__name__)
 
 ALIKE = 0.5
 """Share of the words of two addresses, weighed by their rarity, that both have where one page stands for the other."""
@@ -122,6 +126,7 @@ class PageWorlds:
     successes: Mapping[str, tuple[ToolCall, ...]]
     """By goal: the calls of its shortest recorded success."""
     _guessed: dict[Key, JsonObject | None] = field(default_factory=dict)
+    """What stands for a page that is not among the contents; None: nothing does."""
 
     @classmethod
     def of(cls, trajectories: Iterable[Trajectory], reader: PageReader, goals: PageGoals | None = None) -> PageWorlds:
@@ -156,11 +161,12 @@ class PageWorlds:
                     if won and (goal not in successes or len(calls) < len(successes[goal])):
                         successes[goal] = tuple(calls)
         depends = {kind: _depends(visits) for kind, visits in shown.items()}
-        contents = {_key(address, depends): content for visits in shown.values() for address, content in visits}
+        contents, versions = _contents(shown, depends)
         told = {
             _key(page.address, depends): page.content
             for content in contents.values()
             for page in reader.previews(content)
+            if _key(page.address, depends) not in versions
         }
         return cls(
             reader=reader,
@@ -172,6 +178,7 @@ class PageWorlds:
             ends=frozenset(kind for kind, ended in over.items() if ended == {True}),
             worth=worth,
             successes=successes,
+            _guessed=dict.fromkeys(versions),
         )
 
     def episode(self, task: Task) -> PageEpisode:
@@ -348,6 +355,28 @@ def _moves(forms: Mapping[Form, _Calls]) -> Iterator[tuple[Form, Mapping[str, Ad
             yield form, None
         elif share <= 1 - SURE and (leads_to := calls.leads_to()) is not None:
             yield form, leads_to
+
+
+def _contents(
+    shown: Mapping[str, Sequence[tuple[JsonObject, JsonObject]]], depends: Mapping[str, Sequence[str]]
+) -> tuple[dict[Key, JsonObject], set[Key]]:
+    """What each page shows, and the pages that recordings show in several versions, which are named and left out."""
+    contents: dict[Key, JsonObject] = {}
+    versions: set[Key] = set()
+    for address, content in chain(*shown.values()):
+        key = _key(address, depends)
+        if contents.setdefault(key, content) != content:
+            versions.add(key)
+    if versions:
+        kind, parts = min(versions)
+        logger.warning(
+            "%d of %d pages are left out of the dream: recordings show each in several versions, such as %s %s",
+            len(versions),
+            len(contents),
+            kind,
+            parts,
+        )
+    return {key: content for key, content in contents.items() if key not in versions}, versions
 
 
 def _depends(visits: Sequence[tuple[JsonObject, JsonObject]]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -246,6 +247,25 @@ async def test_a_search_in_other_words_shows_the_results_of_the_recorded_words_m
     assert other is not None
     assert (other.observation, other.provenance.tier) == (first.observation, Tier.MODEL)
     assert strange is None
+
+
+def test_a_page_that_was_recorded_in_two_versions_is_named_and_left_out(
+    recorded: list[Trajectory], caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = next(one for one in recorded if one.success and "$" in one.transitions[0].result.observation)
+    dearer = [
+        {"result": step.result.model_copy(update={"observation": step.result.observation.replace("$", "$9")})}
+        for step in whole.transitions
+    ]
+    steps = tuple(step.model_copy(update=price) for step, price in zip(whole.transitions, dearer, strict=True))
+    changed = whole.model_copy(update={"id": "another day", "transitions": steps})
+    with caplog.at_level(logging.WARNING):
+        known = PageWorlds.of([*recorded, changed], shop().reader)
+    assert "left out of the dream" in caplog.text
+    assert known.episode(whole.task).answer(whole.transitions[0].action) is None
+    searched = whole.transitions[0].action
+    other = next(one for one in recorded if one.transitions[0].action not in (searched, click("search")))
+    assert known.episode(other.task).answer(other.transitions[0].action) is not None
 
 
 async def test_a_dream_that_only_repeats_says_that_no_page_was_recorded(
