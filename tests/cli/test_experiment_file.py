@@ -313,6 +313,25 @@ def test_the_table_pairs_arms_by_seed_and_task() -> None:
     assert "Made by `dreamgym experiment examples/experiments/t.toml` at commit abc1234." in text
 
 
+def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
+    plan = Plan(
+        title="T",
+        env="coin",
+        seeds=(0, 1),
+        recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
+        arm=(Arm(name="a"), Arm(name="b", train={})),
+    )
+    told = ({"unjudged": 1_000, "failed": 2}, {"unjudged": 0, "failed": None})
+    results = [
+        result(name, seed, "0100").model_copy(update=counts)
+        for name, counts in zip("ab", told, strict=True)
+        for seed in (0, 1)
+    ]
+    text = report(Published(file="t", plan=plan, results=tuple(results)))
+    assert "whose reward nobody could tell, and which were not learned from: a 2,000." in text
+    assert "that broke off where nobody had an answer, and which were not learned from: a 4." in text
+
+
 def test_of_an_arm_with_several_rates_the_one_that_is_best_on_dev_tasks_counts() -> None:
     arm = Arm(name="real", rates=(1e-3, 5e-4), train={"against": "real"})
     plan = Plan(

@@ -68,6 +68,8 @@ class Result(Frozen):
     """How many steps of the dream, and of the one that the arm comes after, each tier answered."""
     unjudged: int
     """Episodes of training whose reward nobody could tell, which were not learned from."""
+    failed: int | None = None
+    """Episodes of training that broke off because nobody could answer a step; None: it was not counted."""
     seconds: float
     """Seconds of training the policy, interrupted attempts included; fitting an experience model is not included."""
     dead_share: float | None
@@ -205,12 +207,18 @@ def _run(prepared: Prepared, arm: Arm) -> Result:
         real_steps=_steps(played, "real") + (before.real_steps if before else 0),
         dream_steps=_steps(played, "dream") + (before.dream_steps if before else 0),
         tiers=dict(sorted(tiers.items())),
-        unjudged=int(sum(_number(line.get("unjudged", 0)) for line in played)) + (before.unjudged if before else 0),
+        unjudged=_count("unjudged", played) + (before.unjudged if before else 0),
+        failed=_count("failed", played) + ((before.failed or 0) if before else 0),
         seconds=round(seconds, 1),
         dead_share=sum(_number(line.get("dead_groups", 0)) for line in played) / groups if groups else None,
         curve=tuple(curve(phases)),
         inside=tuple(inside_curve(phases[0])) if any(line["where"] == "dream" for line in played) else (),
     )
+
+
+def _count(name: str, played: Sequence[JsonObject]) -> int:
+    """The sum of a figure over all updates."""
+    return int(sum(_number(line.get(name, 0)) for line in played))
 
 
 def before_it(plan: Plan, arm: Arm) -> Arm | None:

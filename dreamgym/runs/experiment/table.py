@@ -138,11 +138,17 @@ def _rates(published: Published) -> Iterator[str]:
 
 
 def _unjudged(results: Results) -> Iterator[str]:
-    unknown = {name: sum(one.unjudged for one in some) for name, some in results.items()}
-    told = ", ".join(f"{name} {count:,}" for name, count in unknown.items() if count)
-    if told:
-        yield f"Episodes of training whose reward nobody could tell, and which were not learned from: {told}."
-        yield ""
+    counts = {
+        "whose reward nobody could tell": {n: sum(one.unjudged for one in some) for n, some in results.items()},
+        "that broke off where nobody had an answer": {
+            name: sum(one.failed or 0 for one in some) for name, some in results.items()
+        },
+    }
+    for which, by_arm in counts.items():
+        told = ", ".join(f"{name} {count:,}" for name, count in by_arm.items() if count)
+        if told:
+            yield f"Episodes of training {which}, and which were not learned from: {told}."
+            yield ""
 
 
 def _comparisons(plan: Plan, results: Results) -> Iterator[str]:
