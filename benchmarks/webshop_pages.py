@@ -4,9 +4,10 @@
 
 So many episodes are recorded, half by the behaviour `rule_50` and half by `mixed_shopper`; others, by `rule`, by
 `mixed_shopper` and by `random`, are asked again in a dream of them, each step in the state that the shop's own answers
-led to. `recorded` are answers that the recorded pages give, `guessed` those whose tier is `model`; a purchase that
-nobody can judge is open. Then new wishes are made of every recorded success. The catalogue has some of them as goals of
-its own: those are fulfilled in the real shop by the calls that fulfil them in the dream.
+led to. `recorded` are answers that the recorded pages give, `guessed` those whose tier is `model`. A purchase that
+nobody can judge is open; a win is denied where the dream calls it a failure. Then new wishes are made of every recorded
+success. The catalogue has some of them as goals of its own: those are tried in the real shop, by the calls that fulfil
+them in the dream.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def asked_again(known: PageWorlds, episodes: Sequence[Trajectory]) -> tuple[Coun
                 found["false wins"] += answer.success and step.result.reward == 0
                 found["real wins"] += step.result.reward > 0
                 found["wins"] += answer.success and step.result.reward > 0
+                found["denied"] += step.result.reward > 0 and not (answer.success or answer.provenance.open_end)
             else:
                 tier = "recorded" if answer.provenance.tier is Tier.EFFECTS else "guessed"
                 found[tier] += 1
@@ -87,9 +89,9 @@ async def fidelity(real: WebShop) -> PageWorlds:
     print(f"Of {TASKS} wishes of training; other episodes of the same wishes are asked again. Shares in percent (n).\n")
     print(
         "| recorded episodes (steps) | player | recorded pages answer | of these right | guessed | of these right | "
-        "wrongly refused | false wins | wins found | purchases open | ms | learned in |"
+        "wrongly refused | false wins | wins found | wins denied | purchases open | ms | learned in |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     others = {
         name: await visits(real, name, tasks, 1_000_000 + 10_000 * number)
         for number, name in enumerate(("rule", "mixed_shopper", "random"))
@@ -108,7 +110,8 @@ async def fidelity(real: WebShop) -> PageWorlds:
                 f"{share(found['guessed right'], found['guessed'])} | "
                 f"{share(found['wrongly refused'], found['accepted'])} | "
                 f"{share(found['false wins'], found['purchases'] - found['real wins'])} | "
-                f"{share(found['wins'], found['real wins'])} | {share(found['open'], found['purchases'])} | "
+                f"{share(found['wins'], found['real wins'])} | {share(found['denied'], found['real wins'])} | "
+                f"{share(found['open'], found['purchases'])} | "
                 f"{1000 * seconds:.2f} | {learned:.1f} s |"
             )
     return known

@@ -139,11 +139,9 @@ class DreamEnvironment:
             self._objects = await self._object_episode(task)
         self.asked = None
         if self._objects is not None and self._calibration is None:
-            prediction = self._objects.answer(action, self._state(task), seed=self._seed)
+            prediction = self._mapped(self._objects, action, task)
             if prediction is not None:
                 return self._remember(action, self._state(task), prediction, _result(prediction))
-            if self._objects.is_all_recorded and getattr(self._model, "repeats", False):
-                raise NotRecorded(f"no recorded page shows what {action.name!r} leads to: record more calls of it")
         query = await self._query(action)
         objects = [] if self._objects is None else [MappedTier(self._objects)]
         for tier in (*objects, *self._tiers):
@@ -163,11 +161,19 @@ class DreamEnvironment:
                     stop: JsonObject = {"state": self._state(task), "stop": StopReason.OUT_OF_SUPPORT.value}
                     over = StepResult(observation=ENDED, truncated=True, is_error=True, info=stop)
                     return self._remember(action, self._state(task), prediction, over)
-        if self._objects is None:
-            prediction = await ended(query, prediction, self._model)
-        elif not isinstance(tier, MappedTier):
-            prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, Judge))
+        if not isinstance(tier, MappedTier):
+            if self._objects is None or not self._objects.decides_ends:
+                prediction = await ended(query, prediction, self._model)
+            if self._objects is not None:
+                prediction = self._objects.read(action, prediction, is_judged=isinstance(self._model, Judge))
         return self._remember(action, self._state(task), prediction, _result(prediction))
+
+    def _mapped(self, objects: MappedEpisode, action: ToolCall, task: Task) -> Prediction | None:
+        """The answer on mapped states, which needs no retrieval. Raises NotRecorded where no other tier knows more."""
+        prediction = objects.answer(action, self._state(task), seed=self._seed)
+        if prediction is None and objects.is_all_recorded and getattr(self._model, "repeats", False):
+            raise NotRecorded(f"no recorded page shows what {action.name!r} leads to: record more calls of it")
+        return prediction
 
     def _playing(self) -> Task:
         if self._task is None:

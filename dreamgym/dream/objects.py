@@ -112,6 +112,8 @@ class ObjectEpisode:
 
     is_all_recorded = False
     """Recordings of a world that is left out of the rules may show what these do not answer."""
+    decides_ends = True
+    """The task's check decides every end, whoever answered."""
 
     def __init__(self, known: ObjectWorlds, task: Task, world: KnownWorld, check: Schema | None) -> None:
         self._known = known

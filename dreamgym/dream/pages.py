@@ -43,6 +43,10 @@ ALIKE = 0.5
 """Share of the words of two addresses, weighed by their rarity, that both have where one page stands for the other."""
 SURE = 0.95
 """Share of the recorded calls of a kind that must be accepted, or refused, for the next one to be."""
+LONGEST = 1_000
+"""Letters of an address that are compared with others; an agent may send more."""
+MOST_GUESSED = 10_000
+"""Guessed pages that are remembered."""
 _WORD = re.compile(r"\w+")
 
 Form = tuple[str, str, str]
@@ -125,6 +129,8 @@ class PageWorlds:
     """By goal: whether an end was a success."""
     successes: Mapping[str, tuple[ToolCall, ...]]
     """By goal: the calls of its shortest recorded success."""
+    left_out: frozenset[Key]
+    """Pages that recordings show in several versions."""
     _guessed: dict[Key, JsonObject | None] = field(default_factory=dict)
     """What stands for a page that is not among the contents; None: nothing does."""
 
@@ -178,7 +184,7 @@ class PageWorlds:
             ends=frozenset(kind for kind, ended in over.items() if ended == {True}),
             worth=worth,
             successes=successes,
-            _guessed=dict.fromkeys(versions),
+            left_out=versions,
         )
 
     def episode(self, task: Task) -> PageEpisode:
@@ -191,7 +197,11 @@ class PageWorlds:
         key = _key(address, self.depends)
         if key in self.contents:
             return self.contents[key], True
+        if key in self.left_out:
+            return None
         if key not in self._guessed:
+            if len(self._guessed) >= MOST_GUESSED:
+                self._guessed.clear()
             self._guessed[key] = self.told.get(key) or self._most_alike(address)
         guessed = self._guessed[key]
         return None if guessed is None else (guessed, False)
@@ -204,7 +214,7 @@ class PageWorlds:
             if not isinstance(value, str):
                 continue
             rest = as_text({other: part for other, part in wanted.items() if other != name})
-            ours = set(_WORD.findall(value))
+            ours = set(_WORD.findall(value[:LONGEST]))
             for theirs, content in self._texts.get((str(address["kind"]), name, rest), ()):
                 share = self._weight(ours & theirs) / (self._weight(ours | theirs) or 1.0)
                 if share >= ALIKE and (best is None or share > best[0]):
@@ -246,6 +256,8 @@ class PageEpisode:
     """Nothing has to be kept with the steps: the page that is open follows from them."""
     is_all_recorded = True
     """Nobody who only repeats recordings knows what this does not answer."""
+    decides_ends = False
+    """What another tier says of an end is decided as in any other dream."""
 
     def __init__(self, known: PageWorlds, task: Task, check: Schema | None) -> None:
         self._known, self._task, self._check = known, task, check
@@ -255,11 +267,14 @@ class PageEpisode:
         """The last address of each kind of page."""
         self._shown = task.initial_state or ""
         """What the open page shows, in words."""
+        self._rests_on_model = False
+        """A language model's word, which can be talked into pages, led here: what the end is worth is open."""
 
     def resume(self, transitions: Sequence[Transition]) -> bool:
         """Continue where some steps led to."""
         for step in transitions:
             self._follow(self._known.reader.call(step.action), step.result)
+        self._rests_on_model = any(step.provenance.unbounded for step in transitions)
         return True
 
     def answer(self, action: ToolCall, words: str = "", *, seed: int = 0) -> Prediction | None:
@@ -291,6 +306,8 @@ class PageEpisode:
         state = reader.after(self.state, call, read_as(StepResult(observation=observation), content))
         is_over = str(address["kind"]) in known.ends
         won = self._is_won(state) if is_over else False
+        if won and self._rests_on_model:
+            won = None
         self.state, self._last, self._shown = state, last, observation
         return Prediction(
             observation=observation,
@@ -311,9 +328,18 @@ class PageEpisode:
         return self._is_won(self.state) is True
 
     def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
-        """Read the answer of another tier; what it says of the end stays as it is."""
+        """Read the answer of another tier; what it says of the end stays as it is.
+
+        Args:
+            action: that was answered.
+            prediction: the answer in words.
+            is_judged: a language model gave it.
+        """
         result = StepResult(observation=prediction.observation, is_error=prediction.is_error)
         self._follow(self._known.reader.call(action), result)
+        if is_judged and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}:
+            self._rests_on_model = True
+            return prediction.noted(unbounded=True)
         return prediction
 
     def _follow(self, call: ToolCall, result: StepResult) -> None:
@@ -359,7 +385,7 @@ def _moves(forms: Mapping[Form, _Calls]) -> Iterator[tuple[Form, Mapping[str, Ad
 
 def _contents(
     shown: Mapping[str, Sequence[tuple[JsonObject, JsonObject]]], depends: Mapping[str, Sequence[str]]
-) -> tuple[dict[Key, JsonObject], set[Key]]:
+) -> tuple[dict[Key, JsonObject], frozenset[Key]]:
     """What each page shows, and the pages that recordings show in several versions, which are named and left out."""
     contents: dict[Key, JsonObject] = {}
     versions: set[Key] = set()
@@ -376,7 +402,7 @@ def _contents(
             kind,
             parts,
         )
-    return {key: content for key, content in contents.items() if key not in versions}, versions
+    return {key: content for key, content in contents.items() if key not in versions}, frozenset(versions)
 
 
 def _depends(visits: Sequence[tuple[JsonObject, JsonObject]]) -> tuple[str, ...]:

@@ -321,7 +321,7 @@ def test_the_page_counts_the_episodes_that_were_not_learned_from() -> None:
         recorded=(Play(behaviour="noisy", episodes=1, tasks=1, warm=True),),
         arm=(Arm(name="a"), Arm(name="b", train={})),
     )
-    told = ({"unjudged": 1_000, "failed": 2}, {"unjudged": 0, "failed": None})
+    told: list[JsonObject] = [{"unjudged": 1_000, "failed": 2}, {"unjudged": 0, "failed": None}]
     results = [
         result(name, seed, "0100").model_copy(update=counts)
         for name, counts in zip("ab", told, strict=True)

@@ -24,6 +24,7 @@ from mcp import Client
 from dreamgym.curriculum.goal_variation import goal_variation
 from dreamgym.curriculum.page_variation import PageVariation
 from dreamgym.dream.environment import DreamEnvironment
+from dreamgym.dream.model import Prediction, Query, Verdict
 from dreamgym.dream.nearest import NearestModel
 from dreamgym.dream.pages import PageWorlds
 from dreamgym.embedding import TrigramEncoder
@@ -32,7 +33,17 @@ from dreamgym.errors import NotRecorded
 from dreamgym.reading import PageReader
 from dreamgym.replay.memory import MemoryBuffer, MemoryEpisodeStore
 from dreamgym.state import as_object
-from dreamgym.types import JsonObject, Source, StepResult, Task, Tier, ToolCall, Trajectory
+from dreamgym.types import (
+    JsonObject,
+    Provenance,
+    Source,
+    StepResult,
+    Task,
+    Tier,
+    ToolCall,
+    Trajectory,
+    Transition,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -247,6 +258,69 @@ async def test_a_search_in_other_words_shows_the_results_of_the_recorded_words_m
     assert other is not None
     assert (other.observation, other.provenance.tier) == (first.observation, Tier.MODEL)
     assert strange is None
+
+
+class Gullible:
+    """A language model that shows whatever a search names, and believes that everything is done."""
+
+    name = "gullible"
+    demonstrations = 1
+    learns_from_dreams = False
+
+    def __init__(self, *, claims: bool) -> None:
+        self._claims = claims
+
+    async def predict(self, query: Query) -> Prediction:
+        words = str(query.action.arguments.get("query", ""))
+        page = ["Instruction:", query.task.instruction.strip(), "Back to Search", "Page 1 (Total results: 1)", "Next >"]
+        shown = " [SEP] ".join([*page, words.removeprefix("zzz qqq ").upper(), "Something", "$1.0"])
+        return Prediction(
+            observation=shown,
+            next_state=shown,
+            success=self._claims,
+            terminated=self._claims,
+            provenance=Provenance(tier=Tier.MODEL, model=self.name),
+        )
+
+    async def judge_step(self, query: Query, prediction: Prediction) -> Verdict:
+        return Verdict(accomplished=False)
+
+    async def judge(self, task: Task, transitions: Sequence[Transition], answer: str) -> Verdict:
+        return Verdict(accomplished=False)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_purchase_after_a_page_that_a_language_model_was_talked_into_is_not_rewarded(
+    buffer: MemoryBuffer, recorded: list[Trajectory], known: PageWorlds
+) -> None:
+    whole = next(one for one in recorded if one.success)
+    calls = known.successes[whole.task.goal]
+    product = next(str(one.arguments["element"]) for one in calls if str(one.arguments.get("element")).startswith("dg"))
+    dream = DreamEnvironment(shop().spec, Gullible(claims=False), buffer)
+    await dream.reset(whole.task)
+    await dream.step(search(f"zzz qqq {product}"))
+    results = [await dream.step(call) for call in calls[calls.index(click(product)) :]]
+    assert not any(result.reward for result in results)
+    assert not results[-1].terminated
+    assert results[-1].info["open_end"] is True
+
+
+async def test_a_success_that_a_language_model_claims_of_a_page_is_decided_by_the_judge(
+    buffer: MemoryBuffer, tasks: Sequence[Task]
+) -> None:
+    dream = DreamEnvironment(shop().spec, Gullible(claims=True), buffer)
+    await dream.reset(tasks[0])
+    claimed = await dream.step(search("zzz qqq dg00000001"))
+    assert claimed.reward == 0
+    assert dream.provenance is not None
+    assert dream.provenance.judged is False
+
+
+def test_a_search_for_a_million_letters_is_answered_at_once(known: PageWorlds, tasks: Sequence[Task]) -> None:
+    episode = known.episode(tasks[0])
+    assert episode.answer(search("word " * 200_000)) is None
 
 
 def test_a_page_that_was_recorded_in_two_versions_is_named_and_left_out(
