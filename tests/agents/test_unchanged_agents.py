@@ -155,7 +155,11 @@ async def test_a_built_in_agent_plays_sixteen_episodes_in_the_dream_and_sixteen_
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param("langgraph_create_agent", marks=pytest.mark.long), "langgraph_prebuilt", "openai_agents_sdk"],
+    [
+        pytest.param("langgraph_create_agent", marks=pytest.mark.long),
+        pytest.param("langgraph_prebuilt", marks=pytest.mark.long),
+        "openai_agents_sdk",
+    ],
 )
 async def test_an_example_plays_sixteen_in_each_at_once_and_imports_nothing_of_ours(script: str) -> None:
     await check_sixteen_at_once_in_each(as_a_script(EXAMPLES / f"{script}.py"))

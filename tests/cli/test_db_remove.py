@@ -75,6 +75,7 @@ def test_a_server_that_the_last_user_left_running_is_stopped_first(dreamgym: Com
     assert not (home / "postgres").exists()
 
 
+@pytest.mark.long
 def test_without_a_home_of_its_own_it_takes_what_lies_in_the_users_folders(
     dreamgym: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ async def dreamgym(environ: dict[str, str], place: Path, *arguments: str) -> str
 
 
 @pytest.mark.slow
+@pytest.mark.long  # test_record_then_serve goes nearly the same way
 async def test_a_real_server_is_recorded_labelled_seeded_and_answered_for(
     environ: dict[str, str], tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
