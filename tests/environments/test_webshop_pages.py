@@ -19,6 +19,8 @@ from dreamgym_integrations.trainers.policy.pointer.verbs import learn_verbs
 from dreamgym_server.app import build
 from dreamgym_server.running import running
 from dreamgym_server.sources import DreamWorlds
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp import Client
 
 from dreamgym.curriculum.goal_variation import goal_variation
@@ -125,6 +127,28 @@ def test_every_page_is_read_and_worded_again_but_the_receipt(recorded: list[Traj
             else:
                 assert words == step.result.observation
     assert set(kinds) == {"search", "results", "item", "part", "receipt"}
+
+
+TEXTS = st.text(min_size=1, max_size=20).map(str.strip).filter(lambda text: text and "[SEP]" not in text)
+KNOWN = ["Back to Search", "< Prev", "Next >", "B00ABCDEFG", "$9.99", "color", "red", "Price: $1.0", "Buy Now"]
+PAGES = st.lists(TEXTS | st.sampled_from(KNOWN), min_size=1, max_size=30)
+
+
+@given(PAGES, TEXTS)
+def test_any_page_of_texts_is_read_and_worded_again(texts: list[str], wish: str) -> None:
+    reader = shop().reader
+    page = " [SEP] ".join(["Instruction:", wish, *texts])
+    task = Task(id="any", env="webshop", instruction=wish)
+    state = reader.start(task, StepResult(observation=""))
+    for call in (search("anything"), click(texts[-1])):
+        result = reader.result(call, StepResult(observation=page))
+        assert result.structured is not None
+        assert result.structured["texts"] == texts
+        state = reader.after(state, call, result)
+        assert reader.schema.fault_of(state) is None
+        assert set(as_object(state["links"])) <= {text.lower() for text in texts}
+        if texts != ["Search"]:
+            assert reader.observation(call, result.structured, wish) == page
 
 
 def test_the_links_of_a_page_are_what_can_be_clicked_on_it(recorded: list[Trajectory]) -> None:
