@@ -109,6 +109,48 @@ class _Calls:
         return wrong <= (1 - SURE) * len(self.accepted)
 
 
+@dataclass
+class _Recordings:
+    """What the recordings of an environment show, as they are read."""
+
+    reader: PageReader
+    forms: defaultdict[Form, _Calls] = field(default_factory=lambda: defaultdict(_Calls))
+    shown: defaultdict[str, list[tuple[JsonObject, JsonObject]]] = field(default_factory=lambda: defaultdict(list))
+    """By kind: the address and the content of each page that was seen."""
+    over: defaultdict[str, set[bool]] = field(default_factory=lambda: defaultdict(set))
+    """By kind: whether the episode was over there."""
+    worth: defaultdict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))
+    successes: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
+
+    def see(self, trajectory: Trajectory) -> None:
+        """Read an episode."""
+        reader, goal = self.reader, trajectory.task.goal
+        state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))
+        last: dict[str, JsonObject] = {}
+        calls: list[ToolCall] = []
+        for step in trajectory.transitions:
+            call = reader.call(step.action)
+            calls.append(call)
+            result = reader.result(call, step.result)
+            before = as_object(state[reader.address])
+            last = {**last, str(before["kind"]): before}
+            form = form_of(state, call, reader)
+            if result.is_error or result.structured is None:
+                self.forms[form].refused += result.is_error
+                continue
+            state = reader.after(state, call, result)
+            address = as_object(state[reader.address])
+            kind = str(address["kind"])
+            self.forms[form].accepted.append((before, last, call, address))
+            self.shown[kind].append((address, result.structured))
+            self.over[kind].add(result.terminated)
+            if result.terminated:
+                won = result.reward > 0
+                self.worth[goal][end_of(state, reader)] = won
+                if won and len(calls) < len(self.successes.get(goal, (*calls, call))):
+                    self.successes[goal] = tuple(calls)
+
+
 @dataclass(frozen=True)
 class PageWorlds:
     """What the recordings of an environment show."""
@@ -137,54 +179,23 @@ class PageWorlds:
     @classmethod
     def of(cls, trajectories: Iterable[Trajectory], reader: PageReader, goals: PageGoals | None = None) -> PageWorlds:
         """What these recordings show."""
-        forms: defaultdict[Form, _Calls] = defaultdict(_Calls)
-        shown: defaultdict[str, list[tuple[JsonObject, JsonObject]]] = defaultdict(list)
-        over: defaultdict[str, set[bool]] = defaultdict(set)
-        worth: defaultdict[str, dict[str, bool]] = defaultdict(dict)
-        successes: dict[str, tuple[ToolCall, ...]] = {}
+        read = _Recordings(reader)
         for trajectory in trajectories:
-            state = reader.start(trajectory.task, StepResult(observation=trajectory.task.initial_state or ""))
-            last: dict[str, JsonObject] = {}
-            calls: list[ToolCall] = []
-            for step in trajectory.transitions:
-                call = reader.call(step.action)
-                calls.append(call)
-                result = reader.result(call, step.result)
-                before = as_object(state[reader.address])
-                last = {**last, str(before["kind"]): before}
-                form = form_of(state, call, reader)
-                if result.is_error or result.structured is None:
-                    forms[form].refused += result.is_error
-                    continue
-                state = reader.after(state, call, result)
-                address = as_object(state[reader.address])
-                forms[form].accepted.append((before, last, call, address))
-                shown[str(address["kind"])].append((address, result.structured))
-                over[str(address["kind"])].add(result.terminated)
-                if result.terminated:
-                    goal, won = trajectory.task.goal, result.reward > 0
-                    worth[goal][end_of(state, reader)] = won
-                    if won and (goal not in successes or len(calls) < len(successes[goal])):
-                        successes[goal] = tuple(calls)
-        depends = {kind: _depends(visits) for kind, visits in shown.items()}
-        contents, versions = _contents(shown, depends)
-        told = {
-            _key(page.address, depends): page.content
-            for content in contents.values()
-            for page in reader.previews(content)
-            if _key(page.address, depends) not in versions
-        }
+            read.see(trajectory)
+        depends = {kind: _depends(visits) for kind, visits in read.shown.items()}
+        contents, left_out = _contents(read.shown, depends)
+        previews = chain(*(reader.previews(content) for content in contents.values()))
         return cls(
             reader=reader,
             goals=goals,
-            moves=dict(_moves(forms)),
+            moves=dict(_moves(read.forms)),
             contents=contents,
-            told=told,
+            told={_key(page.address, depends): page.content for page in previews},
             depends=depends,
-            ends=frozenset(kind for kind, ended in over.items() if ended == {True}),
-            worth=worth,
-            successes=successes,
-            left_out=versions,
+            ends=frozenset(kind for kind, ended in read.over.items() if ended == {True}),
+            worth=read.worth,
+            successes=read.successes,
+            left_out=left_out,
         )
 
     def episode(self, task: Task) -> PageEpisode:

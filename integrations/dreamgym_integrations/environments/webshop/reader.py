@@ -93,61 +93,28 @@ class WebShopReader:
         return JOINT.join([*before.get(str(kind), ["Instruction:", instruction.strip()]), *map(str, texts)])
 
     def start(self, task: Task, first: StepResult) -> JsonObject:
-        wish = task.instruction.strip()
-        return {
-            "links": {},
-            "queries": {query: {"query": query, "kind": kind} for query, kind in _queries(wish)},
-            "products": {},
-            "open": {"kind": SEARCH_PAGE},
-            "chosen": {},
-            "bought": None,
-            "wish": wish,
-        }
+        return _start(task.instruction.strip())
 
     def after(self, state: JsonObject, call: ToolCall, result: StepResult) -> JsonObject:
-        answer = result.structured
-        if result.is_error or answer is None:
+        if result.is_error or result.structured is None:
             return state
-        before, links = state["open"], state["links"]
-        assert isinstance(before, dict)
-        assert isinstance(links, dict)
-        kind, texts = str(answer["kind"]), [*map(str, answer["texts"])]  # type: ignore[arg-type]  # a list, see `result`
-        element = str(call.arguments.get("element", ""))
-        clicked = links.get(element)
-        what = clicked.get("kind") if isinstance(clicked, dict) else None
-        wish, chosen = str(state["wish"]), state["chosen"]
-        assert isinstance(chosen, dict)
+        kind, texts = _page(result.structured)
+        wish, before = str(state["wish"]), as_object(state["open"])
         if kind == SEARCH_PAGE:
-            fresh = self.start(Task(id="-", env="-", instruction=wish), result)
-            return {**fresh, "bought": state["bought"]}
-        address: JsonObject = {"kind": kind}
+            return {**_start(wish), "bought": state["bought"]}
         if kind == RECEIPT:
-            return {**state, "links": {}, "open": address, "bought": before.get("product")}
-        address["query"] = call.arguments.get("query") if call.name == "search" else before.get("query")
-        if kind == RESULTS:
-            address["number"], chosen = _number(texts), {}
-        else:
-            address["number"] = before.get("number")
-            address["product"] = element if what == "product" else before.get("product")
-            if what == "product":
-                chosen = {}
-        if kind == PART:
-            address["part"] = element
-        if what == "option" and isinstance(clicked, dict):
+            return {**state, "links": {}, "open": {"kind": kind}, "bought": before.get("product")}
+        clicked = as_object(as_object(state["links"]).get(str(call.arguments.get("element"))))
+        address = _address(kind, texts, call, before, is_product=clicked.get("kind") == "product")
+        chosen = {} if kind == RESULTS or clicked.get("kind") == "product" else as_object(state["chosen"])
+        if clicked.get("kind") == "option":
             name, _, _ = str(clicked["text"]).partition(": ")
-            chosen = {**chosen, name: element}
-        limit = _limit(wish)
-        shown: JsonObject = {}
-        if kind == ITEM and address["product"] is not None:
-            asin = str(address["product"])
-            price = _dollars(next((text for text in texts if text.startswith("Price: ")), ""))
-            dear = limit is not None and price > limit
-            shown = {asin: {"product": asin, "text": _shared(_title(texts), wish), "dear": dear, "price": price}}
+            chosen = {**chosen, name: clicked["link"]}
         return {
             **state,
             "links": {str(link["link"]): link for link in _links(kind, texts, chosen, wish)},
             "queries": {},
-            "products": shown,
+            "products": _product(str(address["product"]), texts, wish) if kind == ITEM else {},
             "open": address,
             "chosen": chosen,
         }
@@ -164,8 +131,8 @@ class WebShopReader:
 
     def previews(self, content: JsonObject) -> Iterator[PageContent]:
         """The products of a page of results, as far as that page shows them: title and price."""
-        texts = [*map(str, content["texts"])]  # type: ignore[arg-type]  # a list, see `result`
-        if content["kind"] == RESULTS:
+        kind, texts = _page(content)
+        if kind == RESULTS:
             for asin, title, price in _products(texts):
                 item = ["Back to Search", "< Prev", title, f"Price: {price}", "Rating: N.A.", *SUB_PAGES.values()]
                 address: JsonObject = {"kind": ITEM, "product": asin.lower()}
@@ -178,6 +145,52 @@ def _kind(texts: Sequence[str]) -> str:
     if "Buy Now" in texts:
         return ITEM
     return RESULTS if any(map(_NUMBER.fullmatch, texts[:2])) else PART
+
+
+def _page(content: JsonObject) -> tuple[str, list[str]]:
+    """Kind and texts of a page."""
+    texts = content["texts"]
+    assert isinstance(texts, list)
+    return str(content["kind"]), [*map(str, texts)]
+
+
+def _start(wish: str) -> JsonObject:
+    """The page of the search, on which nothing is chosen."""
+    return {
+        "links": {},
+        "queries": {query: {"query": query, "kind": kind} for query, kind in _queries(wish)},
+        "products": {},
+        "open": {"kind": SEARCH_PAGE},
+        "chosen": {},
+        "bought": None,
+        "wish": wish,
+    }
+
+
+def _address(kind: str, texts: Sequence[str], call: ToolCall, before: JsonObject, *, is_product: bool) -> JsonObject:
+    """The address of a page of results, of a product, or of a part of one.
+
+    Args:
+        kind: of the page.
+        texts: on it.
+        call: that led there.
+        before: the address before.
+        is_product: a product was clicked.
+    """
+    query = call.arguments.get("query") if call.name == "search" else before.get("query")
+    if kind == RESULTS:
+        return {"kind": kind, "query": query, "number": _number(texts)}
+    product = call.arguments.get("element") if is_product else before.get("product")
+    address: JsonObject = {"kind": kind, "query": query, "number": before.get("number"), "product": product}
+    return {**address, "part": call.arguments.get("element")} if kind == PART else address
+
+
+def _product(asin: str, texts: Sequence[str], wish: str) -> JsonObject:
+    """The product of an item page, as what the page says of it besides its options."""
+    price = _dollars(next((text for text in texts if text.startswith("Price: ")), ""))
+    limit = _limit(wish)
+    dear = limit is not None and price > limit
+    return {asin: {"product": asin, "text": _shared(_title(texts), wish), "dear": dear, "price": price}}
 
 
 def _queries(wish: str) -> Iterator[tuple[str, str]]:
