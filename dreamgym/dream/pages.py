@@ -285,7 +285,7 @@ class PageEpisode:
         """Continue where some steps led to."""
         for step in transitions:
             self._follow(self._known.reader.call(step.action), step.result)
-        self._rests_on_model = any(step.provenance.unbounded for step in transitions)
+            self._rests_on_model |= _is_of_a_model(step.provenance)
         return True
 
     def answer(self, action: ToolCall, words: str = "", *, seed: int = 0) -> Prediction | None:
@@ -339,18 +339,10 @@ class PageEpisode:
         return self._is_won(self.state) is True
 
     def read(self, action: ToolCall, prediction: Prediction, *, is_judged: bool) -> Prediction:
-        """Read the answer of another tier; what it says of the end stays as it is.
-
-        Args:
-            action: that was answered.
-            prediction: the answer in words.
-            is_judged: a language model gave it.
-        """
+        """Read the answer of another tier; what it says of the end stays as it is."""
         result = StepResult(observation=prediction.observation, is_error=prediction.is_error)
         self._follow(self._known.reader.call(action), result)
-        if is_judged and prediction.provenance.tier in {Tier.MODEL, Tier.CACHE}:
-            self._rests_on_model = True
-            return prediction.noted(unbounded=True)
+        self._rests_on_model |= _is_of_a_model(prediction.provenance)
         return prediction
 
     def _follow(self, call: ToolCall, result: StepResult) -> None:
@@ -366,6 +358,11 @@ class PageEpisode:
         recorded = self._known.worth.get(self._task.goal, {})
         unknown = False if self._task.goal in self._known.successes else None
         return recorded.get(end_of(state, self._known.reader), unknown)
+
+
+def _is_of_a_model(told: Provenance) -> bool:
+    """A model gave the answer; what is guessed from recorded pages names none."""
+    return told.tier in {Tier.MODEL, Tier.CACHE} and told.model is not None
 
 
 def form_of(state: JsonObject, call: ToolCall, reader: PageReader) -> Form:

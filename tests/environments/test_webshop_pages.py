@@ -329,6 +329,9 @@ async def test_a_purchase_after_a_page_that_a_language_model_was_talked_into_is_
     assert not any(result.reward for result in results)
     assert not results[-1].terminated
     assert results[-1].info["open_end"] is True
+    again = DreamEnvironment(shop().spec, Gullible(claims=False), buffer)
+    again.resume(whole.task, seed=0, transitions=dream.transitions[:-1])
+    assert await again.step(calls[-1]) == results[-1]
 
 
 async def test_a_success_that_a_language_model_claims_of_a_page_is_decided_by_the_judge(
