@@ -24,7 +24,8 @@ from dreamgym.types import JsonObject, Source, StepResult, Trajectory
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 AGENTS = ("react", "langgraph", "openai_agents")
-ENVIRONMENTS = ("alfworld", "bfcl", "coin", "cookingworld", "mapreader", "miniwob", "scienceworld", "webshop")
+ENVIRONMENTS = ("alfworld", "bfcl", "coin", "cookingworld", "mapreader", "miniwob", "webshop")
+SLOW_TO_START = pytest.param("scienceworld", marks=pytest.mark.long)
 SHORT = 20
 """Episodes of more steps say no more about an agent."""
 
@@ -37,7 +38,7 @@ class Known:
     won: Trajectory
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+@pytest.fixture(params=[*ENVIRONMENTS, SLOW_TO_START])
 async def known(request: pytest.FixtureRequest) -> Known:
     """Skips what cannot be played here."""
     (point,) = entry_points(group=GROUP, name=request.param)
