@@ -27,6 +27,7 @@ def test_an_example_is_short(file: Path) -> None:
     assert lines < (200 if "grpo" in file.name else 80)
 
 
+@pytest.mark.long  # the quickstart's blocks play a dream, tests of agents an unchanged one
 @pytest.mark.slow
 def test_a_dream_is_played_by_hand_and_by_an_unchanged_agent(dsn: str, tmp_path: Path) -> None:
     assert ran("01_play_a_dream.py", place=tmp_path, dsn=dsn).endswith("you take the coin.\nreward 1\n")

@@ -166,6 +166,7 @@ async def test_a_stream_that_an_agent_keeps_open_does_not_delay_the_end(tmp_path
     assert b"ERROR" not in said
 
 
+@pytest.mark.long  # test_record_then_serve labels a run too
 async def test_a_label_adds_task_and_outcome_and_ends_the_bare_run(tmp_path: Path) -> None:
     import aiohttp
 

@@ -129,6 +129,7 @@ async def test_an_episode_that_has_begun_survives_a_killed_server(folder: Path) 
     server.release()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_waiting_for_a_database_that_does_not_come_back_ends_with_what_mends_it(folder: Path) -> None:
     server = EmbeddedServer.start(folder)
@@ -139,6 +140,7 @@ async def test_waiting_for_a_database_that_does_not_come_back_ends_with_what_men
     await store.close()
 
 
+@pytest.mark.long
 def test_a_pid_file_that_names_a_stranger_does_not_stop_the_start(folder: Path) -> None:
     EmbeddedServer.start(folder).release()
     (folder / "data" / "postmaster.pid").write_text(
@@ -149,6 +151,7 @@ def test_a_pid_file_that_names_a_stranger_does_not_stop_the_start(folder: Path) 
     server.release()
 
 
+@pytest.mark.long
 def test_a_half_finished_first_start_is_done_anew(folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "PG_VERSION").write_text("18\n")

@@ -70,6 +70,7 @@ def played(record: Sequence[JsonObject]) -> dict[str, int]:
     return taken
 
 
+@pytest.mark.long
 def test_then_real_goes_on_from_the_dreams_policy_within_its_budget(
     train: Command, recorded: Sequence[Trajectory], dsn: str, tmp_path: Path
 ) -> None:
