@@ -217,6 +217,7 @@ def test_what_is_misused_is_said_in_one_line(tmp_path: Path) -> None:
     assert misused("label", str(tmp_path), "nope")[0] == 2
 
 
+@pytest.mark.long
 def test_the_folders_name_is_the_environments_unless_its_env_toml_has_another_or_the_name_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def test_a_private_folder_above_stays_private_and_is_named(folder: Path) -> None
     assert private.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 def test_the_command_line_shows_the_url_and_stops_the_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAMGYM_HOME", str(folder))
     folder.chmod(0o711)
