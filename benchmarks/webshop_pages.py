@@ -5,9 +5,10 @@
 So many episodes are recorded, half by the behaviour `rule_50` and half by `mixed_shopper`; others, by `rule`, by
 `mixed_shopper` and by `random`, are asked again in a dream of them, each step in the state that the shop's own answers
 led to. `recorded` are answers that the recorded pages give, `guessed` those whose tier is `model`. A purchase that
-nobody can judge is open; a win is denied where the dream calls it a failure. Then new wishes are made of every recorded
-success. The catalogue has some of them as goals of its own: those are tried in the real shop, by the calls that fulfil
-them in the dream.
+nobody can judge is open; a win is denied where the dream calls it a failure. Then the calls of the same episodes are
+made in the dream's own states: an episode breaks off where no recorded page answers. Then new wishes are made of every
+recorded success. The catalogue has some of them as goals of its own: those are tried in the real shop, by the calls
+that fulfil them in the dream.
 """
 
 from __future__ import annotations
@@ -73,6 +74,27 @@ def asked_again(known: PageWorlds, episodes: Sequence[Trajectory]) -> tuple[Coun
     return found, seconds / found["steps"]
 
 
+def played_along(known: PageWorlds, episodes: Sequence[Trajectory]) -> Counter[str]:
+    """What whole episodes came to, each call answered in the state that the dream's own answers led to."""
+    found = Counter[str]()
+    for trajectory in episodes:
+        episode, answer = known.episode(trajectory.task), None
+        for step in trajectory.transitions:
+            answer = episode.answer(step.action, step.state)
+            if answer is None or answer.terminated:
+                break
+        found["broke off"] += answer is None
+        found["won in the shop"] += trajectory.success is True
+        if answer is None:
+            continue
+        is_open = answer.terminated and answer.provenance.open_end
+        found["open"] += is_open
+        found["false wins"] += answer.success and not trajectory.success
+        found["wins"] += answer.success and trajectory.success is True
+        found["denied"] += trajectory.success is True and not (answer.success or is_open)
+    return found
+
+
 def share(part: int, whole: int) -> str:
     """A share in percent with its interval, and of how many."""
     rate = wilson(part, whole)
@@ -114,6 +136,16 @@ async def fidelity(real: WebShop) -> PageWorlds:
                 f"{share(found['open'], found['purchases'])} | "
                 f"{1000 * seconds:.2f} | {learned:.1f} s |"
             )
+    print(f"\nWhole episodes in the dream's own states, of {EPISODES[-1]} recorded episodes:\n")
+    print("| player | episodes | broke off | false wins | wins found | wins denied | purchases open |")
+    print("|---|---|---|---|---|---|---|")
+    for name, episodes in others.items():
+        found = played_along(known, episodes)
+        count, won = len(episodes), found["won in the shop"]
+        print(
+            f"| {name} | {count} | {share(found['broke off'], count)} | {share(found['false wins'], count - won)} | "
+            f"{share(found['wins'], won)} | {share(found['denied'], won)} | {share(found['open'], count)} |"
+        )
     return known
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from dreamgym.environment import EnvironmentSpec, installed_real
 from dreamgym.types import JsonObject, ToolCall
@@ -61,7 +61,6 @@ class PageGoal(NamedTuple):
     """A way to do it, which is tried out in the dream."""
 
 
-@runtime_checkable
 class PageGoals(Protocol):
     """The hook of an environment of pages, beside its `dreamgym.reading.PageReader`."""
 

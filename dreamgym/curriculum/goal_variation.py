@@ -7,8 +7,9 @@ reaches it in the dream. So a world that is recorded thinly gives few goals, or 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from dreamgym.curriculum.dreamed_variation import DreamedVariation
 from dreamgym.curriculum.generator import variation
 from dreamgym.curriculum.page_variation import PageVariation
 from dreamgym.dream.mapped import MappedWorlds
@@ -18,12 +19,9 @@ from dreamgym.environment import Behaviour, EnvironmentSpec, installed_real
 from dreamgym.goals import Goals
 from dreamgym.types import JsonObject, StepResult, Task, ToolCall
 
-TRIALS = 60
-"""Most goals that are tried for one variation."""
 
-
-class GoalVariation:
-    """Varies what is asked for within the parent's recorded world, from the same start. Needs no LLM.
+class GoalVariation(DreamedVariation[ObjectEpisode]):
+    """Varies what is asked for within the parent's recorded world, from the same start.
 
     Args:
         spec: gives the step limit.
@@ -32,6 +30,8 @@ class GoalVariation:
         behaviour: plays a trial.
         on_failure: called with a parent whose world gives no new goal, and the reason.
     """
+
+    most_trials = 60
 
     def __init__(
         self,
@@ -42,45 +42,17 @@ class GoalVariation:
         *,
         on_failure: Callable[[Task, str], None] = lambda parent, reason: None,
     ) -> None:
+        super().__init__(on_failure)
         self._spec = spec
         self._known = known
         self._goals = goals
         self._behaviour = behaviour
-        self._on_failure = on_failure
 
     def is_recorded(self, task: Task) -> bool:
         """True if the task's world was recorded, so that goals can be sought in it."""
         return task.world in self._known.worlds
 
-    async def vary(self, parents: Sequence[Task], *, seed: int) -> list[Task]:
-        """One new goal per parent, drawn from those of its world; none for a parent whose world gives none."""
-        tasks = []
-        for parent in parents:
-            task = await anext(self.new_goals(parent, seed=seed, trials=TRIALS), None)
-            if task is not None:
-                tasks.append(task)
-        return tasks
-
-    async def new_goals(self, parent: Task, *, seed: int, trials: int | None = None) -> AsyncIterator[Task]:
-        """The goals of a parent's world that can be reached, in an order that the seed draws.
-
-        Args:
-            parent: a task of a recorded world.
-            seed: fixes the order.
-            trials: most goals that are tried; None: all.
-        """
-        count, made = 0, 0
-        for task, episode in self._decided(parent, seed):
-            if count == trials:
-                break
-            count += 1
-            if await self._is_reached(task, episode):
-                made += 1
-                yield task
-        if not made:
-            self._on_failure(parent, f"no goal in world {parent.world!r} could be validated ({count} tried)")
-
-    def _decided(self, parent: Task, seed: int) -> Iterator[tuple[Task, ObjectEpisode]]:
+    def _candidates(self, parent: Task, seed: int) -> Iterator[tuple[Task, ObjectEpisode]]:
         """Tasks whose goal the state decides and that is not reached at the start."""
         world = self._known.worlds.get(parent.world)
         if world is None or world.fault is not None:
@@ -99,10 +71,10 @@ class GoalVariation:
             if episode is not None and not episode.is_accomplished:
                 yield task, episode
 
-    async def _is_reached(self, task: Task, episode: ObjectEpisode) -> bool:
-        trial = _Trial(task, episode, self._spec.max_steps)
-        await self._behaviour(self._spec.first(task), trial, 0)
-        return episode.is_accomplished
+    async def _is_reached(self, task: Task, trial: ObjectEpisode) -> bool:
+        """True if the behaviour accomplishes it within the step limit."""
+        await self._behaviour(self._spec.first(task), _Trial(task, trial, self._spec.max_steps), 0)
+        return trial.is_accomplished
 
 
 def goal_variation(
