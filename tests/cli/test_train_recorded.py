@@ -65,6 +65,16 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
     assert all("proj" in name for name in changed), "an adapter stands beside linear layers alone"
 
 
+async def test_what_imitation_takes_is_told_before_it_begins(
+    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig(policy=str(base), algorithm="sft", agent="react", steps=1, batch=4)
+    await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
+    before, saved, _ = "".join(capsys.readouterr()).partition("policy saved")
+    assert saved
+    assert "memory for the longest episodes: about" in before
+
+
 async def test_preferences_are_not_learned_through_an_agent(
     spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
-from dreamgym_integrations.trainers.policy.memory import Memory, needed
+from dreamgym_integrations.trainers.policy.memory import Memory, of_imitation, of_practice
 from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_codec, load_policy
 from dreamgym_integrations.trainers.policy.sft import imitate
 from lamp_runs import trained, weights
@@ -62,7 +62,7 @@ def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_
 
 
 def memory(base: Path, **settings: object) -> Memory:
-    found = needed(base, Settings.model_validate({"episode_tokens": 500, **settings}))
+    found = of_practice(base, Settings.model_validate({"episode_tokens": 500, **settings}))
     assert found is not None
     return found
 
@@ -79,6 +79,14 @@ def test_what_practice_takes_follows_from_the_settings(lamp_policy: Path) -> Non
     assert memory(lamp_policy, bf16=True).learning < usual.learning
     assert memory(lamp_policy, lora=1).optimiser < usual.optimiser
     assert "GiB" in str(usual)
+
+
+def test_imitation_takes_what_its_largest_pass_keeps_and_nothing_for_sampling(lamp_policy: Path) -> None:
+    of_tokens = {n: of_imitation(lamp_policy, Settings(), tokens=n) for n in (1_000, 2_000)}
+    assert of_tokens[1_000] is not None
+    assert of_tokens[2_000] is not None
+    assert of_tokens[2_000].learning == 2 * of_tokens[1_000].learning
+    assert of_tokens[1_000].playing == 0
 
 
 @pytest.mark.parametrize("name", ["turn_tokens", "episode_tokens"])

@@ -12,7 +12,8 @@ from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
 from dreamgym.runs.opening import served, stored_trajectories
-from dreamgym.runs.train.config import TrainConfig
+from dreamgym.runs.train.config import NEW, TrainConfig
+from dreamgym.runs.train.memory import say_memory
 from dreamgym.types import Trajectory
 
 LIMITS = ("turn_tokens", "episode_tokens", "bf16", "gradient_checkpointing")
@@ -38,6 +39,7 @@ async def learn_from_recordings(
             raise InvalidInput(f"dpo has no {', '.join(LIMITS)}: leave them out, or take sft")
         learn = partial(prefer, spec, recorded)
     else:
+        from dreamgym_integrations.trainers.policy.memory import of_imitation
         from dreamgym_integrations.trainers.policy.model import ChatCodec, load_codec
         from dreamgym_integrations.trainers.policy.sft import imitate, rows_of
 
@@ -48,6 +50,10 @@ async def learn_from_recordings(
             rows = rows_of(spec, codec, succeeded, mask_refused=config.mask_refused)
         else:
             rows = await _conversations(spec, config, config.agent, base, succeeded)
+        if config.policy not in NEW:
+            longest = max(len(row["input_ids"]) for row in rows)
+            tokens = longest * min(len(rows), max(1, config.batch // config.accumulate))
+            say_memory(of_imitation(base, config.settings(), tokens=tokens))
         asked = {name: getattr(config, name) for name in ("lora", "accumulate", *LIMITS)}
         learn = partial(imitate, rows, **asked)
     learn(

@@ -36,6 +36,7 @@ from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
 from dreamgym.runs.train.config import NEW, TrainConfig
+from dreamgym.runs.train.memory import say_memory
 from dreamgym.runs.train.probing import ProbesInReality
 from dreamgym.runs.train.progress import Progress, say_line, shown
 from dreamgym.runs.train.recorded import learn_from_recordings
@@ -249,25 +250,12 @@ class TrainRun:
             settings = settings.model_copy(update={"steps": steps})
         return settings, probed
 
-    def _say_memory(self, settings: Settings) -> None:
-        """What practice will take, if that is much."""
-        from dreamgym_integrations.trainers.policy.memory import free, needed
-
-        if settings.tinker or self.config.policy in NEW or not self._is_first:
-            return
-        memory, room = needed(self.base, settings, processes=self._processes.count), free()
-        if memory is None:
-            return
-        say(f"memory for the longest episodes: {memory}")
-        if room is not None and memory.total > room:
-            less = "raise accumulate, lower episode_tokens, or set gradient_checkpointing, bf16 or lora"
-            say(f"    {room / 2**30:.1f} GiB are free: if it does not fit, {less}")
-
     def _practise(
         self, settings: Settings, probed: Sequence[Task], on_note: Callable[[JsonObject], None]
     ) -> str | None:
         """Train; what is to be said of the policy that is left, if anything."""
         from anyio.from_thread import start_blocking_portal
+        from dreamgym_integrations.trainers.policy.memory import of_practice
         from dreamgym_integrations.trainers.policy.train import train_policy
 
         config = self.config
@@ -309,7 +297,8 @@ class TrainRun:
                 assert served.url is not None, "several processes play at the first one's server"
                 return player_at(served.url, self.spec, policy, codec, agent=config.agent)
 
-            self._say_memory(settings)
+            if self._is_first and not settings.tinker and config.policy not in NEW:
+                say_memory(of_practice(self.base, settings, processes=self._processes.count))
             train_policy(
                 practice,
                 self.base,

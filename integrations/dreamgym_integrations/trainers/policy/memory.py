@@ -1,4 +1,4 @@
-"""How much memory practice of a language model will take, before it begins."""
+"""How much memory a language model will take to learn, before it begins."""
 
 from __future__ import annotations
 
@@ -53,15 +53,37 @@ class Memory(NamedTuple):
         return f"about {self.total / 2**30:.1f} GiB ({told})"
 
 
-def needed(base: Path, settings: Settings, *, processes: int = 1) -> Memory | None:
+def of_practice(base: Path, settings: Settings, *, processes: int = 1) -> Memory | None:
     """An estimate for GRPO or PPO from the checkpoint in `base`, if its episodes are as long as they may be.
 
     On a CPU it was 0.84 to 1.11 times the measured peak: 19 million weights, 4 and 32 episodes of 230 tokens, with and
     without gradient_checkpointing, accumulate and lora. On a GPU it is not measured.
 
-    An adapter has weights of its own: rank * (n + m) for a linear layer of n x m. None for a pointer, which is small.
+    None for a pointer, which is small.
     """
-    config: Any = AutoConfig.from_pretrained(base)
+    config = AutoConfig.from_pretrained(base)
+    passes = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
+    rows = settings.groups * settings.group_size // (processes * passes)
+    learned = 0 if isinstance(config, PointerConfig) else rows * (settings.episode_tokens or episode_limit(config))
+    return _estimate(config, settings, learned=learned, sampled=passes * learned)
+
+
+def of_imitation(base: Path, settings: Settings, *, tokens: int) -> Memory | None:
+    """An estimate for SFT from the checkpoint in `base`. None for a pointer, which is small.
+
+    Args:
+        base: the checkpoint folder.
+        settings: how it learns.
+        tokens: in the largest forward pass, padding included.
+    """
+    return _estimate(AutoConfig.from_pretrained(base), settings, learned=tokens, sampled=0)
+
+
+def _estimate(config: Any, settings: Settings, *, learned: int, sampled: int) -> Memory | None:
+    """What it takes to learn from so many tokens at once, and to keep so many while sampling.
+
+    An adapter has weights of its own: rank * (n + m) for a linear layer of n x m.
+    """
     if isinstance(config, PointerConfig):
         return None
     shape = config.get_text_config()
@@ -70,9 +92,6 @@ def needed(base: Path, settings: Settings, *, processes: int = 1) -> Memory | No
     weights = model.num_parameters()
     linear = [one for name, one in model.named_modules() if isinstance(one, torch.nn.Linear) and name != "lm_head"]
     trained = settings.lora * sum(sum(one.weight.shape) for one in linear) if settings.lora else weights
-    split = settings.accumulate * (settings.ppo.mini_batches if settings.algorithm == "ppo" else 1)
-    rows = settings.groups * settings.group_size // (processes * split)
-    tokens = rows * (settings.episode_tokens or episode_limit(config))
     size = 2 if settings.bf16 else 4
     width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     known = 2 * shape.num_hidden_layers * width * (shape.num_key_value_heads or shape.num_attention_heads)
@@ -84,8 +103,8 @@ def needed(base: Path, settings: Settings, *, processes: int = 1) -> Memory | No
         process=0 if torch.cuda.is_available() else PROCESS,
         weights=4 * weights * (2 if settings.beta and not settings.lora else 1) + 4 * trained * bool(settings.lora),
         optimiser=3 * 4 * trained,
-        playing=split * tokens * 4 * known * COPIES,
-        learning=tokens * (size * (layers * kept + held) + 4 * LOGITS * shape.vocab_size),
+        playing=sampled * 4 * known * COPIES,
+        learning=learned * (size * (layers * kept + held) + 4 * LOGITS * shape.vocab_size),
     )
 
 
