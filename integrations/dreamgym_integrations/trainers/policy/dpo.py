@@ -46,7 +46,7 @@ def prefer(
 
     Args:
         beta: how strongly the start policy holds it back.
-        on_progress: called after every 25th update, with the updates done and those in all.
+        on_progress: called now and then with the updates done and those in all; see `UpdatesDone`.
 
     Raises:
         InvalidInput: no two recorded actions can be compared.

@@ -123,7 +123,7 @@ def imitate(
         episode_tokens: that the saved policy keeps.
         bf16: learn in 16-bit floats.
         gradient_checkpointing: compute activations again instead of keeping them.
-        on_progress: called after every 25th update, with the updates done and those in all.
+        on_progress: called now and then with the updates done and those in all; see `UpdatesDone`.
 
     Raises:
         InvalidInput: the batch does not split into that many passes.
