@@ -217,6 +217,52 @@ def test_recordings_are_told_apart_by_folder_and_content(tmp_path: Path) -> None
     assert len({digest("a", "1"), digest("a", "2"), digest("b", "1")}) == 3
 
 
+class Listed(Unplayable):
+    """A real environment with three tasks of each split."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [Task(id=f"{split}-{number}", env="e", instruction="go") for number in range(3)]
+
+
+FROM_FILE = (
+    GOOD.partition("[[recorded]]")[0]
+    + """
+[[recorded]]
+file = "{file}"
+[[arm]]
+name = "own"
+train = {{ policy = "base", algorithm = "sft" }}
+"""
+)
+
+
+def test_a_file_of_recordings_is_taken_but_for_what_is_tested_or_probed(tmp_path: Path) -> None:
+    tasks = [task for split in ("train", "dev", "test", "sessions") for task in Listed().tasks(split)[:2]]
+    episodes = [trajectory(number).model_copy(update={"task": task}) for number, task in enumerate(tasks)]
+    file = tmp_path / "episodes.jsonl"
+    file.write_text("".join(f"{episode.model_dump_json()}\n" for episode in episodes))
+    plan = read(tmp_path, FROM_FILE.format(file=file))
+    prepared = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed())
+    assert [one.task.id for one in prepared.recorded] == ["train-0", "train-1", "sessions-0", "sessions-1"]
+
+
+@pytest.mark.parametrize(("kept", "words"), [(None, "is not there"), ("dev", "but of tasks that are tested or probed")])
+def test_a_file_that_gives_no_recording_is_named(tmp_path: Path, kept: str | None, words: str) -> None:
+    file = tmp_path / "episodes.jsonl"
+    if kept is not None:
+        file.write_text(trajectory(0).model_copy(update={"task": Listed().tasks(kept)[0]}).model_dump_json() + "\n")
+    plan = read(tmp_path, FROM_FILE.format(file=file))
+    with pytest.raises(InvalidInput, match=words):
+        _ = Prepared(plan, 0, tmp_path, "", load_spec("coin"), Listed()).recorded
+
+
+def test_who_brings_a_policy_needs_no_play_to_imitate_and_who_does_not_is_told(tmp_path: Path) -> None:
+    text = FROM_FILE.format(file="episodes.jsonl")
+    assert not read(tmp_path, text).arm[0].begins_warm
+    with pytest.raises(InvalidInput, match="the warm start has nothing to imitate"):
+        read(tmp_path, text.replace('policy = "base", ', ""))
+
+
 def test_what_differs_between_settings_is_named() -> None:
     assert difference({"train": {"steps": 3}}, {"train": {"steps": 3}}) is None
     assert difference({"train": None}, {"train": {}}) == "train was None and is {} now"

@@ -186,3 +186,29 @@ def test_an_arm_may_practise_in_the_dream_of_a_model_that_is_fitted_to_its_recor
     assert "| fitted dream |" in (tmp_path / "run" / "lamps.md").read_text()
     fitted = json.loads((tmp_path / "run" / "seed-0" / "fitted_dream" / "settings.json").read_text())["model"]
     assert json.loads((Path(fitted) / "dreamgym.json").read_text())["demonstrations"] == 1
+
+
+@pytest.mark.long
+def test_an_experiment_may_begin_with_a_file_of_recordings_and_a_policy_of_ones_own(
+    experiment: Command, tmp_path: Path
+) -> None:
+    assert experiment("--out", str(tmp_path / "run"))[0] == 0
+    seed, file = tmp_path / "run" / "seed-0", tmp_path / "lamps.toml"
+    head = FILE.format(env=f"{Path(__file__).with_name('told_lamp.py')}:told_lamp").partition("recorded = ")[0]
+    file.write_text(f"""{head}
+recorded = [{{ file = "{seed / "recorded.jsonl"}" }}]
+test = {{ episodes = 8 }}
+[[arm]]
+name = "SFT"
+train = {{ algorithm = "sft", policy = "{seed / "untrained"}", steps = 2, batch = 4 }}
+[[arm]]
+name = "dream"
+after = "SFT"
+train = {{ model = "nearest", steps = 1, groups = 2, group_size = 2, probe = 4 }}
+""")
+    code, said = experiment("--out", str(tmp_path / "own"))
+    assert code == 0, said
+    assert not (tmp_path / "own" / "seed-0" / "warm").exists()
+    own, played = (folder / "recorded.jsonl" for folder in (tmp_path / "own" / "seed-0", seed))
+    assert own.read_bytes() == played.read_bytes()
+    assert result(tmp_path / "own" / "seed-0" / "dream").dream_steps > 0

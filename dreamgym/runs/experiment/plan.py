@@ -36,6 +36,13 @@ class Play(Frozen):
     """The warm start imitates this play."""
 
 
+class RecordedFile(Frozen):
+    """Real play that was recorded before, such as that of a server which nobody here can play."""
+
+    file: Path
+    """JSONL of episodes, such as an environment folder's. Those of tasks that are tested or probed are left out."""
+
+
 class WarmStart(Frozen):
     """How the policy that all arms begin with is made: one from scratch that imitates recorded play."""
 
@@ -115,6 +122,11 @@ class Arm(Frozen):
         ]
 
     @property
+    def begins_warm(self) -> bool:
+        """Whether it begins with the warm start, or is it."""
+        return self.behaviour is None and self.after is None and "policy" not in (self.train or {})
+
+    @property
     def known(self) -> JsonObject:
         """What its dream knows of the recordings."""
         share = {"spoiled_share": self.spoiled_share} if self.spoiled is not None else {}
@@ -159,7 +171,7 @@ class Plan(Frozen):
     title: str
     env: str
     seeds: tuple[int, ...] = Field(min_length=1)
-    recorded: tuple[Play, ...] = Field(min_length=1)
+    recorded: tuple[Play | RecordedFile, ...] = Field(min_length=1)
     warm: WarmStart = WarmStart()
     test: Measured = Measured()
     held_out: str = ""
@@ -188,9 +200,19 @@ class Plan(Frozen):
         ]
         if self.held_out and real:
             raise ValueError(f"held_out: practice in reality plays tasks of all kinds; leave out {', '.join(real)}")
-        if not any(play.warm for play in self.recorded):
+        if any(arm.begins_warm for arm in self.arm) and not any(play.warm for play in self.plays):
             raise ValueError("no [[recorded]] play has warm = true: the warm start has nothing to imitate")
         return self
+
+    @property
+    def plays(self) -> list[Play]:
+        """What is played to be recorded."""
+        return [one for one in self.recorded if isinstance(one, Play)]
+
+    @property
+    def files(self) -> list[RecordedFile]:
+        """What was recorded before."""
+        return [one for one in self.recorded if isinstance(one, RecordedFile)]
 
     def recordable(self, tasks: Sequence[Task]) -> list[Task]:
         """Those of the training tasks that may be recorded."""

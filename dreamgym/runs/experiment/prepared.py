@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dreamgym.environment import EnvironmentSpec, RealEnvironment, load_spec, read_jsonl, real_of
+from dreamgym.errors import InvalidInput
 from dreamgym.replay.embedded import EmbeddedServer, default_folder
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
@@ -41,10 +42,11 @@ class Prepared:
 
     @cached_property
     def recorded(self) -> list[Trajectory]:
-        """The real play that the seed is given; played now where it was not yet."""
+        """The real play that the seed is given: what is played for it, now where it was not yet, and then files."""
         file = self.folder / "recorded.jsonl"
         if not file.exists():
-            played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.recorded)]
+            played = [asyncio.run(self._played(number, play)) for number, play in enumerate(self.plan.plays)]
+            played += [self._read(one.file) for one in self.plan.files]
             part = file.with_suffix(".part")
             part.write_text("".join(t.model_dump_json() + "\n" for some in played for t in some), encoding="utf-8")
             part.rename(file)
@@ -79,7 +81,7 @@ class Prepared:
             how = self.plan.warm
             create_policy(how.policy, self.spec, self.recorded, self.folder / "untrained", seed=self.seed)
             warm, ends = [], 0
-            for play in self.plan.recorded:
+            for play in self.plan.plays:
                 begins, ends = ends, ends + play.episodes
                 warm += self.recorded[begins:ends] if play.warm else []
             clone(
@@ -131,6 +133,18 @@ class Prepared:
         tasks = self.plan.recordable(tasks_of(self.spec, "train", self.real))[: play.tasks]
         seed = 1_000_000 * (self.seed + 1) + 100_000 * number
         return await play_in_order(self.worlds, self.real.behaviours[play.behaviour], tasks, play.episodes, seed=seed)
+
+    def _read(self, file: Path) -> list[Trajectory]:
+        """The episodes of a file whose tasks are neither tested nor probed. Raises InvalidInput if there are none."""
+        if not file.is_file():
+            raise InvalidInput(f"[[recorded]] file: {file} is not there")
+        kept_apart = {
+            task.id for split in ("dev", self.plan.test.split) for task in tasks_of(self.spec, split, self.real)
+        }
+        found = [one for one in read_jsonl(file, Trajectory) if one.task.id not in kept_apart]
+        if not found:
+            raise InvalidInput(f"[[recorded]] file: {file} has no episode but of tasks that are tested or probed")
+        return found
 
 
 def database_folder(folder: Path) -> Path:

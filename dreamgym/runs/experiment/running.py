@@ -101,7 +101,9 @@ def result(prepared: Prepared, arm: Arm, make: Make | None = None) -> Result:
         InvalidInput: the folder has the result of an arm of this name with other settings.
     """
     with alone(prepared.folder):
-        prepared.warm()  # what all arms start with
+        _ = prepared.recorded
+        if arm.begins_warm:
+            prepared.warm()
     folder = prepared.folder / name_of(arm)
     file = folder / RESULT
     with alone(folder):
@@ -177,7 +179,8 @@ def name_of(arm: Arm) -> str:
 
 def _run(prepared: Prepared, arm: Arm) -> Result:
     folder = prepared.folder / name_of(arm)
-    seconds, base, before = 0.0, prepared.warm(), None
+    seconds, before = 0.0, None
+    base = prepared.warm() if arm.begins_warm else None
     earlier = before_it(prepared.plan, arm)
     if earlier is not None:
         before = result(prepared, earlier)
@@ -273,8 +276,8 @@ def inside_curve(record: Sequence[JsonObject]) -> Iterator[tuple[int, float]]:
         yield update, round(mean(successes[max(0, update - SMOOTHED) : update]), 4)
 
 
-def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
-    """`dreamgym train` in a process of its own, with a database of its own."""
+def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> None:
+    """`dreamgym train` in a process of its own, with a database of its own. Without a base the arm names the policy."""
     run = f"run_{prepared.seed}_{hashlib.sha256(arm.name.encode()).hexdigest()[:12]}_{prepared.digest}"
     going_on = (folder / "metrics.jsonl").exists()
     if not going_on:
@@ -282,7 +285,9 @@ def _train(prepared: Prepared, arm: Arm, base: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
     command += ["--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
-    plain: JsonObject = {"policy": str(base), "dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
+    plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
+    if base is not None:
+        plain["policy"] = str(base)
     # many arms are trained: none needs a server of its own but those of an agent
     plain["in_process"] = "agent" not in (arm.train or {})
     command += flags(plain | (arm.train or {}))
