@@ -49,10 +49,19 @@ async def seeded(dsn: str, recordings: list[Trajectory]) -> str:
 
 
 async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_saved(
-    spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, seeded: str, tmp_path: Path
+    spec: EnvironmentSpec,
+    recordings: list[Trajectory],
+    base: Path,
+    seeded: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = TrainConfig(algorithm="sft", agent="react", lora=4, steps=8, batch=4, accumulate=2, learning_rate=1e-2)
+    how = {"lora": 4, "steps": 8, "batch": 4, "accumulate": 2, "learning_rate": 1e-2}
+    config = TrainConfig.model_validate({"policy": str(base), "algorithm": "sft", "agent": "react", **how})
     await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
+    before, saved, _ = "".join(capsys.readouterr()).partition("policy saved")
+    assert saved
+    assert "memory for the longest episodes: about" in before
     async with served(RealWorlds(spec, lambda: RecordedEnvironment(spec, recordings))) as url:
         segments = await replay_through_agent(load_agent("react"), load_chat_policy(base)[1], spec, recordings, url=url)
     rows = [conversation_row(segment) for segment in segments]
@@ -63,16 +72,6 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
     assert all("proj" in name for name in changed), "an adapter stands beside linear layers alone"
-
-
-async def test_what_imitation_takes_is_told_before_it_begins(
-    spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = TrainConfig(policy=str(base), algorithm="sft", agent="react", steps=1, batch=4)
-    await learn_from_recordings(spec, config, base, tmp_path / "taught", seeded)
-    before, saved, _ = "".join(capsys.readouterr()).partition("policy saved")
-    assert saved
-    assert "memory for the longest episodes: about" in before
 
 
 async def test_preferences_are_not_learned_through_an_agent(
