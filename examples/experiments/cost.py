@@ -82,7 +82,8 @@ def courses(run: Path, arm: str, seeds: Sequence[Path], *, charged: bool) -> lis
     given = []
     for seed, folder in zip(seeds, folders, strict=True):
         lengths = [len(one.transitions) for one in read_jsonl(seed / "recorded.jsonl", Trajectory)]
-        warm = itertools.chain.from_iterable([play.warm] * play.episodes for play in plan.recorded)
+        warm = [play.warm for play in plan.plays for _ in range(play.episodes)]
+        warm += [False] * (len(lengths) - len(warm))  # files of recordings come last
         dreams = any(line.get("where") == "dream" for line in practice(folder))
         needed = sum(length for length, is_warm in zip(lengths, warm, strict=True) if dreams or is_warm)
         given.append(course(folder, needed if charged else 0, update_s))
