@@ -123,7 +123,7 @@ class Arm(Frozen):
 
     @property
     def begins_warm(self) -> bool:
-        """Whether it begins with the warm start, or is it."""
+        """True if the arm begins with the warm start, or is it."""
         return self.behaviour is None and self.after is None and "policy" not in (self.train or {})
 
     @property
