@@ -33,8 +33,8 @@ INDEXED_KEYS = 10_000
 RECALL = 0.98
 """An index that finds a smaller share of the 5 nearest keys is not used."""
 EF_SEARCH = (80, 100, 200, 400, 800)
-"""Candidates that a search keeps; the first with enough recall is taken. At a million steps in 20 environments 80 cost a
-seventh less than 100, and 4 instead of 3 of 100 answers are not those of an exact search."""
+"""Candidates that a search keeps; the first with enough recall is taken. At a million steps in 20 environments 80 cost
+a seventh less than 100, and 4 instead of 3 of 100 answers are not those of an exact search."""
 BUILD = "m = 12, ef_construction = 128"
 """Neighbours of a key, and candidates for them when it is put in. With pgvector's own, 16 and 64, an index is built as
 fast, and its search costs a seventh more and misses more."""
