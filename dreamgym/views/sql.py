@@ -103,6 +103,7 @@ class KnownDatabase:
                         said = _run(opened, statement)
                         if said.error is not None or unknown & said.read:
                             unknown |= said.written
+                        unknown |= {one for one in said.written & self.tables.keys() if self._has_gaps(opened, one)}
                 statement = self.statement(action)
                 if statement is None:
                     vague = {name for name, table in self.tables.items() if not table.is_described}
@@ -124,6 +125,16 @@ class KnownDatabase:
                 return kind, found
         except sqlite3.Error:
             return f"{self.kind(action)}{UNKNOWN}", {}
+
+    def _has_gaps(self, opened: sqlite3.Connection, name: str) -> bool:
+        """A table whose columns nobody described has a NULL now where no recorded row has one, such as a new number."""
+        table = self.tables[name]
+        columns = [str(column["name"]) for column in table.columns]
+        always = [_quoted(one) for one in columns if all(row.get(one) is not None for row in table.rows)]
+        if table.is_described or not always:
+            return False
+        gaps = " OR ".join(f"{column} IS NULL" for column in always)
+        return opened.execute(f"SELECT 1 FROM {_quoted(name)} WHERE {gaps}").fetchone() is not None
 
     def _opened(self) -> sqlite3.Connection:
         opened = sqlite3.connect(":memory:", isolation_level=None)
@@ -288,7 +299,9 @@ def _definition(name: str, table: KnownTable) -> str:
     keys = [str(column["name"]) for column in table.columns if column.get("pk")]
     parts = []
     for column in table.columns:
-        part = f"{_quoted(str(column['name']))} {column.get('type') or ''}".strip()
+        shown = [row.get(str(column["name"])) for row in table.rows]
+        seen = "REAL" if shown and all(isinstance(value, float) for value in shown) else ""
+        part = f"{_quoted(str(column['name']))} {column.get('type') or seen}".strip()
         if keys == [column["name"]]:
             part += " PRIMARY KEY"
         if column["name"] in table.unique:

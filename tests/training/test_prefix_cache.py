@@ -87,6 +87,16 @@ def test_only_what_is_new_is_computed() -> None:
     assert counting.tokens - before <= 10
 
 
+def test_what_new_conversations_share_is_computed_once() -> None:
+    model, random = llama(), Random(0)
+    speaker, counting = policy(model), Counting(model)
+    tools = [random.randrange(2, 40) for _ in range(400)]
+    prompts = [[*tools, *said(random, 20)] for _ in range(8)]
+    sampled = speaker.generate(prompts, seeds_B=range(8))
+    assert counting.tokens < 2 * 400
+    assert close(sampled, [policy(model).generate([one], seeds_B=[i])[0] for i, one in enumerate(prompts)])
+
+
 def test_two_conversations_that_begin_alike_both_go_on() -> None:
     model = llama()
     speaker = policy(model)

@@ -200,6 +200,31 @@ def test_sql_is_answered_from_the_tables_that_were_recorded_and_what_the_session
     assert answers == ['[{"affected_rows": 1}]', '[{"id": 4}]', '[{"n": 3}]', "Database error: no such column: age"]
 
 
+PRODUCTS = [{"id": 1, "name": "rope", "price": 12.0}, {"id": 2, "name": "lamp", "price": 80.5}]
+
+
+def test_a_table_that_nobody_described_is_answered_from_until_it_holds_what_only_its_description_tells() -> None:
+    rules = learned(
+        [("read_query", {"query": "SELECT * FROM products"}, list(PRODUCTS))],
+        [("read_query", {"query": "SELECT price FROM products WHERE name = 'lamp'"}, [{"price": 80.5}])],
+        [
+            ("write_query", {"query": "INSERT INTO products (name, price) VALUES ('oar', 9)"}, [{"affected_rows": 1}]),
+            ("read_query", {"query": "SELECT id FROM products WHERE name = 'oar'"}, [{"id": 3}]),
+        ],
+        [
+            ("write_query", {"query": "UPDATE products SET price = 13 WHERE id = 1"}, [{"affected_rows": 1}]),
+            ("read_query", {"query": "SELECT price FROM products WHERE id = 1"}, [{"price": 13.0}]),
+        ],
+    )
+    assert played(
+        rules,
+        ("write_query", {"query": "UPDATE products SET price = 90 WHERE name = 'lamp'"}),
+        ("read_query", {"query": "SELECT price FROM products WHERE id = 2"}),
+        ("write_query", {"query": "INSERT INTO products (name, price) VALUES ('net', 7)"}),
+        ("read_query", {"query": "SELECT id FROM products WHERE name = 'net'"}),
+    ) == ['[{"affected_rows": 1}]', '[{"price": 90.0}]', '[{"affected_rows": 1}]', None]
+
+
 def test_a_table_that_no_recording_shows_whole_is_not_answered_from() -> None:
     rules = learned(*SQL, [("read_query", {"query": "SELECT * FROM orders WHERE id = 1"}, [{"id": 1, "item": "rope"}])])
     assert played(rules, ("read_query", {"query": "SELECT item FROM orders WHERE id = 2"})) == [None]

@@ -60,6 +60,10 @@ class PrefixCache:
         self._lengths.clear()
         self._bytes = 0
 
+    def has_beginning_of(self, prompt: Sequence[int]) -> bool:
+        """True if something of the prompt is known."""
+        return self._longest(prompt) is not None
+
     def find(self, prompts_B: Sequence[Sequence[int]], device: torch.device) -> Past:
         """The longest known beginning of each prompt, short of its last token. It is taken out: it will be longer."""
         keys_B = [self._longest(prompt) for prompt in prompts_B]
