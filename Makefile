@@ -35,7 +35,7 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy --num-workers $(CORES)
 	# these have namesakes in the run above or in each other
-	for folder in benchmarks/studies/helpdesk benchmarks/studies/shop benchmarks/studies/strangers; do MYPYPATH=$$folder $(BIN)/mypy $$folder/*.py || exit; done
+	for folder in benchmarks/studies/helpdesk benchmarks/studies/language_model benchmarks/studies/shop benchmarks/studies/strangers; do MYPYPATH=$$folder $(BIN)/mypy $$folder/*.py || exit; done
 	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit; done
 
 # the site, in docs/_build; the reference is written from the code first

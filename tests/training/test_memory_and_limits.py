@@ -9,6 +9,7 @@ from dreamgym_integrations.trainers.policy.memory import Memory, of_imitation, o
 from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_codec, load_policy
 from dreamgym_integrations.trainers.policy.sft import imitate
 from lamp_runs import trained, weights
+from trl.trainer import utils as trl_utils
 
 from dreamgym import EnvironmentSpec
 from dreamgym.training.practice import Settings, read_record
@@ -32,6 +33,24 @@ def test_a_policy_keeps_the_limits_that_it_was_trained_with(lamp_policy: Path, t
     ((generation,), again) = policy.generate([[3, 4]], seeds_B=[0]), load_codec(tmp_path / "taught")
     assert len(generation.ids) <= 3
     assert again.max_tokens == 40
+
+
+def test_only_what_is_learned_is_compared_with_the_vocabulary(
+    lamp_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[int] = []
+
+    class Counting:
+        @staticmethod
+        def apply(hidden_NH: torch.Tensor, *others: object) -> object:
+            scored.append(len(hidden_NH))
+            return counted(hidden_NH, *others)
+
+    counted = trl_utils._ChunkedLogProbFunction.apply
+    monkeypatch.setattr(trl_utils, "_ChunkedLogProbFunction", Counting)
+    row = {"input_ids": [3, 4, 5] * 10, "labels": [-100] * 28 + [4, 5]}
+    imitate([row], lamp_policy, tmp_path / "taught", steps=1, batch=1, learning_rate=1e-3, seed=0)
+    assert scored == [2]
 
 
 def test_an_episode_is_cut_where_the_settings_say(

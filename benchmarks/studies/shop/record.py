@@ -68,6 +68,13 @@ def task_runs(count: int, poor: int) -> Iterator[Run]:
             yield Run(f"{plan.task.id}-{name}", plan.task, played.calls, 0, played.answer, name == done)
 
 
+def of_training(runs: Sequence[Run], count: int) -> list[Run]:
+    """The runs of so many of the tasks that may be practised, from the first on."""
+    train = {run.task.id: None for run in runs if run.task.metadata["split"] == "train"}
+    kept = set(list(train)[:count])
+    return [run for run in runs if run.task.id in kept]
+
+
 def session_runs(count: int, seed: int, worlds_: int, length: int = SESSION_CALLS) -> Iterator[Run]:
     """Long sessions; nobody's task, and no outcome."""
     for number in range(count):
@@ -191,6 +198,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the environment folder; a new one")
     parser.add_argument("--tasks", type=int, default=60, help="how many tasks; default: 60")
     parser.add_argument("--poor", type=int, default=2, help="poor runs of each task; default: 2")
+    parser.add_argument("--recorded", type=int, help="training tasks that are recorded; default: all, and the others")
     parser.add_argument("--sessions", type=int, default=0, help=f"long sessions of {SESSION_CALLS} calls; default: 0")
     parser.add_argument("--seed", type=int, default=0, help="draws the sessions")
     parser.add_argument("--worlds", type=int, default=1, help="start worlds that the sessions take in turn; default: 1")
@@ -199,8 +207,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.quiet and given.direct:
         parser.error("--quiet is a way of recording: leave --direct out")
-    runs = [*task_runs(given.tasks, given.poor), *session_runs(given.sessions, given.seed, given.worlds)]
-    prepare(given.out, runs, quiet=given.quiet)
+    tasks = list(task_runs(given.tasks, given.poor))
+    sessions = list(session_runs(given.sessions, given.seed, given.worlds))
+    prepare(given.out, [*tasks, *sessions], quiet=given.quiet)
+    runs = [*(tasks if given.recorded is None else of_training(tasks, given.recorded)), *sessions]
     if given.direct:
         play_directly(given.out, runs)
     else:

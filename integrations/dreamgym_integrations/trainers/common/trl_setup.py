@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import PrinterCallback
+from trl.trainer import utils as trl_utils
 
 
 def base_options(
@@ -47,7 +48,7 @@ def base_options(
 def run_trainer(trainer: Any, checkpoint: Path | None = None) -> None:
     """Train, from a checkpoint if one is given, without a printed line per log."""
     trainer.remove_callback(PrinterCallback)
-    with known_warnings_ignored():
+    with known_warnings_ignored(), _labels_alone_scored():
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
@@ -58,3 +59,18 @@ def known_warnings_ignored() -> Iterator[None]:
         # TRL 1.16 and peft 0.21 still ask transformers for this by its old name
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
         yield
+
+
+@contextmanager
+def _labels_alone_scored() -> Iterator[None]:
+    """Compare with the vocabulary only the positions that are learned, which are few beside prompts and tools' answers.
+
+    TRL 1.16 does so on a GPU. Elsewhere it takes all positions, for devices that compile anew for each number of them,
+    which a CPU does not.
+    """
+    kept = trl_utils._use_triton
+    trl_utils._use_triton = lambda device: True
+    try:
+        yield
+    finally:
+        trl_utils._use_triton = kept
