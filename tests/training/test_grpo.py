@@ -1,11 +1,14 @@
 """Training through TRL is exact in its tokens, drops failed episodes, learns, and resumes as if never stopped."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.policy.grpo import RolloutTrainer
 from dreamgym_integrations.trainers.policy.model import load_chat_policy
 from lamp import LampEnvironment
 from lamp_runs import broken_after, practice, same, trained, weights
@@ -167,6 +170,37 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
     assert line["failed"] == 6
     # one valid episode a group has nobody to be compared with: no advantage, so the weights stay what they were
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
+
+
+def test_episodes_without_an_advantage_are_not_computed_and_nothing_changes_by_that(
+    lamp_spec: EnvironmentSpec,
+    lamp_policy: Path,
+    tmp_path: Path,
+    portal: BlockingPortal,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings(steps=1, groups=8, group_size=4, learning_rate=1e-3)
+    rows: dict[str, int] = {}
+    summed = RolloutTrainer._score
+
+    def counting(name: str) -> Callable[..., None]:
+        def score(trainer: RolloutTrainer, groups: Any, output: dict[str, Any]) -> None:
+            summed(trainer, groups, output)
+            rows[name] = len(output["advantages"])
+
+        return score
+
+    monkeypatch.setattr(RolloutTrainer, "_score", counting("few"))
+    trained(lamp_spec, lamp_policy, tmp_path / "few", settings, portal)
+    monkeypatch.setattr(RolloutTrainer, "_score", counting("all"))
+    monkeypatch.setattr(RolloutTrainer, "_moves", lambda trainer, advantage: True)
+    trained(lamp_spec, lamp_policy, tmp_path / "all", settings, portal)
+    assert rows["few"] < rows["all"] == 32
+    before = weights(lamp_policy)
+    few, every = ({k: v - before[k] for k, v in weights(tmp_path / n / "policy").items()} for n in rows)
+    moved = [torch.cat([one[name].flatten() for name in before]) for one in (few, every)]
+    assert float(moved[0].abs().max()) > 0
+    assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.99
 
 
 def test_an_update_of_which_every_rollout_failed_stops_the_training(

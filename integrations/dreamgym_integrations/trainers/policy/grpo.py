@@ -80,23 +80,38 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.waited_s = time.monotonic() - began
         check_alive(self.round, self._settings)
         scored = scored_groups(self.round, self._practice)
-        rows = [row for group in scored for one in group for row in one.rows]
+        rows, idle = self._divided(scored)
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])
         self._score(scored, output)
+        # the loss is a mean over all sampled tokens of the update
+        output["num_items_in_batch"] += self._sum(sum(sum(row.mask) for row in idle))
         if self._settings.staleness or self._settings.vllm:
             output["old_per_token_logps"] = self._sampled_logprobs(output)
         return output
 
+    def _divided(self, groups: Sequence[Sequence[ScoredRollout]]) -> tuple[list[Segment], list[Segment]]:
+        """The rows to learn from, and those that nothing is learned from."""
+        rows = rows_of(groups, self._settings)
+        return (
+            [row for row, advantage in rows if self._moves(advantage)],
+            [row for row, advantage in rows if not self._moves(advantage)],
+        )
+
+    def _moves(self, advantage: float) -> bool:
+        """An episode with this advantage moves the policy; with a KL term every one does."""
+        return advantage != 0 or self._settings.beta != 0
+
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
-        """Put `advantages` in, shape (B,): those of each episode within its group, for all its rows, in their order."""
-        of_rows: list[float] = []
-        for group_G in groups:
-            for one, advantage in zip(group_G, advantages_of(group_G, self._settings), strict=True):
-                of_rows += [advantage] * len(one.rows)
+        """Put `advantages` in, shape (B,): those of each episode within its group, for its rows in their order."""
+        of_rows = [advantage for _, advantage in rows_of(groups, self._settings) if self._moves(advantage)]
         of_rows += [0.0] * (len(self._rows) - len(of_rows))
         output["advantages"] = torch.tensor(of_rows, device=self.accelerator.device)
+
+    def _sum(self, number: int) -> torch.Tensor:
+        """The sum over all processes."""
+        return self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).sum()
 
     def _sampled_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
         """Log-probability of each completion token when it was sampled, shape (B, T).
@@ -207,9 +222,14 @@ def by_confidence(advantages: Sequence[float], episodes: Sequence[ScoredRollout]
 
 def scored_rows(played: Round, practice: Practice, settings: Settings) -> list[tuple[Segment, float]]:
     """The rows of a round, each with the advantage of its episode."""
+    return rows_of(scored_groups(played, practice), settings)
+
+
+def rows_of(groups: Sequence[Sequence[ScoredRollout]], settings: Settings) -> list[tuple[Segment, float]]:
+    """The rows of groups, each with the advantage of its episode."""
     return [
         (row, advantage)
-        for group_G in scored_groups(played, practice)
+        for group_G in groups
         for one, advantage in zip(group_G, advantages_of(group_G, settings), strict=True)
         for row in one.rows
     ]

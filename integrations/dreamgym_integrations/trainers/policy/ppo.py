@@ -88,6 +88,10 @@ class PPOTrainer(RolloutTrainer):
         self._values = values
         super().__init__(*arguments, **options)
 
+    def _divided(self, groups: Sequence[Sequence[ScoredRollout]]) -> tuple[list[Segment], list[Segment]]:
+        """All rows: values are learned from each."""
+        return [row for group in groups for one in group for row in one.rows], []
+
     def _score(self, groups: Sequence[Sequence[ScoredRollout]], output: dict[str, Any]) -> None:
         """Put `advantages` (whitened), `returns` and `old_values` in, all of shape (B, T)."""
         values_BT = self._old_values(output)
