@@ -344,7 +344,7 @@ class TrainRun:
         if self.config.against is Against.REAL:
             return list(tasks_of(self.spec, "train", real_of(self.spec))), None
         recorded = await backing.store.buffer.trajectories(self.spec.name)
-        tasks = list({trajectory.task.id: trajectory.task for trajectory in recorded}.values())
+        tasks = practised(self.spec, recorded)
         worlds = RecordedWorlds(recorded)
         config = self.config
         llm = load_llm(config.model, predictions=backing.store.predictions)
@@ -359,6 +359,20 @@ class TrainRun:
         if llm is not None:
             return tasks, LanguageVariation(self.spec, llm, worlds)
         return tasks, StartVariation(self.spec, worlds) if self.spec.deterministic else None
+
+
+def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Task]:
+    """The tasks that are practised in a dream: those recorded, and those of the description that nobody recorded.
+
+    Of the latter only what can be played and decided: its start is known, since the task says it or all begin alike,
+    and it has a check. Tasks of another split than `train` are left out of both.
+    """
+    tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
+    for task in spec.tasks:
+        starts = task.initial_state is not None or not spec.deterministic
+        if starts and {"success", "answers"} & task.metadata.keys():
+            tasks.setdefault(task.id, task)
+    return [task for task in tasks.values() if task.metadata.get("split", "train") == "train"]
 
 
 def _curriculum(served: _Served, settings: Settings) -> Curriculum:
