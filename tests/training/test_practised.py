@@ -1,6 +1,9 @@
 """Which tasks are practised in a dream."""
 
+import pytest
+
 from dreamgym import EnvironmentSpec, Source, Task, Trajectory
+from dreamgym.errors import InvalidInput
 from dreamgym.runs.train.run import practised
 from dreamgym.types import JsonObject, StopReason
 
@@ -36,3 +39,10 @@ def test_no_task_of_another_split_is_practised_recorded_or_not() -> None:
     others = [task(split, split=split, answers=["[1]"]) for split in ("dev", "test", "browsing")]
     train = task("train", split="train", answers=["[1]"])
     assert names(train, *others, recordings=(train, *others)) == ["train"]
+
+
+def test_tasks_that_are_all_of_another_split_are_refused_with_what_to_change() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"no task of 'crm' to practise: .* such as 'held-out': change metadata\.split"
+    ):
+        names(recordings=(task("held-out", split="test"),))

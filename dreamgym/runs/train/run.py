@@ -366,13 +366,22 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
 
     Of the latter only what can be played and decided: its start is known, since the task says it or all begin alike,
     and it has a check. Tasks of another split than `train` are left out of both.
+
+    Raises:
+        InvalidInput: all are of another split.
     """
     tasks = {trajectory.task.id: trajectory.task for trajectory in recorded}
     for task in spec.tasks:
         starts = task.initial_state is not None or not spec.deterministic
         if starts and {"success", "answers"} & task.metadata.keys():
             tasks.setdefault(task.id, task)
-    return [task for task in tasks.values() if task.metadata.get("split", "train") == "train"]
+    found = [task for task in tasks.values() if task.metadata.get("split", "train") == "train"]
+    if tasks and not found:
+        raise InvalidInput(
+            f"no task of {spec.name!r} to practise: expected tasks without a split or of the split 'train', and all "
+            f"{len(tasks)} are of another, such as {next(iter(tasks))!r}: change metadata.split"
+        )
+    return found
 
 
 def _curriculum(served: _Served, settings: Settings) -> Curriculum:
