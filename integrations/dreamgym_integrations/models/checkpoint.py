@@ -22,6 +22,7 @@ from dreamgym.llm import Completion, Message
 from dreamgym.types import JsonObject
 from dreamgym_integrations.models.certainty import Certainty
 from dreamgym_integrations.models.decoding import Decoding, decoded
+from dreamgym_integrations.models.whole_model import whole_model
 
 BATCH = 32
 LONGER = 2
@@ -176,10 +177,10 @@ class CheckpointModel:
     def _loaded(self) -> tuple[Any, Any]:
         if self._model is None:
             import torch
-            from transformers import AutoModelForCausalLM, AutoTokenizer
+            from transformers import AutoTokenizer
 
             self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True).eval()
+            model = whole_model(self._folder).eval()
             self._model = model.to("cuda") if torch.cuda.is_available() else model
         return self._model, self._tokenizer
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import MissingPackage
+from dreamgym_integrations.models.whole_model import whole_model
 from dreamgym_integrations.trainers.common.trl_setup import known_warnings_ignored
 
 
@@ -41,8 +42,7 @@ def merged_into(base: Path, saved_adapter: Path) -> Any:
     An adapter may have been trained beside a copy of lower precision, which is not worth keeping.
     """
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(base, local_files_only=True)
+    model = whole_model(base)
     with known_warnings_ignored():
         return PeftModel.from_pretrained(model, saved_adapter).merge_and_unload()

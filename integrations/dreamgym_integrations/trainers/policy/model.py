@@ -14,13 +14,14 @@ from typing import Any, cast
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from dreamgym.episode import user_message
 from dreamgym.errors import InvalidInput
 from dreamgym.training.rollout import EPISODE_TOKENS, TURN_TOKENS, Generation, Segment
 from dreamgym.types import JsonObject, StepResult, Task
+from dreamgym_integrations.models.whole_model import whole_model
 from dreamgym_integrations.trainers.policy.conversation import Conversations
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
@@ -311,7 +312,7 @@ def load_policy(
         InvalidInput: there is no policy in the folder, or it is a pointer, which has no such limits.
     """
     tokenizer = _tokenizer(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = whole_model(folder, dtype=torch.float32)
     _limit(model.config, max_action_tokens=turn_tokens, max_episode_tokens=episode_tokens)
     policy = TransformersPolicy(model, tokenizer, max_new_tokens=turn_limit(model.config))
     return policy, _codec(model.config, tokenizer)

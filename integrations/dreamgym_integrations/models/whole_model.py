@@ -1,0 +1,37 @@
+"""A transformers model from a checkpoint folder, with all of its weights."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import InvalidInput
+
+_loading = threading.Lock()
+"""transformers 5.23 sets global state while it loads a model: two that load at once both lose what their layers share,
+and get random weights there."""
+
+
+def whole_model(folder: Path, **options: Any) -> Any:
+    """The causal language model in a checkpoint folder.
+
+    Args:
+        folder: as training saves it.
+        options: of transformers' `from_pretrained`.
+
+    Raises:
+        InvalidInput: the folder lacks weights of the model; transformers alone would draw them at random.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with _loading:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True, **options
+        )
+    if lacking := sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]])):
+        raise InvalidInput(
+            f"{folder} holds no whole model: expected all weights that its config.json tells of, and {len(lacking)} are "
+            f"missing or of another shape, such as {lacking[0]}: copy the folder again, or save the model anew"
+        )
+    return model

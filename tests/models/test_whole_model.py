@@ -1,0 +1,50 @@
+"""A model is loaded with all of its weights, or not at all."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+import torch
+from dreamgym_integrations.models.whole_model import whole_model
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from dreamgym.errors import InvalidInput
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model whose last layer is its first."""
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_models_that_are_loaded_at_once_have_the_weights_of_their_folder(folder: Path) -> None:
+    together = Barrier(2)
+
+    def load(_: int) -> torch.Tensor:
+        together.wait(timeout=60)
+        weights: torch.Tensor = whole_model(folder).lm_head.weight.detach()
+        return weights
+
+    with ThreadPoolExecutor(2) as pool:
+        heads = list(pool.map(load, range(2)))
+    saved = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    assert all(torch.equal(head, saved) for head in heads)
+
+
+def test_a_folder_without_all_weights_is_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    kept = {name: weight for name, weight in load_file(file).items() if name != "model.norm.weight"}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(InvalidInput, match=r"no whole model: .* 1 are missing .* such as model\.norm\.weight"):
+        whole_model(folder)
