@@ -208,6 +208,11 @@ def tasks_of(spec: EnvironmentSpec, split: str, real: RealEnvironment | None) ->
     return tasks
 
 
+def may_be_learned(task: Task) -> bool:
+    """It is of the split `train`, or of none."""
+    return task.metadata.get("split", "train") == "train"
+
+
 async def with_recorded_starts(spec: EnvironmentSpec, tasks: Sequence[Task], dsn: str | None) -> Sequence[Task]:
     """The tasks for a dream. One that does not say how its episode starts gets the start that was recorded of it."""
     if all(task.initial_state is not None for task in tasks):

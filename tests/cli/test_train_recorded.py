@@ -74,6 +74,18 @@ async def test_an_adapter_learns_the_agents_conversations_and_a_whole_policy_is_
     assert all("proj" in name for name in changed), "an adapter stands beside linear layers alone"
 
 
+async def test_what_was_recorded_of_a_test_is_not_imitated(
+    spec: EnvironmentSpec, recordings: list[Trajectory], base: Path, dsn: str, tmp_path: Path
+) -> None:
+    tested = {"metadata": {**recordings[0].task.metadata, "split": "test"}}
+    store = await open_store(dsn, load_encoder(None))
+    await store.buffer.add([recordings[0].model_copy(update={"task": recordings[0].task.model_copy(update=tested)})])
+    await store.close()
+    config = TrainConfig.model_validate({"policy": str(base), "algorithm": "sft"})
+    with pytest.raises(InvalidInput, match="no recorded step of 'coin' to learn from"):
+        await learn_from_recordings(spec, config, base, tmp_path / "taught", dsn)
+
+
 async def test_preferences_are_not_learned_through_an_agent(
     spec: EnvironmentSpec, base: Path, seeded: str, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from dreamgym.environment import EnvironmentSpec
 from dreamgym.episode import load_agent
 from dreamgym.errors import InvalidInput
 from dreamgym.runs.console import say
-from dreamgym.runs.opening import served, stored_trajectories
+from dreamgym.runs.opening import may_be_learned, served, stored_trajectories
 from dreamgym.runs.train.config import NEW, TrainConfig
 from dreamgym.runs.train.memory import say_memory
 from dreamgym.types import Trajectory
@@ -26,9 +26,9 @@ async def learn_from_recordings(
     """Teach the policy in `base` from what is recorded and save it to `out`.
 
     `sft` imitates what succeeded, with an agent in the agent's own conversations; `dpo` prefers it to what failed from
-    the same state.
+    the same state. Nothing is learned from tasks of another split than `train`.
     """
-    recorded = await stored_trajectories(spec, dsn)
+    recorded = [one for one in await stored_trajectories(spec, dsn) if may_be_learned(one.task)]
     learn: Callable[..., None]
     if config.algorithm == "dpo":
         from dreamgym_integrations.trainers.policy.dpo import prefer

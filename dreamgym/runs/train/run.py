@@ -31,7 +31,7 @@ from dreamgym.evaluation.setting import Setting
 from dreamgym.runs import seed as seeding
 from dreamgym.runs.console import say
 from dreamgym.runs.estimate import of_episodes, say_estimate
-from dreamgym.runs.opening import Against, open_store, tasks_of
+from dreamgym.runs.opening import Against, may_be_learned, open_store, tasks_of
 from dreamgym.runs.players import player_at
 from dreamgym.runs.server_process import server_process
 from dreamgym.runs.train.backing import InProcess, ServerAndStore, in_process
@@ -375,7 +375,7 @@ def practised(spec: EnvironmentSpec, recorded: Sequence[Trajectory]) -> list[Tas
         starts = task.initial_state is not None or not spec.deterministic
         if starts and {"success", "answers"} & task.metadata.keys():
             tasks.setdefault(task.id, task)
-    found = [task for task in tasks.values() if task.metadata.get("split", "train") == "train"]
+    found = [task for task in tasks.values() if may_be_learned(task)]
     if tasks and not found:
         raise InvalidInput(
             f"no task of {spec.name!r} to practise: expected tasks without a split or of the split 'train', and all "
