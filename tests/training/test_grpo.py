@@ -17,6 +17,7 @@ from dreamgym import EnvironmentSpec
 from dreamgym.errors import EnvironmentUnavailable
 from dreamgym.training.practice import Settings, read_record
 from dreamgym.training.rollout import Rollout, TokenPlayer
+from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.anyio
 
@@ -165,9 +166,13 @@ def test_failed_episodes_are_counted_and_give_no_gradient(
         made.append(LampEnvironment(fails_after=None if len(made) % 4 == 0 else 0))
         return made[-1]
 
-    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=all_but_two_fail)
+    learned: list[JsonObject] = []
+    trained(lamp_spec, lamp_policy, tmp_path, settings, portal, make=all_but_two_fail, on_learned=learned.append)
     (line,) = read_record(tmp_path / "m.jsonl")
     assert line["failed"] == 6
+    (figures,) = learned
+    assert figures["loss"] == 0
+    assert "entropy" not in figures, "there is none where nothing was learned from"
     # one valid episode a group has nobody to be compared with: no advantage, so the weights stay what they were
     assert same(weights(lamp_policy), weights(tmp_path / "policy"))
 

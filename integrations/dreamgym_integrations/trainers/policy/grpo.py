@@ -60,6 +60,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self._practice, self._settings = practice, settings
         self.waited_s = 0.0
         """Seconds that the running update has waited for its rollouts."""
+        self.learns = True
+        """False if nothing moves the policy in the running update: figures of its tokens are of nothing."""
         self._rows: list[Segment] = []
         super().__init__(reward_funcs=_unscored, rollout_func=self._rolled_out, **options)
 
@@ -81,6 +83,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         check_alive(self.round, self._settings)
         scored = scored_groups(self.round, self._practice)
         rows, idle = self._divided(scored)
+        self.learns = bool(rows)
         end = self.processing_class.eos_token_id
         self._rows = [*rows, *(Segment([end], [end], [0], [0.0], [0.0]) for _ in range(self._missing(len(rows))))]
         output: dict[str, Any] = super()._generate_and_score_completions([dict(inputs[0]) for _ in self._rows])

@@ -309,7 +309,8 @@ class _Bookkeeper(TrainerCallback):  # type: ignore[misc]  # transformers is not
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Pass the trainer's figures on."""
         if state.is_world_process_zero and logs and "loss" in logs:
-            figures = {name: logs[name] for name in LEARNED if name in logs}
+            told = (name for name in LEARNED if name in logs and (name != "entropy" or self.trainer.learns))
+            figures = {name: logs[name] for name in told}
             now = time.monotonic()
             times = {"update_s": round(now - self.since, 3), "waited_s": round(self.trainer.waited_s, 3)}
             self.since = now
