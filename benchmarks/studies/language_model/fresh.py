@@ -12,7 +12,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from shop_questions import fill
+from chandler import fill
 
 
 def main(server: str) -> None:

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from chandler import ENV, Plan, browsing, plans
 from mcp import Client
-from shop_questions import ENV, Plan, browsing, plans
 
 from dreamgym.environment import read_jsonl
 from dreamgym.files import write_whole

@@ -53,12 +53,13 @@ def report(published: Published) -> str:
         f"They are those with `{plan.held_out}` in their id, of which nothing was recorded. " if plan.held_out else ""
     )
     commits = ", ".join(sorted({one.commit for one in published.results}))
+    own = "recordings, warm start and training" if plan.plays else "training, and all have the same recordings"
     lines = [
         f"# {plan.title}",
         "",
         f"Made by `{published.command or command_of(published.file)}` at commit {commits}.",
         "",
-        f"Environment `{plan.env}`, seeds {numbers}: each has its own recordings, warm start and training. "
+        f"Environment `{plan.env}`, seeds {numbers}: each has its own {own}. "
         f"{recorded:,.0f} real steps were recorded per seed. Success is in the real environment, on "
         f"{tested} tasks of the split `{plan.test.split}`, each played once per seed. {apart}Brackets hold 95 % "
         "intervals by Student's t: for success over seeds and tasks, for areas under the curve of real probes and for "
