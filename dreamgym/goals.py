@@ -1,6 +1,6 @@
 """What the tasks of an environment ask for: the hook that decides and words goals over the states of its reader.
 
-    goals = goals_of(spec)
+    goals = installed_real(spec).goals  # an attribute of the adapters that have the hook
     check = goals.check("Your task is to: put a clean mug in desk.", start)    # a JSON Schema, as metadata.success
     proposals = goals.proposals(start, shown)                                  # what else could be asked for here
 
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from dreamgym.environment import EnvironmentSpec, installed_real
 from dreamgym.types import JsonObject, ToolCall
 
 
@@ -72,9 +71,3 @@ class PageGoals(Protocol):
             state: before the last step, as the reader gives states.
             draw: gives their order.
         """
-
-
-def goals_of(spec: EnvironmentSpec) -> Goals | None:
-    """The goals of an environment; None if its adapter has none."""
-    goals: Goals | None = getattr(installed_real(spec), "goals", None)
-    return goals

@@ -1,4 +1,4 @@
-"""Serves an app on a socket, in this event loop or in a thread of its own."""
+"""Serves an app on a socket."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import os
 import signal
 import socket
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -120,34 +118,6 @@ async def running(
         server.should_exit = True
         await asyncio.wait({serving})
         listener.close()
-
-
-@contextmanager
-def running_in_thread(make_app: Callable[[], AbstractAsyncContextManager[ASGIApp]]) -> Iterator[str]:
-    """Serve from a thread with its own event loop. `make_app` is entered there, so its connections belong to it."""
-    url: Future[str] = Future()
-    stop = threading.Event()
-
-    async def serve() -> None:
-        async with make_app() as app, running(app) as address:
-            url.set_result(address)
-            await asyncio.to_thread(stop.wait)
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:  # handed to whoever waits for the URL
-            if url.done():
-                raise
-            url.set_exception(error)
-
-    thread = threading.Thread(target=run, name="dreamgym-server")
-    thread.start()
-    try:
-        yield url.result()
-    finally:
-        stop.set()
-        thread.join()
 
 
 QUEUE = 2048

@@ -1,41 +1,19 @@
-"""An app behind a real socket, in this loop or in a thread."""
+"""An app behind a real socket."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import httpx2
 import pytest
 from dreamgym_server import limits
 from dreamgym_server.app import build
-from dreamgym_server.running import running, running_in_thread
+from dreamgym_server.running import running
 from server_stage import Stage
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from dreamgym.errors import InvalidInput
-
-
-def test_a_caller_without_an_event_loop_is_served_from_a_thread(stage: Stage) -> None:
-    @asynccontextmanager
-    async def make() -> AsyncIterator[ASGIApp]:
-        yield build([stage.dream()], stage.buffer, stage.episodes)
-
-    with running_in_thread(make) as url:
-        assert httpx2.post(f"{url}/envs/counter/episodes", json={}).status_code == 201
-    with pytest.raises(httpx2.ConnectError):
-        httpx2.get(url)
-
-
-def test_a_server_that_cannot_be_made_says_why_to_its_caller() -> None:
-    @asynccontextmanager
-    async def make() -> AsyncIterator[ASGIApp]:
-        raise InvalidInput("no such model")
-        yield
-
-    with pytest.raises(InvalidInput, match="no such model"), running_in_thread(make):
-        pass
 
 
 @pytest.mark.anyio
