@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal
+from dreamgym_integrations.trainers.policy import model
 from dreamgym_integrations.trainers.policy.memory import Memory, of_imitation, of_practice
 from dreamgym_integrations.trainers.policy.model import load_chat_policy, load_codec, load_policy
 from dreamgym_integrations.trainers.policy.sft import imitate
@@ -78,6 +79,22 @@ def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_
     assert float(both[0].abs().max()) > 0
     assert torch.nn.functional.cosine_similarity(*both, dim=0) > 0.9
     assert {weight.dtype for weight in weights(tmp_path / "less" / "policy").values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("small", "threads"), [(10**9, 1), (1, 2)], ids=["small", "large"])
+def test_a_small_policy_computes_in_one_thread_and_a_larger_one_on_all_cores(
+    lamp_policy: Path, monkeypatch: pytest.MonkeyPatch, small: int, threads: int
+) -> None:
+    monkeypatch.setattr(model, "SMALL", small)
+    monkeypatch.setattr(model, "THREADS", 2)
+    before = torch.get_num_threads()
+    try:
+        policy, _ = load_policy(lamp_policy)
+        torch.set_num_threads(3)  # as another policy in this process may
+        policy.generate([[3, 4]], seeds_B=[0])
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def memory(base: Path, **settings: object) -> Memory:

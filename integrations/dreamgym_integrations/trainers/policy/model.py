@@ -28,8 +28,10 @@ from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
 from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
 
 disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
-torch.set_num_threads(1)  # two threads of a small model on two busy cores were measured 14 times slower than one
-
+THREADS = torch.get_num_threads()
+"""CPU threads that compute a model that is not small: one for each core, or what OMP_NUM_THREADS says."""
+SMALL = 20_000_000
+"""A model of fewer parameters computes in one thread: two were measured 14 times slower on two busy cores."""
 SHARED = 64
 """Fewest tokens of a shared beginning that are worth a pass of their own."""
 
@@ -179,12 +181,17 @@ class TransformersPolicy:
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
         self._known = PrefixCache()
+        self._threads = 1 if model.num_parameters() < SMALL else THREADS
 
     def copy(self) -> TransformersPolicy:
         """A policy with the same model, which may get another one."""
         return TransformersPolicy(
             self.model, self.tokenizer, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
+
+    def take_threads(self) -> None:
+        """Compute with as many CPU threads as are good for the model. torch keeps their number for each thread."""
+        torch.set_num_threads(self._threads)
 
     def forget(self) -> None:
         """The weights have changed: nothing that was computed with the old ones is used any more."""
@@ -197,6 +204,7 @@ class TransformersPolicy:
         )
         was_training = self.model.training
         self.model.eval()
+        self.take_threads()
         with torch.inference_mode():
             sampled_B = self._sampled(prompts_B, uniform_BT)
         self.model.train(was_training)
@@ -315,6 +323,7 @@ def load_policy(
     model = whole_model(folder, dtype=torch.float32)
     _limit(model.config, max_action_tokens=turn_tokens, max_episode_tokens=episode_tokens)
     policy = TransformersPolicy(model, tokenizer, max_new_tokens=turn_limit(model.config))
+    policy.take_threads()
     return policy, _codec(model.config, tokenizer)
 
 
