@@ -31,8 +31,8 @@ def llama() -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(**SIZES))
 
 
-def policy(model: PreTrainedModel) -> TransformersPolicy:
-    return TransformersPolicy(model, SimpleNamespace(eos_token_id=EOS, pad_token_id=0), max_new_tokens=5)
+def policy(model: PreTrainedModel, longest: int = 5) -> TransformersPolicy:
+    return TransformersPolicy(model, SimpleNamespace(eos_token_id=EOS, pad_token_id=0), max_new_tokens=longest)
 
 
 def said(random: Random, longest: int) -> list[int]:
@@ -95,6 +95,31 @@ def test_what_new_conversations_share_is_computed_once() -> None:
     sampled = speaker.generate(prompts, seeds_B=range(8))
     assert counting.tokens < 2 * 400
     assert close(sampled, [policy(model).generate([one], seeds_B=[i])[0] for i, one in enumerate(prompts)])
+
+
+def test_answers_that_have_ended_are_computed_no_further_and_their_conversations_go_on() -> None:
+    model, random = llama(), Random(0)
+    prompts = [said(random, 5) for _ in range(40)]
+
+    def alone(prompts: list[list[int]], seeds: range) -> list[Generation]:
+        speakers = (policy(model, longest=200) for _ in prompts)
+        return [
+            one
+            for speaker, prompt, seed in zip(speakers, prompts, seeds, strict=True)
+            for one in speaker.generate([prompt], seeds_B=[seed])
+        ]
+
+    answered = alone(prompts, range(40))
+    lengths = [len(one.ids) for one in answered]
+    assert 40 * max(lengths) > 3 * sum(lengths)
+    speaker, counting = policy(model, longest=200), Counting(model)
+    assert close(speaker.generate(prompts, seeds_B=range(40)), answered)
+    assert counting.tokens <= 40 * 5 + 2 * sum(lengths)
+    prompts = [[*prompt, *one.ids, 2, 3] for prompt, one in zip(prompts, answered, strict=True)]
+    before, seeds = counting.tokens, range(40, 80)
+    sampled = speaker.generate(prompts, seeds_B=seeds)
+    assert counting.tokens - before <= 40 * 4 + 2 * sum(len(one.ids) for one in sampled)
+    assert close(sampled, alone(prompts, seeds))
 
 
 def test_two_conversations_that_begin_alike_both_go_on() -> None:

@@ -25,7 +25,7 @@ from dreamgym_integrations.models.whole_model import whole_model
 from dreamgym_integrations.trainers.policy.conversation import Conversations
 from dreamgym_integrations.trainers.policy.pointer.codec import PointerCodec
 from dreamgym_integrations.trainers.policy.pointer.model import PointerConfig
-from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache
+from dreamgym_integrations.trainers.policy.prefix_cache import PrefixCache, is_plain
 
 disable_progress_bar()  # a bar per loaded checkpoint hides the progress that matters
 THREADS = torch.get_num_threads()
@@ -211,15 +211,19 @@ class TransformersPolicy:
         return sampled_B
 
     def _sampled(self, prompts_B: Sequence[Sequence[int]], uniform_BT: torch.Tensor) -> list[Generation]:
-        """Until every row has ended. Of a prompt whose beginning is known, only the rest is computed."""
+        """Until every row has ended. Of a prompt whose beginning is known, only the rest is computed.
+
+        Rows that have ended leave the batch when they are half of it: a long answer does not wait for short ones.
+        """
         eos, device = self.tokenizer.eos_token_id, self.model.device
         self._read_once(prompts_B)
         past = self._known.find(prompts_B, device)
         input_ids, new = self._padded([prompt[n:] for prompt, n in zip(prompts_B, past.lengths_B, strict=True)])
         attention = torch.cat([past.mask_BP, new], dim=1)
         uniform_BT = uniform_BT.to(device)
-        ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=device)
-        cache, ids, logprobs = past.cache(), [], []
+        ids_BT = torch.full_like(uniform_BT, eos, dtype=torch.long)
+        logprobs_BT = torch.zeros_like(uniform_BT)
+        cache, rows = past.cache(), torch.arange(len(prompts_B), device=device)
         for t in range(self.max_new_tokens):
             positions = (attention.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
             output = self.model(
@@ -232,18 +236,36 @@ class TransformersPolicy:
             )
             cache = output.past_key_values
             logprobs_BV = (output.logits[:, -1].float() / self.temperature).log_softmax(-1)
-            drawn_B = _drawn(logprobs_BV, uniform_BT[:, t])
-            ids.append(drawn_B)
-            logprobs.append(logprobs_BV.gather(-1, drawn_B.unsqueeze(-1)).squeeze(-1))
-            ended_B |= drawn_B == eos
+            drawn_B = _drawn(logprobs_BV, uniform_BT[rows, t])
+            ids_BT[rows, t] = drawn_B
+            logprobs_BT[rows, t] = logprobs_BV.gather(-1, drawn_B.unsqueeze(-1)).squeeze(-1)
+            ended_B = (ids_BT[rows, : t + 1] == eos).any(dim=1)
             if bool(ended_B.all()) or t + 1 == self.max_new_tokens:
                 break
+            if 2 * int(ended_B.sum()) >= len(rows) and is_plain(cache):
+                self._known.keep(cache, attention, self._talks(prompts_B, ids_BT[:, :t], rows, ended_B))
+                going_on = (~ended_B).nonzero().squeeze(-1)
+                cache.batch_select_indices(going_on)
+                rows, drawn_B, attention = rows[going_on], drawn_B[going_on], attention[going_on]
             input_ids = drawn_B.unsqueeze(-1)
             attention = torch.cat([attention, torch.ones_like(input_ids)], dim=1)
-        rows = zip(torch.stack(ids, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist(), strict=True)
-        sampled_B = [_until(eos, *row) for row in rows]
-        self._remember(prompts_B, sampled_B, cache, attention, shown=len(ids) - 1)
-        return sampled_B
+        self._known.keep(cache, attention, self._talks(prompts_B, ids_BT[:, :t], rows, torch.ones_like(rows)))
+        return [_until(eos, *row) for row in zip(ids_BT.tolist(), logprobs_BT.tolist(), strict=True)]
+
+    def _talks(
+        self, prompts_B: Sequence[Sequence[int]], shown_BT: torch.Tensor, rows: torch.Tensor, kept: torch.Tensor
+    ) -> dict[int, list[int]]:
+        """By its place in the batch, what the model was shown of a conversation up to the end of its turn.
+
+        Args:
+            prompts_B: all prompts.
+            shown_BT: what was sampled for each and shown to the model.
+            rows: numbers of the prompts that are in the batch.
+            kept: true for those that are wanted.
+        """
+        eos = self.tokenizer.eos_token_id
+        wanted = [(i, int(rows[i])) for i in kept.nonzero().squeeze(-1).tolist()]
+        return {i: [*prompts_B[b], *_upto(eos, shown_BT[b].tolist())] for i, b in wanted}
 
     def _read_once(self, prompts_B: Sequence[Sequence[int]]) -> None:
         """Compute the beginning that all new prompts share, such as the list of tools, for one of them."""
@@ -255,7 +277,7 @@ class TransformersPolicy:
         if len(shared) >= SHARED:
             ids, mask = self._padded([shared])
             output = self.model(input_ids=ids, attention_mask=mask, use_cache=True, logits_to_keep=1)
-            self._known.keep(output.past_key_values, mask, [shared])
+            self._known.keep(output.past_key_values, mask, {0: shared})
 
     def _padded(self, rows_B: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and their mask, padded on the left."""
@@ -263,23 +285,6 @@ class TransformersPolicy:
         ids_BT = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows_B])
         mask_BT = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows_B])
         return ids_BT.to(self.model.device), mask_BT.to(self.model.device)
-
-    def _remember(
-        self,
-        prompts_B: Sequence[Sequence[int]],
-        sampled_B: Sequence[Generation],
-        cache: object,
-        mask_BT: torch.Tensor,
-        *,
-        shown: int,
-    ) -> None:
-        """Keep the keys and values of the prompts and of the first `shown` sampled tokens, each row up to its end."""
-        own_B = [sampled.ids[:shown] for sampled in sampled_B]
-        first = mask_BT.shape[1] - shown
-        for b, own in enumerate(own_B):
-            mask_BT[b, first + len(own) :] = 0
-        conversations_B = [[*prompt, *own] for prompt, own in zip(prompts_B, own_B, strict=True)]
-        self._known.keep(cache, mask_BT, conversations_B)
 
 
 def _drawn(logprobs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
@@ -291,8 +296,12 @@ def _drawn(logprobs_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
 
 def _until(eos: int, ids: list[int], logprobs: list[float]) -> Generation:
     """Cut after the first end-of-turn token: what follows is padding."""
-    end = ids.index(eos) + 1 if eos in ids else len(ids)
-    return Generation(ids=tuple(ids[:end]), logprobs=tuple(logprobs[:end]))
+    said = _upto(eos, ids)
+    return Generation(ids=tuple(said), logprobs=tuple(logprobs[: len(said)]))
+
+
+def _upto(eos: int, ids: list[int]) -> list[int]:
+    return ids[: ids.index(eos) + 1] if eos in ids else ids
 
 
 PolicyCodec = ChatCodec | PointerCodec

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from transformers import DynamicCache
@@ -84,18 +85,18 @@ class PrefixCache:
                 mask_BP[b, longest - length :] = 1
         return Past(lengths_B, known, mask_BP)
 
-    def keep(self, cache: object, mask_BP: torch.Tensor, conversations_B: Sequence[Sequence[int]]) -> None:
+    def keep(self, cache: object, mask_BP: torch.Tensor, conversations: Mapping[int, Sequence[int]]) -> None:
         """Hold what the model computed.
 
         Args:
             cache: what the model returned; one that is no plain list of keys and values is left alone.
-            mask_BP: 1 for the tokens of it that belong to the conversations.
-            conversations_B: these tokens.
+            mask_BP: 1 for a token of it, 0 for padding.
+            conversations: the first tokens of some rows, by row.
         """
-        if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
+        if not is_plain(cache):
             return
-        for b, conversation in enumerate(conversations_B):
-            own = mask_BP[b].bool()
+        for b, conversation in conversations.items():
+            own = mask_BP[b].nonzero().squeeze(-1)[: len(conversation)]
             computed = [torch.stack((layer.keys[b][:, own], layer.values[b][:, own])) for layer in cache.layers]
             self._hold(_key(conversation), torch.stack(computed), len(conversation))
         while self._bytes > self._limit:
@@ -120,6 +121,11 @@ class PrefixCache:
             if length < len(prompt) and (key := whole[: length * WIDTH]) in self._held:
                 return key
         return None
+
+
+def is_plain(cache: object) -> TypeGuard[DynamicCache]:
+    """A list of keys and values of all tokens, and nothing else."""
+    return isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
 WIDTH = array("q").itemsize
