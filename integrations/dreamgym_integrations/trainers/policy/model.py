@@ -213,7 +213,7 @@ class TransformersPolicy:
     def _sampled(self, prompts_B: Sequence[Sequence[int]], uniform_BT: torch.Tensor) -> list[Generation]:
         """Until every row has ended. Of a prompt whose beginning is known, only the rest is computed.
 
-        Rows that have ended leave the batch when they are half of it: a long answer does not wait for short ones.
+        Rows that have ended leave the batch once they are half of it, so that a long answer costs little more than alone.
         """
         eos, device = self.tokenizer.eos_token_id, self.model.device
         self._read_once(prompts_B)
@@ -263,9 +263,9 @@ class TransformersPolicy:
             rows: numbers of the prompts that are in the batch.
             kept: true for those that are wanted.
         """
-        eos = self.tokenizer.eos_token_id
-        wanted = [(i, int(rows[i])) for i in kept.nonzero().squeeze(-1).tolist()]
-        return {i: [*prompts_B[b], *_upto(eos, shown_BT[b].tolist())] for i, b in wanted}
+        eos, numbers = self.tokenizer.eos_token_id, rows.tolist()
+        places = kept.nonzero().squeeze(-1).tolist()
+        return {i: [*prompts_B[numbers[i]], *_upto(eos, shown_BT[numbers[i]].tolist())] for i in places}
 
     def _read_once(self, prompts_B: Sequence[Sequence[int]]) -> None:
         """Compute the beginning that all new prompts share, such as the list of tools, for one of them."""
