@@ -213,7 +213,7 @@ class TransformersPolicy:
     def _sampled(self, prompts_B: Sequence[Sequence[int]], uniform_BT: torch.Tensor) -> list[Generation]:
         """Until every row has ended. Of a prompt whose beginning is known, only the rest is computed.
 
-        Rows that have ended leave the batch once they are half of it, so that a long answer costs little more than alone.
+        Rows that have ended leave the batch once they are half of it: a long answer then costs little more than alone.
         """
         eos, device = self.tokenizer.eos_token_id, self.model.device
         self._read_once(prompts_B)
