@@ -235,11 +235,13 @@ def plot(published: Published, file: Path) -> None:
         _draw([one.curve for one in results[name] if one.curve], right, colour)
         if has_room_for_dreams:
             _draw([one.inside for one in results[name] if one.inside], right, colour, line="--")
-    left.set(title=plan.title, xlabel="success in the real environment, by arm", yticks=range(len(shown)))
+    figure.suptitle(plan.title)
+    left.set(xlabel="success in the real environment, by arm", yticks=range(len(shown)))
     left.set_yticklabels(shown)
     left.invert_yaxis()
     title = "while training: real probes" + ("; dashed: in the dream" if has_room_for_dreams else "")
-    right.set(title=title, xlabel="policy updates", ylabel="success")
+    right.set_title(title, fontsize="medium")
+    right.set(xlabel="policy updates", ylabel="success")
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
