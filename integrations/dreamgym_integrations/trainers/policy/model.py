@@ -224,6 +224,7 @@ class TransformersPolicy:
         ids_BT = torch.full_like(uniform_BT, eos, dtype=torch.long)
         logprobs_BT = torch.zeros_like(uniform_BT)
         cache, rows = past.cache(), torch.arange(len(prompts_B), device=device)
+        del past  # the cache has a copy, and there is no room for both
         for t in range(self.max_new_tokens):
             positions = (attention.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
             output = self.model(
