@@ -143,6 +143,12 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert (after / "result.json").stat().st_mtime_ns == before, "what is done is kept"
 
+    attempts = (dream / "attempts.json").read_bytes()
+    (dream / "result.json").unlink()
+    assert experiment("--out", str(tmp_path / "run"))[0] == 0
+    assert result(dream) == one, "a policy whose measuring was cut off is measured again"
+    assert (dream / "attempts.json").read_bytes() == attempts, "and not trained again"
+
 
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra cluster")

@@ -22,6 +22,7 @@ from pydantic import Field, JsonValue
 from dreamgym.budget import check_budget
 from dreamgym.errors import EnvironmentUnavailable, InvalidInput
 from dreamgym.evaluation.rates import wilson
+from dreamgym.files import write_whole
 from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
@@ -40,6 +41,8 @@ from dreamgym.types import Frozen, JsonObject
 PLAYING_SEED = 7
 ATTEMPTS = "attempts.json"
 RESULT = "result.json"
+TRAINED = "trained.json"
+"""The settings of an arm whose training has come to its end. If its measuring is cut off, only that is done again."""
 LOG = "train.log"
 SMOOTHED = 5
 """Updates over which success in the dream is averaged: each update plays other tasks."""
@@ -278,6 +281,9 @@ def inside_curve(record: Sequence[JsonObject]) -> Iterator[tuple[int, float]]:
 
 def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> None:
     """`dreamgym train` in a process of its own, with a database of its own. Without a base the arm names the policy."""
+    trained = folder / TRAINED
+    if trained.exists() and json.loads(trained.read_text(encoding="utf-8")) == arm.settings:
+        return
     run = f"run_{prepared.seed}_{hashlib.sha256(arm.name.encode()).hexdigest()[:12]}_{prepared.digest}"
     going_on = (folder / "metrics.jsonl").exists()
     if not going_on:
@@ -301,6 +307,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     if returncode:
         check_budget()
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")
+    write_whole(trained, json.dumps(arm.settings))
     databases.drop(prepared.dsn, run)
 
 
