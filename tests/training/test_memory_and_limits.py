@@ -82,17 +82,20 @@ def test_learning_in_16_bits_with_recomputed_activations_moves_the_policy_as_in_
 
 
 @pytest.mark.parametrize(("small", "threads"), [(10**9, 1), (1, 2)], ids=["small", "large"])
-def test_a_small_policy_computes_in_one_thread_and_a_larger_one_on_all_cores(
+def test_a_small_policy_computes_in_one_thread_and_a_larger_one_on_all_cores_and_returns_what_it_frees(
     lamp_policy: Path, monkeypatch: pytest.MonkeyPatch, small: int, threads: int
 ) -> None:
     monkeypatch.setattr(model, "SMALL", small)
     monkeypatch.setattr(model, "THREADS", 2)
+    returned: list[int] = []
+    monkeypatch.setattr(model, "_trim", returned.append)
     before = torch.get_num_threads()
     try:
         policy, _ = load_policy(lamp_policy)
         torch.set_num_threads(3)  # as another policy in this process may
         policy.generate([[3, 4]], seeds_B=[0])
         assert torch.get_num_threads() == threads
+        assert len(returned) == threads - 1
     finally:
         torch.set_num_threads(before)
 
