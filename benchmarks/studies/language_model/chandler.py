@@ -112,30 +112,27 @@ def orderer(half: Half, database: sqlite3.Connection) -> Drawn:
     return f"Who placed order {order}?", calls
 
 
+def changed(table: str, column: str, value: str, name: str) -> tuple[ToolCall, ...]:
+    """Set a column of whatever has this name, and read it back."""
+    row = f"WHERE name = '{name}'"
+    return write(f"UPDATE {table} SET {column} = {value} {row}"), read(f"{column} FROM {table} {row}")
+
+
 def delivery(half: Half, _: sqlite3.Connection) -> Drawn:
     what, more = half.draw.choice(half.goods), half.draw.randrange(2, 40)
-    calls = (
-        write(f"UPDATE products SET stock = stock + {more} WHERE name = '{what}'"),
-        read(f"stock FROM products WHERE name = '{what}'"),
-    )
+    calls = changed("products", "stock", f"stock + {more}", what)
     return f"{more} of the {what} were delivered. Add them to the stock, and read it back.", calls
 
 
 def dearer(half: Half, _: sqlite3.Connection) -> Drawn:
     what, now = half.draw.choice(half.goods), half.draw.randrange(10, 400) / 2
-    calls = (
-        write(f"UPDATE products SET price = {now:g} WHERE name = '{what}'"),
-        read(f"price FROM products WHERE name = '{what}'"),
-    )
+    calls = changed("products", "price", f"{now:g}", what)
     return f"The {what} costs {now:g} from today. Change it, and read it back.", calls
 
 
 def move(half: Half, _: sqlite3.Connection) -> Drawn:
     who, where = half.draw.choice(half.customers), half.draw.choice(CITIES)
-    calls = (
-        write(f"UPDATE customers SET city = '{where}' WHERE name = '{who}'"),
-        read(f"city FROM customers WHERE name = '{who}'"),
-    )
+    calls = changed("customers", "city", f"'{where}'", who)
     return f"{who} has moved to {where}. Change it, and read it back.", calls
 
 
