@@ -15,7 +15,7 @@ import json
 import re
 import resource
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,6 +30,9 @@ FILES_FOR_OTHERS = 96
 MOST_CONNECTIONS = 16_384
 PROBES_PER_ACCEPTED = 3
 """Connections beyond the bound that may not have asked yet, for each one that is accepted at a time."""
+
+LONG_BYTES = 2**14
+"""A piece of an answer that is longer is sent without waiting for the next."""
 
 MAX_BODY_BYTES = 2**20
 """Size of a body at most. Some megabytes of small keys would block the event loop for more than 0.1 s."""
@@ -85,7 +88,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock for the first request."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", InOnePiece(transport)))
         # taken out of uvicorn's hands, which would refuse requests of connections that are open already
         limit, self.limit_concurrency = self.limit_concurrency, None
         if limit is None or len(self.connections) < limit:
@@ -140,6 +143,40 @@ class BoundedConnection(HttpToolsProtocol):
         if self._arriving is not None:
             self._arriving.cancel()
             self._arriving = None
+
+
+class InOnePiece:
+    """A transport that sends what is written in one turn of the event loop by one system call.
+
+    uvicorn writes the head of an answer and its body one after the other, and each call of the system takes as long as
+    all that Python does for both.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._held: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:  # all else is the transport's
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send this with the next that is written; at once if it is long, so that a stream is slowed as ever."""
+        self._held.append(data)
+        if len(data) > LONG_BYTES:
+            self._send()
+        elif len(self._held) == 1:
+            self._loop.call_soon(self._send)
+
+    def close(self) -> None:
+        """Close the connection after what was written is sent."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            self._transport.write(b"".join(held))
 
 
 class _HealthOnly:

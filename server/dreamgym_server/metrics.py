@@ -6,6 +6,7 @@ No label has a value that an agent or a trainer can choose, so their number stay
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -29,13 +30,13 @@ class Metrics:
     def __init__(self, episodes: Episodes) -> None:
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._calls = Counter(
+        calls = Counter(
             "dreamgym_tool_calls",
             "Tool calls of agents. The tier is the part of the system that answered; it is empty if no step was taken.",
             ("env", "tier", "outcome"),
             registry=registry,
         )
-        self._call_seconds = Histogram(
+        call_seconds = Histogram(
             "dreamgym_tool_call_seconds",
             "Time of a tool call, waiting for earlier calls of the episode included.",
             ("env", "tier"),
@@ -57,7 +58,7 @@ class Metrics:
         self._tokens = Counter(
             "dreamgym_model_tokens", "Tokens of the language model, as it reported them.", ("kind",), registry=registry
         )
-        self._store_seconds = Histogram(
+        store_seconds = Histogram(
             "dreamgym_store_seconds",
             "Time of an operation of the store.",
             ("operation",),
@@ -76,6 +77,9 @@ class Metrics:
             "Finished episodes of this process that are not in the replay buffer, those that it refused included.",
             lambda: episodes.unarchived,
         )
+        # what a step counts is looked up once: the look takes as long as the counting
+        self._calls, self._call_seconds = cache(calls.labels), cache(call_seconds.labels)
+        self._store_seconds = cache(store_seconds.labels)
         self._handlers = {"call": self._call, "model_call": self._model_call, "store": self._store}
 
     def hear(self, span: TimedSpan) -> None:
@@ -97,8 +101,8 @@ class Metrics:
     def _call(self, span: TimedSpan) -> None:
         env, tier = str(span.attributes["env"]), str(span.attributes.get("tier") or "")
         outcome = "error" if span.error is not None else str(span.attributes.get("outcome"))
-        self._calls.labels(env, tier, outcome).inc()
-        self._call_seconds.labels(env, tier).observe(span.seconds)
+        self._calls(env, tier, outcome).inc()
+        self._call_seconds(env, tier).observe(span.seconds)
 
     def _model_call(self, span: TimedSpan) -> None:
         if span.error is not None:
@@ -113,7 +117,7 @@ class Metrics:
 
     def _store(self, span: TimedSpan) -> None:
         operation = str(span.attributes["operation"])
-        self._store_seconds.labels(operation).observe(span.seconds)
+        self._store_seconds(operation).observe(span.seconds)
         if isinstance(span.error, StoreError):
             self._store_failures.labels(operation).inc()
 

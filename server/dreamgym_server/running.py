@@ -28,10 +28,11 @@ def collect_rarely() -> None:
     """Run the garbage collector rarely, in a process that only serves.
 
     Episodes are freed without the collector. It scanned all running ones again and again: a third of the CPU time.
+    What calls under way hold counts too: at 20,000 objects it still ran in every second round of 64 calls.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(200_000, 20, 50)
 
 
 def stop_signal(*, tied: bool = False) -> asyncio.Event:

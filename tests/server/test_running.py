@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from dreamgym_server import limits
 from dreamgym_server.app import build
+from dreamgym_server.limits import InOnePiece
 from dreamgym_server.running import running
 from server_stage import Stage
 from starlette.types import Receive, Scope, Send
@@ -144,3 +145,51 @@ async def until_free(url: str) -> None:
     """Wait until the server has noticed that connections closed."""
     while await asked(url) != 200:
         await asyncio.sleep(0)
+
+
+class Sent(asyncio.Transport):
+    """A transport that notes what it is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.asked.append(bytes(data))
+
+    def close(self) -> None:
+        self.asked.append(b"closed")
+
+
+@pytest.mark.anyio
+async def test_head_and_body_of_an_answer_are_sent_by_one_call() -> None:
+    transport = InOnePiece(sent := Sent())
+    transport.write(b"head ")
+    transport.write(b"body")
+    await asyncio.sleep(0)
+    transport.write(b"last ")
+    transport.write(b"words")
+    transport.close()
+    await asyncio.sleep(0)
+    assert sent.asked == [b"head body", b"last words", b"closed"]
+
+
+@pytest.mark.anyio
+async def test_an_answer_in_parts_of_all_lengths_arrives_whole_and_in_order() -> None:
+    parts = [bytes([65 + number]) * length for number, length in enumerate((1, 10, 200_000, 3, 2**14, 5, 1_000_000, 2))]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        length = str(sum(map(len, parts))).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with running(app) as url, httpx2.AsyncClient() as http:
+        assert (await http.get(url)).content == b"".join(parts)

@@ -45,9 +45,7 @@ from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
-    JSONRPCError,
     JSONRPCRequest,
-    JSONRPCResponse,
 )
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
@@ -163,8 +161,6 @@ class AgentDoor:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        scope["dreamgym.visit"] = visit
-        _schemas.set(self._schemas_of[visit.env])
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start" and (visit.status or visit.minted):
@@ -178,6 +174,8 @@ class AgentDoor:
         if is_common and (call := plain_call(headers, whole["body"])) is not None:
             await (await self._answer_plainly(visit, call))(scope, receive, answer)
             return
+        scope["dreamgym.visit"] = visit
+        _schemas.set(self._schemas_of[env])
         unread: list[Message] = [whole]
 
         async def again() -> Message:
@@ -188,15 +186,13 @@ class AgentDoor:
     async def _answer_plainly(self, visit: Visit, call: JSONRPCRequest) -> Response:
         """The response to a tool call that passed the checks of `plain_call`."""
         params, status = call.params or {}, 200
-        reply: JSONRPCResponse | JSONRPCError
+        said: JsonObject = {"jsonrpc": "2.0", "id": call.id}
         try:
-            result = await self._call_tool(visit, params, call.id, _meta(params)[PROTOCOL_VERSION_META_KEY])
-            reply = JSONRPCResponse(jsonrpc="2.0", id=call.id, result=result)
+            said["result"] = await self._call_tool(visit, params, call.id, _meta(params)[PROTOCOL_VERSION_META_KEY])
         except Exception as raised:  # noqa: BLE001  # as the SDK does: none of it reaches the agent
             error = modern_error_data(raised)
-            reply = JSONRPCError(jsonrpc="2.0", id=call.id, error=error)
+            said["error"] = error.model_dump(mode="json", by_alias=True, exclude_none=True)
             status = ERROR_CODE_HTTP_STATUS.get(error.code, status)
-        said = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
         return Response(json.dumps(said, separators=(",", ":")), status, media_type="application/json")
 
     async def _refusal(self, visit: Visit, method: str) -> Response | None:
