@@ -166,7 +166,7 @@ async def load(store: Store, clock: Clock, steps: int, dim: int, environments: i
     rows, us = sum(counts) / steps, 1e6 / steps
     print(
         f"Loading, two transactions of {size:,} steps at a time: {steps / seconds:,.0f} steps a second, which are "
-        f"{steps * rows / seconds:,.0f} rows a second, on a machine with other work. CPU of a step: client "
+        f"{steps * rows / seconds:,.0f} rows a second. CPU of a step: client "
         f"{client * us:.0f} us, PostgreSQL {server * us:.0f} us, for {rows:.1f} rows in {len(TABLES)} tables. The two "
         f"work at the same time: with a core for each, that is {rows / max(client, server) * steps:,.0f} rows a second."
         "\n"
