@@ -31,9 +31,6 @@ MOST_CONNECTIONS = 16_384
 PROBES_PER_ACCEPTED = 3
 """Connections beyond the bound that may not have asked yet, for each one that is accepted at a time."""
 
-LONG_BYTES = 2**14
-"""A piece of an answer that is longer is sent without waiting for the next."""
-
 MAX_BODY_BYTES = 2**20
 """Size of a body at most. Some megabytes of small keys would block the event loop for more than 0.1 s."""
 MAX_DEPTH = 64
@@ -146,7 +143,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 class InOnePiece:
-    """A transport that sends what is written in one turn of the event loop by one system call.
+    """A transport that sends two pieces by one system call if the second follows in the same turn of the event loop.
 
     uvicorn writes the head of an answer and its body one after the other, and each call of the system takes as long as
     all that Python does for both.
@@ -161,12 +158,12 @@ class InOnePiece:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send this with the next that is written; at once if it is long, so that a stream is slowed as ever."""
+        """Send this with the piece before it, or hold it for the next. One is held, so streams are slowed as ever."""
         self._held.append(data)
-        if len(data) > LONG_BYTES:
-            self._send()
-        elif len(self._held) == 1:
+        if len(self._held) == 1:
             self._loop.call_soon(self._send)
+        else:
+            self._send()
 
     def close(self) -> None:
         """Close the connection after what was written is sent."""
