@@ -17,11 +17,11 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -49,6 +49,7 @@ from mcp_types import (
 )
 from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -61,7 +62,8 @@ from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
 from dreamgym_server.doors.presentation import Presentation
 from dreamgym_server.doors.trainer import status_of
-from dreamgym_server.live import EpisodeAnswer, outcome_of
+from dreamgym_server.limits import CLIENT
+from dreamgym_server.live import Client, EpisodeAnswer, outcome_of
 from dreamgym_server.sessions import Episodes
 
 SESSION_HEADER = "mcp-session-id"
@@ -83,7 +85,7 @@ class Visit:
 
     env: str
     mirror: Presentation
-    receive: Receive
+    client: Client
     episode: str | None
     is_session: bool = False
     """True if `initialize` at the environment's bare URL created the episode."""
@@ -95,20 +97,6 @@ class Visit:
     takes_streams: bool = False
     notices: list[JsonObject] = field(default_factory=list)
     """Notifications to send before the answer."""
-
-    async def is_disconnected(self) -> bool:
-        """True if nobody waits for the answer any more.
-
-        Once the body is read, `receive` waits for one thing only. It is looked into without waiting: Starlette's way,
-        through a cancelled scope, took a tenth of a step.
-        """
-        looking = cast("Coroutine[object, None, Message]", self.receive())
-        try:
-            looking.send(None)
-        except StopIteration as found:
-            return bool(found.value["type"] == "http.disconnect")
-        looking.close()
-        return False
 
 
 class AgentDoor:
@@ -150,7 +138,7 @@ class AgentDoor:
         visit = Visit(
             env,
             self._mirrors[env],
-            receive,
+            scope.get(CLIENT) or Request(scope, receive),
             headers.get(SESSION_HEADER) if named is None else named,
             is_session=named is None,
             # a server without a token has no control token either: whoever asks is told
@@ -193,7 +181,8 @@ class AgentDoor:
             error = modern_error_data(raised)
             said["error"] = error.model_dump(mode="json", by_alias=True, exclude_none=True)
             status = ERROR_CODE_HTTP_STATUS.get(error.code, status)
-        return Response(json.dumps(said, separators=(",", ":")), status, media_type="application/json")
+        # a fifth of the time of `json`. It knows no lone surrogates, but what was stored has none, nor has a plain call
+        return Response(to_json(said, inf_nan_mode="constants"), status, media_type="application/json")
 
     async def _refusal(self, visit: Visit, method: str) -> Response | None:
         """The response to a request that is not for the SDK, such as the end of a session; None for all others."""
@@ -252,7 +241,7 @@ class AgentDoor:
             join_trace(_meta(params))
             with TimedSpan("call", env=visit.env, episode=visit.episode) as calling:
                 answer = await self._episodes.call(
-                    visit.env, visit.episode, action, visit, request_id, is_session=visit.is_session
+                    visit.env, visit.episode, action, visit.client, request_id, is_session=visit.is_session
                 )
                 calling.note(**outcome_of(answer))
             if visit.is_session and answer.uncounted == "closed":  # tells the client to open another session
@@ -295,7 +284,9 @@ def plain_call(headers: Mapping[str, str], body: bytes) -> JSONRPCRequest | None
     if not is_newest or not is_json:
         return None
     try:
-        decoded = json.loads(body)
+        decoded = from_json(
+            body
+        )  # a quarter of the time of `json`; what only that takes, such as a lone surrogate, the SDK reads
         call = JSONRPCRequest.model_validate(decoded)
         verdict = classify_inbound_request(decoded, headers=headers)
         if call.method != "tools/call" or isinstance(verdict, InboundLadderRejection):
