@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from dreamgym_server.limits import MAX_BODY_BYTES
+from dreamgym_server.connections import MAX_BODY_BYTES
 
 from dreamgym.replay.embedded import EmbeddedServer
 

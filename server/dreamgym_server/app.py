@@ -16,11 +16,12 @@ from dreamgym.llm import Pingable
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.episode_store import EpisodeStore
 from dreamgym_server.auth import LOOPBACK, PAGE, Guard, Keys
+from dreamgym_server.connections import BoundedBody
 from dreamgym_server.doors.agent import AgentDoor
 from dreamgym_server.doors.openenv import OpenEnvDoor
 from dreamgym_server.doors.trainer import TrainerDoor, refuse
 from dreamgym_server.doors.view import ViewDoor
-from dreamgym_server.limits import BoundedBody, Limits
+from dreamgym_server.limits import Limits
 from dreamgym_server.metrics import Metrics, Observed
 from dreamgym_server.readiness import Readiness
 from dreamgym_server.sessions import Episodes

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dreamgym.errors import InvalidInput
-from dreamgym_server.limits import BoundedConnection, accepted_at_once, files_allowed, most_connections
+from dreamgym_server.connections import BoundedConnection, accepted_at_once, files_allowed, most_connections
 
 GRACE_S = 10
 """Seconds that a step under way may delay the shutdown."""

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from answers import text_of
-from dreamgym_server.limits import MAX_BODY_BYTES, MAX_DEPTH, is_too_deep
+from dreamgym_server.connections import MAX_BODY_BYTES, MAX_DEPTH, is_too_deep
 from dreamgym_server.sessions import UNAVAILABLE, Limits
 from growth import grows_linearly
 from hypothesis import given

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import httpx2
 import pytest
-from dreamgym_server import limits
+from dreamgym_server import connections
 from dreamgym_server.app import build
-from dreamgym_server.limits import InOnePiece
+from dreamgym_server.connections import InOnePiece
 from dreamgym_server.running import running
 from server_stage import Stage
 from starlette.types import Receive, Scope, Send
@@ -55,7 +55,7 @@ async def asked(url: str, path: str = "/envs") -> int:
 async def test_a_request_that_does_not_arrive_is_given_up(
     stage: Stage, half: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ARRIVAL_S", 0.2)
+    monkeypatch.setattr(connections, "ARRIVAL_S", 0.2)
     async with stage.serve() as (url, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(half)
@@ -95,7 +95,7 @@ async def test_a_server_with_all_its_connections_says_that_it_lives_and_refuses_
 
 @pytest.mark.anyio
 async def test_who_connects_and_says_nothing_keeps_no_probe_out(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PROBE_ARRIVAL_S", 0.2)
+    monkeypatch.setattr(connections, "PROBE_ARRIVAL_S", 0.2)
     monkeypatch.setattr("dreamgym_server.running.accepted_at_once", lambda files: 1)  # three may be silent
     app = build([stage.dream()], stage.buffer, stage.episodes)
     async with running(app, connections=1) as url, httpx2.AsyncClient() as only:

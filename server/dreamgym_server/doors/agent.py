@@ -60,9 +60,9 @@ from dreamgym.errors import DreamGymError, EpisodeError, InvalidInput, UnknownEp
 from dreamgym.spans import TimedSpan, join_trace
 from dreamgym.types import JsonObject, StepResult, StopReason, ToolCall
 from dreamgym_server.auth import EPISODE_HEADER
+from dreamgym_server.connections import CLIENT
 from dreamgym_server.doors.presentation import Presentation
 from dreamgym_server.doors.trainer import status_of
-from dreamgym_server.limits import CLIENT
 from dreamgym_server.live import Client, EpisodeAnswer, outcome_of
 from dreamgym_server.sessions import Episodes
 

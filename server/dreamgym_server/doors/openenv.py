@@ -27,7 +27,7 @@ from dreamgym.errors import DreamGymError, InvalidInput, UnknownEpisode
 from dreamgym.replay.episode_store import Episode
 from dreamgym.spans import TimedSpan
 from dreamgym.types import Frozen, JsonObject, StopReason, ToolCall
-from dreamgym_server.limits import MAX_BODY_BYTES, is_too_deep
+from dreamgym_server.connections import MAX_BODY_BYTES, is_too_deep
 from dreamgym_server.live import Client, EpisodeAnswer, outcome_of
 from dreamgym_server.requests import NewEpisode
 from dreamgym_server.sessions import Episodes
