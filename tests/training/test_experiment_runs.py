@@ -55,6 +55,18 @@ fit = { steps = 30, k = 1 }
 train = { steps = 1, groups = 2, group_size = 2, probe = 4 }
 """
 
+LONG = """
+title = "lamps"
+env = "{env}"
+seeds = [0]
+recorded = [{{ behaviour = "guess", tasks = 8, episodes = 48, warm = true }}]
+warm = {{ steps = 2, batch = 4 }}
+test = {{ episodes = 8 }}
+[[arm]]
+name = "dream"
+train = {{ model = "nearest", steps = 12, groups = 2, group_size = 2, probe = 4 }}
+"""
+
 MORTAL = """
 import os
 import signal
@@ -148,6 +160,31 @@ def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experi
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
     assert result(dream) == one, "a policy whose measuring was cut off is measured again"
     assert (dream / "attempts.json").read_bytes() == attempts, "and not trained again"
+
+
+def test_an_experiment_that_sigterm_ends_saves_the_running_update_and_goes_on_from_it(
+    experiment: Command, tmp_path: Path
+) -> None:
+    file, dream = tmp_path / "lamps.toml", tmp_path / "run" / "seed-0" / "dream"
+    file.write_text(LONG.format(env=f"{Path(__file__).with_name('told_lamp.py')}:told_lamp"))
+    command = [sys.executable, "-m", "dreamgym", "experiment", str(file), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "seed 0: dream: update 1 of 12" in line:
+            break
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert "go on with --resume" in (dream / "train.log").read_text()
+    done = len(read_record(dream / "metrics.jsonl"))
+    assert 1 <= done < 12
+    assert experiment("--out", str(tmp_path / "run"))[0] == 0
+    updates = [line["step"] for line in read_record(dream / "metrics.jsonl") if "rollout_s" in line]
+    assert updates == list(range(len(updates)))
+    assert len(updates) == 12
+    assert len(json.loads((dream / "attempts.json").read_text())) == 2
 
 
 @pytest.mark.long

@@ -173,7 +173,7 @@ def check_same(out: Path, dsn: str, straight: tuple[Path, str], *, in_process: b
     assert counts == (expected | {"episodes": 0} if in_process else expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     number: signal.Signals,
     home: Path,
@@ -189,7 +189,7 @@ def test_a_trainer_that_is_killed_in_an_update_goes_on_as_if_it_had_not_been(
     with watched(trainer.server):
         trainer.process.send_signal(number)
         code, said = trainer.end()
-    assert code == (130 if number is signal.SIGINT else -number)
+    assert code == (130 if number is signal.SIGTERM else -number)
     assert number is signal.SIGKILL or "go on with --resume" in said
     code, said = Trainer(home, lamp_policy, *options, "--resume", DREAMGYM_DSN=dsn).end()
     assert code == 0, said

@@ -14,6 +14,7 @@ from dreamgym.runs.console import say
 from dreamgym.runs.experiment.apart import check_apart
 from dreamgym.runs.experiment.plan import Plan, read_plan
 from dreamgym.runs.experiment.prepared import prepared_seeds
+from dreamgym.runs.experiment.process import interrupt
 from dreamgym.runs.experiment.running import Make, Result, queued
 from dreamgym.runs.experiment.spread import spread
 from dreamgym.runs.experiment.table import Published, command_of, plot, report
@@ -86,6 +87,12 @@ def compare(
                 (folder / f"{file.stem}.json").write_text(published.model_dump_json(indent=1) + "\n", encoding="utf-8")
                 (folder / f"{file.stem}.md").write_text(text, encoding="utf-8")
                 plot(published, folder / f"{file.stem}.png")
+        except KeyboardInterrupt:
+            say(
+                "no more arms are begun, and those that run end after their update; the same command goes on from there"
+            )
+            interrupt()
+            raise
         except BaseException:
             say("no more arms are begun; those that run come to their end, and what is done is kept")
             raise

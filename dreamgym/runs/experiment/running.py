@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ from dreamgym.replay.postgres import databases
 from dreamgym.runs.console import say
 from dreamgym.runs.experiment.plan import Arm, Fit, Plan, flags
 from dreamgym.runs.experiment.prepared import Prepared, alone
+from dreamgym.runs.experiment.process import logged
 from dreamgym.runs.opening import tasks_of
 from dreamgym.runs.play_many import play_in_order
 from dreamgym.runs.players import player_in
@@ -288,8 +287,7 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     going_on = (folder / "metrics.jsonl").exists()
     if not going_on:
         databases.drop(prepared.dsn, run)
-    command = [sys.executable, "-m", "dreamgym", "train", prepared.plan.env]
-    command += ["--out", str(folder), "--seed", str(prepared.seed)]
+    command = ["train", prepared.plan.env, "--out", str(folder), "--seed", str(prepared.seed)]
     # a run that learns nothing any more has come to something too: it is played out, and measured as it ends
     plain: JsonObject = {"dead_updates": 0, "keep": "last", "probe": TrainConfig().probe}
     if base is not None:
@@ -302,30 +300,14 @@ def _train(prepared: Prepared, arm: Arm, base: Path | None, folder: Path) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     before, began = attempts(folder), time.time()
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, None)]), encoding="utf-8")
-    returncode = _logged(command, folder / LOG, prepared.database(run, arm), f"seed {prepared.seed}: {arm.name}")
+    environ = with_dsn(os.environ, prepared.database(run, arm))
+    returncode = logged(command, folder / LOG, f"seed {prepared.seed}: {arm.name}", environ)
     (folder / ATTEMPTS).write_text(json.dumps([*before, (began, time.time())]), encoding="utf-8")
     if returncode:
         check_budget()
         raise EnvironmentUnavailable(f"{arm.name!r} with seed {prepared.seed} ended early: {_last_line(folder)}")
     write_whole(trained, json.dumps(arm.settings))
     databases.drop(prepared.dsn, run)
-
-
-def _logged(command: Sequence[str], log: Path, dsn: str, who: str) -> int:
-    """Run a command with its output in a log, and say its lines of progress; its exit code."""
-    with (
-        log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(
-            command, env=with_dsn(os.environ, dsn), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            file.write(line)
-            file.flush()
-            if line.startswith("update "):
-                say(f"{who}: {line.rstrip()}")
-    return process.returncode
 
 
 def fitted(prepared: Prepared, fit: Fit) -> Path:
@@ -335,12 +317,10 @@ def fitted(prepared: Prepared, fit: Fit) -> Path:
     with alone(folder):
         if not model.exists():
             say(f"seed {prepared.seed}: fitting an experience model")
-            command = [sys.executable, "-m", "dreamgym", "fit", prepared.plan.env, "--base", f"{fit.base} -k {fit.k}"]
+            command = ["fit", prepared.plan.env, "--base", f"{fit.base} -k {fit.k}"]
             command += ["--steps", str(fit.steps), "--seed", str(prepared.seed), "--out", str(model), "--resume"]
             command += ["--trajectories", str(prepared.folder / "recorded.jsonl"), "--card-steps", "0"]
-            with (folder / LOG).open("a", encoding="utf-8") as log:
-                done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
-            if done.returncode:
+            if logged(command, folder / LOG, f"seed {prepared.seed}: {fit.name}", os.environ):
                 raise EnvironmentUnavailable(f"{fit.name} of seed {prepared.seed} ended early: {_last_line(folder)}")
     return model
 
