@@ -1,12 +1,12 @@
-"""Becomes `mcp-server-sqlite` on a fresh database of its own: `python fresh.py SERVER`.
+"""Is `mcp-server-sqlite` on a fresh database of its own: `python fresh.py SERVER`.
 
-SERVER is the installed command. Each process is an episode, and many may run at once.
+SERVER is the installed command. Each process is an episode, and many may run at once; the database goes with it.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from contextlib import closing
@@ -15,13 +15,14 @@ from pathlib import Path
 from chandler import fill
 
 
-def main(server: str) -> None:
-    """Become the server."""
-    file = Path(tempfile.mkdtemp(prefix="dreamgym-chandler-")) / "chandler.db"
-    with closing(sqlite3.connect(file)) as database:
-        fill(database)
-    os.execv(server, [server, "--db-path", str(file)])
+def main(server: str) -> int:
+    """Run the server until its standard input ends; its exit code."""
+    with tempfile.TemporaryDirectory(prefix="dreamgym-chandler-") as folder:
+        file = Path(folder) / "chandler.db"
+        with closing(sqlite3.connect(file)) as database:
+            fill(database)
+        return subprocess.call([server, "--db-path", str(file)])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]))
