@@ -1,8 +1,9 @@
 """The approximate index on the vectors of an environment with many recorded keys: built, measured, and then used.
 
 Only recorded keys are in it: dreams neither change how its questions are answered nor pay for an index. A process that
-adds or searches builds it in the background, with CREATE INDEX CONCURRENTLY, and searches are exact meanwhile. It is
-used once its recall has been measured and is high enough, and measured again when the partition has grown.
+searches builds it in the background, with CREATE INDEX CONCURRENTLY, and searches are exact meanwhile; one that only
+adds, as practice in reality does, builds none, since each key that is added then takes milliseconds. It is used once
+its recall has been measured and is high enough, and measured again when the partition has grown.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ WHERE env_id = {{env}} AND {RECORDED} AND key > %(after)s ORDER BY key LIMIT %(c
 """Keys are digests: the first of them in order are a random sample, and the same one each time."""
 
 DESCRIBED = """
-SELECT greatest(leaf.reltuples, 0)::bigint, pg_table_size(leaf.oid), coalesce(known.keys, 0), known.ef_search,
+SELECT greatest(leaf.reltuples, 0)::bigint, pg_table_size(leaf.oid),
+  coalesce(known.keys, greatest(leaf.reltuples, 0)::bigint), known.ef_search,
   known.recall, known.error, coalesce(pg_index.indisvalid, false), coalesce(pg_relation_size(indexrelid), 0),
   (SELECT (100 * tuples_done / greatest(tuples_total, 1))::int FROM pg_stat_progress_create_index
    WHERE relid = leaf.oid LIMIT 1)
@@ -142,7 +144,7 @@ async def described(database: Database, env: str) -> str:
     if error is not None and error != BEGUN:
         return f"{size}; searches are exact, since the index could not be built: {error}"
     if error == BEGUN or keys >= INDEXED_KEYS:
-        return f"{size}; searches are exact until the index is built by the next process that searches or adds"
+        return f"{size}; searches are exact until the index is built by the next process that searches"
     return f"{size}; searches are exact: there is an index from {INDEXED_KEYS:,} recorded keys on"
 
 
@@ -221,9 +223,6 @@ class VectorIndexes:
         finally:
             self._adding.subtract(envs)
             self._added_at |= dict.fromkeys(envs, time.monotonic())
-        for env in envs:
-            self._seen.pop(env, None)
-            await self.ef_search(env)
 
     async def settle(self) -> None:
         """Wait for what runs in the background."""
