@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from lamp_home import Command, called, path_with
+from pydantic import JsonValue
 
 from dreamgym.runs.experiment.running import Result
 from dreamgym.training.practice import read_record
@@ -21,13 +22,18 @@ from dreamgym.types import JsonObject
 
 pytestmark = pytest.mark.slow
 
-FILE = """
+HEAD = """
 title = "lamps"
 env = "{env}"
 seeds = [0]
 recorded = [{{ behaviour = "guess", tasks = 8, episodes = 48, warm = true }}]
 warm = {{ steps = 2, batch = 4 }}
 test = {{ episodes = 8 }}
+"""
+
+FILE = (
+    HEAD
+    + """
 [[arm]]
 name = "guessing"
 behaviour = "guess"
@@ -47,6 +53,7 @@ train = {{ against = "real", steps = 1, groups = 2, group_size = 2, probe = 4 }}
 arm = "dream then real"
 against = "dream"
 """
+)
 
 FITTED = """
 [[arm]]
@@ -55,17 +62,14 @@ fit = { steps = 30, k = 1 }
 train = { steps = 1, groups = 2, group_size = 2, probe = 4 }
 """
 
-LONG = """
-title = "lamps"
-env = "{env}"
-seeds = [0]
-recorded = [{{ behaviour = "guess", tasks = 8, episodes = 48, warm = true }}]
-warm = {{ steps = 2, batch = 4 }}
-test = {{ episodes = 8 }}
+LONG = (
+    HEAD
+    + """
 [[arm]]
 name = "dream"
 train = {{ model = "nearest", steps = 12, groups = 2, group_size = 2, probe = 4 }}
 """
+)
 
 MORTAL = """
 import os
@@ -116,6 +120,11 @@ def experiment(
 
 def result(folder: Path) -> Result:
     return Result.model_validate_json((folder / "result.json").read_text())
+
+
+def played(folder: Path) -> list[JsonValue]:
+    """The updates that a training played, by its record."""
+    return [line["step"] for line in read_record(folder / "metrics.jsonl") if "rollout_s" in line]
 
 
 def test_an_experiment_trains_and_measures_every_arm_and_writes_its_table(experiment: Command, tmp_path: Path) -> None:
@@ -178,12 +187,9 @@ def test_an_experiment_that_sigterm_ends_saves_the_running_update_and_goes_on_fr
     assert process.returncode == 130, said
     assert "the same command goes on from there" in said
     assert "go on with --resume" in (dream / "train.log").read_text()
-    done = len(read_record(dream / "metrics.jsonl"))
-    assert 1 <= done < 12
+    assert 1 <= len(played(dream)) < 12
     assert experiment("--out", str(tmp_path / "run"))[0] == 0
-    updates = [line["step"] for line in read_record(dream / "metrics.jsonl") if "rollout_s" in line]
-    assert updates == list(range(len(updates)))
-    assert len(updates) == 12
+    assert played(dream) == list(range(12))
     assert len(json.loads((dream / "attempts.json").read_text())) == 2
 
 
