@@ -74,6 +74,20 @@ def test_a_weight_that_is_no_number_is_never_saved(
         assert all(bool(weight.isfinite().all()) for weight in weights(folder).values())
 
 
+def test_while_a_policy_learns_cudnn_whose_gradients_may_be_no_numbers_computes_no_attention(
+    lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
+) -> None:
+    before, seen = torch.backends.cuda.cudnn_sdp_enabled(), []
+
+    async def look(policy: Any, codec: Any, update: int) -> Seen:
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return Seen(best=False, stop=False)
+
+    trained(lamp_spec, lamp_policy, tmp_path, SETTINGS, portal, probe=look)
+    assert set(seen) == {False}
+    assert torch.backends.cuda.cudnn_sdp_enabled() is before
+
+
 def test_a_policy_that_never_succeeds_is_told_what_helps(
     lamp_spec: EnvironmentSpec, lamp_policy: Path, tmp_path: Path, portal: BlockingPortal
 ) -> None:

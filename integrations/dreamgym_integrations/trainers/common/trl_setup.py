@@ -48,7 +48,7 @@ def base_options(
 def run_trainer(trainer: Any, checkpoint: Path | None = None) -> None:
     """Train, from a checkpoint if one is given, without a printed line per log."""
     trainer.remove_callback(PrinterCallback)
-    with known_warnings_ignored(), _labels_alone_scored():
+    with known_warnings_ignored(), _labels_alone_scored(), _no_cudnn_attention():
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
@@ -74,3 +74,18 @@ def _labels_alone_scored() -> Iterator[None]:
         yield
     finally:
         trl_utils._use_triton = kept
+
+
+@contextmanager
+def _no_cudnn_attention() -> Iterator[None]:
+    """Let other kernels than cuDNN's compute attention.
+
+    On an H100 or H200, from torch 2.11 on, cuDNN's gradient under a mask is NaN where a sequence is 64 longer than a
+    multiple of 128 and the attention scores are very negative, as in Qwen2.5 (pytorch issue 196678).
+    """
+    kept = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(kept)
