@@ -28,8 +28,9 @@ VLLM_PYTHON=${DREAMGYM_VLLM_PYTHON:-.venv-vllm/bin/python}
 OUT=${OUT:-runs/gpu}
 PORT=${PORT:-8941}
 read -ra SERVE <<<"${SERVE:-}" # more options of both servers
-TRAIN=${TRAIN:---learning-rate 1e-5 --bf16 true --gradient-checkpointing true --episode-tokens 2048}
-read -ra TRAIN <<<"$TRAIN --accumulate ${ACCUMULATE:-16}" # options of both trainings, which share the GPU with a server
+# options of both trainings; the second shares the GPU with a server
+read -ra TRAIN <<<"${TRAIN:---learning-rate 1e-5 --bf16 true --gradient-checkpointing true --episode-tokens 2048}"
+TRAIN+=(--accumulate "${ACCUMULATE:-16}")
 URL=http://127.0.0.1:$PORT
 export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 
@@ -86,7 +87,6 @@ if [ ! -e "$OUT/warm/policy" ]; then
         --probe 0 --out "$OUT/warm" "${TRAIN[@]}"
 fi
 if [ ! -e "$OUT/policy/policy" ]; then
-    # the trainer needs the rest of the memory
     serve policy.log "$OUT/warm/policy" --max-model-len 4096 --gpu-memory-utilization 0.3 \
         --logprobs-mode processed_logprobs
     "$PYTHON" -m dreamgym train examples/coin --policy "$OUT/warm/policy" --model nearest --vllm "$URL" \
