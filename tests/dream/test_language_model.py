@@ -131,6 +131,33 @@ async def test_an_answer_that_was_cut_off_is_malformed_even_where_it_reads_well(
         await LanguageModel(CutOff([step(), step()])).predict(query(HOUSE, KITCHEN, act("move east")))
 
 
+async def test_an_answer_that_was_cut_off_is_not_shown_again_but_sampled() -> None:
+    temperatures: list[float] = []
+
+    class Repeating(ScriptedLLM):
+        async def complete(
+            self,
+            messages: Sequence[Message],
+            *,
+            schema: JsonObject | None = None,
+            max_tokens: int = 512,
+            temperature: float = 0.0,
+            seed: int = 0,
+        ) -> Completion:
+            temperatures.append(temperature)
+            whole = await super().complete(messages)
+            return whole if temperature else Completion(text="again and again", finish_reason="length")
+
+    llm = Repeating([step(), step()])
+    assert (await LanguageModel(llm).predict(query(HOUSE, KITCHEN, act("move east")))).observation == HALL
+    first, second = llm.asked
+    assert temperatures[0] == 0 < temperatures[1]
+    assert len(second) == len(first)
+    assert second[-1].content.startswith(first[-1].content)
+    assert "be shorter" in second[-1].content
+    assert "again and again" not in str(second)
+
+
 async def test_the_room_for_an_answer_follows_the_longest_known_answer_of_the_tool() -> None:
     rooms: list[int] = []
 
