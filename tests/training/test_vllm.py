@@ -104,7 +104,7 @@ def test_a_server_that_keeps_its_old_weights_is_found_out(
     double.policy.model.lm_head.weight.data.mul_(1.5)
     double.is_deaf = True
     with pytest.raises(
-        InvalidInput, match=r"differ by 0\.\d+ in the log-probability of a token, and 0\.05 is the most"
+        InvalidInput, match=r"differ by 0\.\d+ in the log-probability of a token, and 0\.15 is the most"
     ):
         trained(lamp_spec, lamp_policy, tmp_path, SETTINGS.model_copy(update={"vllm": double.url}), portal)
 
